@@ -1,0 +1,1 @@
+"""Raw judgments into query-grouped, quantile-binned Parquet."""

@@ -1,0 +1,47 @@
+"""What can go wrong between raw judgments and a dataset.  The front door maps these classes to exit codes."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class PipelineError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class InputError(PipelineError):
+    """The caller asked for something that is not there: a missing file, an unknown option value."""
+
+    @classmethod
+    def unknown(cls, what: str, name: str, known: Iterable[str]) -> InputError:
+        """Build the error for ``name`` that is none of ``known``, with the nearest spelling as a hint."""
+        choices = list(known)
+        near = get_close_matches(name, choices, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
+        return cls(f"unknown {what} {name!r}; {hint}")
+
+
+class DataRejected(PipelineError):
+    """The data break a rule of the format; nothing was written."""
+
+
+class MalformedLine(DataRejected):
+    """One input line breaks the format.  ``line`` and ``column`` count from 1, as editors do."""
+
+    def __init__(self, path: Path, line: int, column: int, found: str, expected: str, cure: str = "") -> None:
+        super().__init__(path, line, column, found, expected, cure)
+        self.path, self.line, self.column = path, line, column
+        self.found, self.expected, self.cure = found, expected, cure
+
+    def __str__(self) -> str:
+        cure = f"; {self.cure}" if self.cure else ""
+        return f"{self.path}:{self.line}:{self.column}: expected {self.expected}, found {self.found!r}{cure}"
+
+
+class DatasetFormatError(PipelineError):
+    """A dataset on disk is of another format number, incomplete or damaged."""

@@ -1,0 +1,1 @@
+"""The byte formats that judgments and candidates come in, one file each."""

@@ -1,0 +1,1 @@
+"""rankmill: learning to rank with gradient-boosted trees, as a pipeline."""

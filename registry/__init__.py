@@ -1,0 +1,1 @@
+"""Versioned model bytes on disk: digests, aliases, history.  Knows nothing of trees."""

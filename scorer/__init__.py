@@ -1,0 +1,1 @@
+"""Trained forests: scoring, re-ranking, evaluation."""

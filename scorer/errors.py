@@ -1,0 +1,33 @@
+"""What can go wrong while scoring and evaluating.  The front door maps these classes to exit codes."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class ScorerError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class InputError(ScorerError):
+    """The caller asked for something that is not there: an unknown metric or policy, a missing file."""
+
+    @classmethod
+    def unknown(cls, what: str, name: str, known: Iterable[str]) -> InputError:
+        """Build the error for ``name`` that is none of ``known``, with the nearest spelling as a hint."""
+        choices = list(known)
+        near = get_close_matches(name, choices, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
+        return cls(f"unknown {what} {name!r}; {hint}")
+
+
+class CandidatesRejected(ScorerError):
+    """The candidates or scores cannot be used: features that the model needs are lacking, a score is not a number."""
+
+
+class ModelFormatError(ScorerError):
+    """Model bytes are of another format number, incomplete or damaged."""

@@ -1,0 +1,1 @@
+"""Ranking metrics, their conventions and their kernels."""

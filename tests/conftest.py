@@ -1,0 +1,20 @@
+"""Fixtures that every room's tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """Folder of the public data sets; skips, saying so, where none is named."""
+    folder = os.environ.get("RANKMILL_TEST_DATA")
+    if not folder:
+        pytest.skip("RANKMILL_TEST_DATA is not set: tests on public data sets are left out")
+    path = Path(folder)
+    if not path.is_dir():
+        pytest.fail(f"RANKMILL_TEST_DATA={folder} is not a folder")
+    return path

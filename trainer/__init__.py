@@ -1,0 +1,1 @@
+"""Boosted trees for ranking: from binned rows to a forest."""

@@ -1,0 +1,1 @@
+"""Losses that the booster can follow, one file each."""
