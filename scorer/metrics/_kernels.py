@@ -1,0 +1,270 @@
+"""Metric kernels: one sort a query, then one pass over its tie groups a metric.
+
+``rank`` counts places from 0; ``row`` counts documents as the caller stores them; ``slot`` counts those of one query in
+tie order.  Tie group g holds the ranks [bounds[g], bounds[g + 1]); where ties are broken each document is a group.
+"""
+
+import numpy as np
+from numba import njit
+
+NDCG, DCG, ERR, PRECISION, MAP, MRR = 0, 1, 2, 3, 4, 5
+RUN = 16  # merge sort starts from insertion-sorted runs of this many
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def sort_descending(keys, slots, spare_keys, spare_slots, n):
+    """Sort keys[:n] in descending order and slots[:n] with them; equal keys keep their order (merge sort)."""
+    for lo in range(0, n, RUN):
+        for i in range(lo + 1, min(lo + RUN, n)):
+            key = keys[i]
+            slot = slots[i]
+            j = i
+            while j > lo and keys[j - 1] < key:
+                keys[j] = keys[j - 1]
+                slots[j] = slots[j - 1]
+                j -= 1
+            keys[j] = key
+            slots[j] = slot
+    width = RUN
+    while width < n:
+        for lo in range(0, n, 2 * width):
+            mid = min(lo + width, n)
+            hi = min(lo + 2 * width, n)
+            if mid >= hi or keys[mid - 1] >= keys[mid]:
+                continue
+            left = mid - lo
+            for i in range(left):
+                spare_keys[i] = keys[lo + i]
+                spare_slots[i] = slots[lo + i]
+            i = 0
+            j = mid
+            out = lo
+            while i < left:
+                if j < hi and keys[j] > spare_keys[i]:
+                    keys[out] = keys[j]
+                    slots[out] = slots[j]
+                    j += 1
+                else:
+                    keys[out] = spare_keys[i]
+                    slots[out] = spare_slots[i]
+                    i += 1
+                out += 1
+        width *= 2
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def tie_bounds(keys, n, expected, bounds):
+    """Write the limits of the tie groups of sorted keys[:n]; every document is alone where ties are broken."""
+    groups = 0
+    for rank in range(n):
+        if rank == 0 or not expected or keys[rank] != keys[rank - 1]:
+            bounds[groups] = rank
+            groups += 1
+    bounds[groups] = n
+    return groups
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def expected_dcg(slots, base, gain, discount, bounds, groups, cut):
+    """Sum over tie groups of (mean gain) * (sum of the group's discounts above the cut): expectation is linear."""
+    total = 0.0
+    for g in range(groups):
+        lo = bounds[g]
+        hi = bounds[g + 1]
+        if lo >= cut:
+            break
+        mass = 0.0
+        for rank in range(lo, hi):
+            mass += gain[base + slots[rank]]
+        if mass == 0.0:
+            continue
+        weight = 0.0
+        for rank in range(lo, min(hi, cut)):
+            weight += discount[rank]
+        total += mass / (hi - lo) * weight
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def expected_hits(slots, base, relevant, bounds, groups, cut):
+    """Count the relevant documents above the cut, in expectation."""
+    total = 0.0
+    for g in range(groups):
+        lo = bounds[g]
+        hi = bounds[g + 1]
+        if lo >= cut:
+            break
+        hits = 0
+        for rank in range(lo, hi):
+            hits += relevant[base + slots[rank]]
+        total += hits * (min(hi, cut) - lo) / (hi - lo)
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
+    """Sum the precisions at relevant documents above the cut, in expectation (McSherry & Najork, ECIR 2008).
+
+    In a group of m with r relevant, place i (from 1) is relevant with probability r/m, and then
+    (i - 1)(r - 1)/(m - 1) relevant ones of the group are expected before it.
+    """
+    total = 0.0
+    before = 0
+    for g in range(groups):
+        lo = bounds[g]
+        hi = bounds[g + 1]
+        if lo >= cut:
+            break
+        m = hi - lo
+        r = 0
+        for rank in range(lo, hi):
+            r += relevant[base + slots[rank]]
+        if r > 0:
+            slope = (r - 1) / (m - 1) if m > 1 else 0.0
+            part = 0.0
+            for rank in range(lo, min(hi, cut)):
+                part += (before + 1 + (rank - lo) * slope) / (rank + 1)
+            total += part * r / m
+            before += r
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def expected_reciprocal_first(slots, base, relevant, bounds, groups, cut):
+    """Return the expected 1/rank of the first relevant document, 0 below the cut.
+
+    It lies in the first group that has any; there it is at place i with the hypergeometric probability
+    prod_{u < i} (m - r - u)/(m - u) * r/(m - i).
+    """
+    for g in range(groups):
+        lo = bounds[g]
+        hi = bounds[g + 1]
+        if lo >= cut:
+            break
+        m = hi - lo
+        r = 0
+        for rank in range(lo, hi):
+            r += relevant[base + slots[rank]]
+        if r > 0:
+            total = 0.0
+            none_yet = 1.0
+            for i in range(min(m - r + 1, cut - lo)):
+                total += none_yet * r / (m - i) / (lo + i + 1)
+                none_yet *= (m - r - i) / (m - i)
+            return total
+    return 0.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def expected_err(slots, base, stop, bounds, groups, cut, mean_product):
+    """Return ERR (Chapelle et al. 2009), cut at a rank and averaged over all orders of each tie group.
+
+    With q = 1 - R, the reader passes t given documents of a group of m with mean probability
+    a_t = e_t(q) / C(m, t) over their choice; adding one document to the group gives
+    a'_t = ((m + 1 - t) a_t + t q a_{t-1}) / (m + 1), a convex mix, hence stable; place t stops it with a_{t-1} - a_t.
+    """
+    total = 0.0
+    reach = 1.0
+    for g in range(groups):
+        lo = bounds[g]
+        hi = bounds[g + 1]
+        if lo >= cut or reach == 0.0:
+            break
+        m = hi - lo
+        if m == 1:
+            chance = stop[base + slots[lo]]
+            total += reach * chance / (lo + 1)
+            reach *= 1.0 - chance
+            continue
+        depth = min(m, cut - lo)
+        mean_product[0] = 1.0
+        for t in range(1, depth + 1):
+            mean_product[t] = 0.0
+        passed = 1.0
+        for size in range(m):
+            q = 1.0 - stop[base + slots[lo + size]]
+            passed *= q
+            for t in range(min(size + 1, depth), 0, -1):
+                mean_product[t] = ((size + 1 - t) * mean_product[t] + t * q * mean_product[t - 1]) / (size + 1)
+        for t in range(1, depth + 1):
+            total += reach * (mean_product[t - 1] - mean_product[t]) / (lo + t)
+        reach *= passed
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def evaluate(
+    scores, rows, starts, gain, relevant, stop, discount, expected, kinds, cuts, divisors, fills, first, last, out
+):
+    """out[metric, query] for queries first..last-1: the metric's sum over its divisor, or its fill where that is 0."""
+    longest = 0
+    for query in range(first, last):
+        longest = max(longest, starts[query + 1] - starts[query])
+    keys = np.empty(longest, np.float64)
+    spare_keys = np.empty(longest, np.float64)
+    slots = np.empty(longest, np.int64)
+    spare_slots = np.empty(longest, np.int64)
+    bounds = np.empty(longest + 1, np.int64)
+    mean_product = np.empty(longest + 1, np.float64)
+    for query in range(first, last):
+        base = starts[query]
+        n = starts[query + 1] - base
+        for slot in range(n):
+            keys[slot] = scores[rows[base + slot]]
+            slots[slot] = slot
+        sort_descending(keys, slots, spare_keys, spare_slots, n)
+        groups = tie_bounds(keys, n, expected, bounds)
+        for m in range(kinds.shape[0]):
+            divisor = divisors[m, query]
+            if divisor == 0.0:
+                out[m, query] = fills[m]
+                continue
+            kind = kinds[m]
+            cut = min(cuts[m], n)
+            if kind == NDCG or kind == DCG:
+                value = expected_dcg(slots, base, gain, discount, bounds, groups, cut) / divisor
+                if kind == NDCG:
+                    value = min(value, 1.0)  # a perfect order with ties may round to one unit above
+            elif kind == ERR:
+                value = expected_err(slots, base, stop, bounds, groups, cut, mean_product) / divisor
+            elif kind == PRECISION:
+                value = expected_hits(slots, base, relevant, bounds, groups, cut) / divisor
+            elif kind == MAP:
+                value = expected_precision_sum(slots, base, relevant, bounds, groups, cut) / divisor
+            else:
+                value = expected_reciprocal_first(slots, base, relevant, bounds, groups, cut) / divisor
+            out[m, query] = value
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def ideal_dcg(gain, starts, discount, cut, out):
+    """out[query] = sum of gain * discount over the first ``cut`` of the query's gains, which are in descending order."""
+    for query in range(starts.shape[0] - 1):
+        base = starts[query]
+        total = 0.0
+        for rank in range(min(cut, starts[query + 1] - base)):
+            total += gain[base + rank] * discount[rank]
+        out[query] = total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def count_tied(scores, starts):
+    """Count documents that share their score with another one of their query."""
+    tied = 0
+    for query in range(starts.shape[0] - 1):
+        ordered = np.sort(scores[starts[query] : starts[query + 1]])
+        n = ordered.shape[0]
+        for i in range(n):
+            if (i > 0 and ordered[i - 1] == ordered[i]) or (i + 1 < n and ordered[i + 1] == ordered[i]):
+                tied += 1
+    return tied
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def resampled_mean(values, raw):
+    """Mean of values drawn with replacement: the high half of each raw 64-bit number picks one; summed in order."""
+    n = np.uint64(values.shape[0])
+    total = 0.0
+    for i in range(raw.shape[0]):
+        total += values[((raw[i] >> np.uint64(32)) * n) >> np.uint64(32)]
+    return total / raw.shape[0]
