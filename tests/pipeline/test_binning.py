@@ -1,0 +1,210 @@
+"""Laws of the quantile bins."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pipeline.binning import BinSpec, FeatureBins, apply_bins, edges_of, feature_bins
+from pipeline.errors import DatasetFormatError, InputError
+from tests import naive
+
+FLOATS = hnp.arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))
+COARSE = hnp.arrays(np.float32, st.integers(0, 400), elements=st.integers(-20, 20).map(float))
+SAMPLES = FLOATS | COARSE
+# the first example waits for the compiler
+law = settings(deadline=None)
+
+
+def masses(values: np.ndarray, edges: np.ndarray) -> list[Counter[float]]:
+    """Values and their counts, bin by bin, without bin 0."""
+    bins: list[Counter[float]] = [Counter() for _ in range(len(edges) + 1)]
+    for x in values[~np.isnan(values)].tolist():
+        bins[naive.bin_of(x, edges.tolist()) - 1][x + 0.0] += 1
+    return bins
+
+
+@law
+@given(SAMPLES, st.integers(2, 255))
+def test_every_edge_separates_neighbours_and_every_bin_is_used(values, max_bin):
+    edges = edges_of(values, max_bin)
+    present = np.unique(values[~np.isnan(values)] + np.float32(0))
+    assert edges.dtype == np.float32
+    assert len(edges) == max(0, min(len(present), max_bin) - 1)
+    for edge in edges:
+        below, above = present[present <= edge], present[present > edge]
+        assert len(below) > 0
+        assert len(above) > 0
+        assert np.isfinite(edge) or below[-1] == edge
+    assert all(bins for bins in masses(values, edges)) or not len(present)
+
+
+@law
+@given(SAMPLES, st.integers(2, 40))
+def test_edges_are_the_midpoints_of_their_neighbours(values, max_bin):
+    present = np.unique(values[~np.isnan(values)] + np.float32(0)).astype(np.float64)
+    for edge in edges_of(values, max_bin).tolist():
+        below, above = present[present <= edge][-1], present[present > edge][0]
+        if np.isfinite(below) and np.isfinite(above):
+            middle = float(np.float32((below + above) / 2))
+            assert edge == (middle if middle < above else below)
+
+
+@law
+@given(SAMPLES, st.integers(2, 40))
+def test_a_bin_of_several_values_is_bounded_by_twice_the_mean(values, max_bin):
+    n = int((~np.isnan(values)).sum())
+    for bins in masses(values, edges_of(values, max_bin)):
+        assert len(bins) == 1 or bins.total() <= 2 * n / (max_bin - 1) + 1 or not bins
+
+
+@law
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(2, 8))
+def test_no_other_cut_has_a_lighter_heaviest_bin(counts, max_bin):
+    values = np.repeat(np.arange(len(counts), dtype=np.float32), counts)
+    heaviest = max((b.total() for b in masses(values, edges_of(values, max_bin)) if len(b) > 1), default=0)
+    assert heaviest == naive.lightest_heaviest_bin(counts, max_bin)
+
+
+@law
+@given(st.lists(st.integers(1, 30), min_size=3, max_size=60), st.integers(2, 20))
+def test_the_capacity_is_the_least_that_the_bins_can_do_with(counts, max_bin):
+    values = np.repeat(np.arange(len(counts), dtype=np.float32), counts)
+    heaviest = max((b.total() for b in masses(values, edges_of(values, max_bin)) if len(b) > 1), default=0)
+    if len(counts) > max_bin:
+        assert naive.bins_needed(counts, heaviest) <= max_bin
+        assert naive.bins_needed(counts, heaviest - 1) > max_bin
+
+
+@law
+@given(SAMPLES, st.integers(2, 40), st.randoms(use_true_random=False))
+def test_the_order_of_the_values_does_not_matter(values, max_bin, random):
+    shuffled = values.tolist()
+    random.shuffle(shuffled)
+    np.testing.assert_array_equal(edges_of(values, max_bin), edges_of(np.array(shuffled, dtype=np.float32), max_bin))
+
+
+def test_zero_stands_alone_and_the_rest_share_the_bins_evenly():
+    rng = np.random.default_rng(3)
+    values = np.concatenate([np.zeros(7000), rng.lognormal(size=3000)]).astype(np.float32)
+    bins = masses(values, edges_of(values))
+    assert bins[0] == Counter({0.0: 7000})
+    assert {b.total() for b in bins[1:]} <= {11, 12}  # 3000 / 254 = 11.8
+
+
+def test_distinct_values_beyond_the_bins_use_all_bins():
+    values = np.arange(300, dtype=np.float32)
+    assert Counter(b.total() for b in masses(values, edges_of(values, 255))) == {1: 210, 2: 45}
+
+
+def test_heavy_values_stand_alone_between_light_ones():
+    values = np.concatenate([np.arange(100), np.full(50, 20.0), np.full(90, 70.5)]).astype(np.float32)
+    bins = masses(values, edges_of(values, 15))
+    assert Counter({20.0: 51}) in bins
+    assert Counter({70.5: 90}) in bins
+    assert len(bins) == 15
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "edge"),
+    [
+        (1.0, np.nextafter(np.float32(1), np.float32(2)), 1.0),
+        (0.0, 1e-45, 0.0),
+        (-1e-45, 0.0, np.float32(-1e-45)),
+        (-3e38, 3e38, 0.0),
+        (3e38, 3.4e38, np.float32(3.2e38)),
+        (-np.inf, 1.0, np.finfo(np.float32).min),
+        (1.0, np.inf, np.finfo(np.float32).max),
+        (np.finfo(np.float32).max, np.inf, np.finfo(np.float32).max),
+        (-np.inf, np.finfo(np.float32).min, -np.inf),
+        (-np.inf, np.inf, 0.0),
+    ],
+)
+def test_edges_at_the_limits_of_float32(below, above, edge):
+    edges = edges_of(np.array([above, below], dtype=np.float32))
+    assert edges.tolist() == pytest.approx([float(edge)], rel=1e-7)
+    assert np.float32(below) <= edges[0] < np.float32(above)
+
+
+def test_negative_zero_is_zero():
+    assert len(edges_of(np.array([-0.0, 0.0], dtype=np.float32))) == 0
+    edges = edges_of(np.array([-0.0, 2.0], dtype=np.float32))
+    assert edges.tolist() == [1.0]
+    spec = BinSpec((feature_bins("x", np.array([-0.0, 0.0, 1e-45], dtype=np.float32)),))
+    column = np.array([[-0.0], [0.0], [1e-45]], dtype=np.float32)
+    assert apply_bins(column, spec).ravel().tolist() == [1, 1, 2]
+
+
+@law
+@given(SAMPLES, SAMPLES, st.integers(2, 255))
+def test_apply_is_the_rule_of_the_docstring(train, values, max_bin):
+    bins = feature_bins("x", train, max_bin)
+    with np.errstate(over="ignore", under="ignore"):
+        behind = np.nextafter(bins.edges, np.float32(np.inf))
+    probe = np.concatenate([values, bins.edges, behind])[:, None]
+    found = apply_bins(probe, BinSpec((bins,))).ravel()
+    assert found.dtype == np.uint8
+    assert found.tolist() == [naive.bin_of(x, bins.edges.tolist()) for x in probe.ravel().tolist()]
+    order = np.argsort(probe.ravel(), kind="stable")
+    present = found[order][~np.isnan(probe.ravel()[order])].astype(int)
+    assert np.all(np.diff(present) >= 0)
+
+
+@law
+@given(SAMPLES, st.integers(2, 255))
+def test_counts_extremes_and_missing(values, max_bin):
+    bins = feature_bins("x", values, max_bin)
+    found = apply_bins(values[:, None], BinSpec((bins,))).ravel()
+    np.testing.assert_array_equal(bins.counts, np.bincount(found, minlength=bins.n_bins))
+    assert bins.counts.sum() == len(values)
+    assert bins.missing == np.isnan(values).sum()
+    present = values[~np.isnan(values)]
+    assert bins.minimum == (float(present.min()) if len(present) else None)
+    assert bins.maximum == (float(present.max()) if len(present) else None)
+
+
+def test_apply_walks_every_block_and_column():
+    rng = np.random.default_rng(1)
+    train = rng.normal(size=(3000, 5)).astype(np.float32)
+    train[:, 2] = 4.0
+    spec = BinSpec(tuple(feature_bins(f"f{f}", train[:, f]) for f in range(5)))
+    values = rng.normal(size=(777, 5)).astype(np.float32)
+    values[rng.random(values.shape) < 0.1] = np.nan
+    expected = np.stack([np.searchsorted(spec.features[f].edges, values[:, f]) + 1 for f in range(5)], axis=1)
+    expected[np.isnan(values)] = 0
+    np.testing.assert_array_equal(apply_bins(values, spec), expected)
+    np.testing.assert_array_equal(apply_bins(np.asfortranarray(values), spec), expected)
+    assert apply_bins(values[:0], spec).shape == (0, 5)
+
+
+@law
+@given(SAMPLES, st.integers(2, 255))
+def test_a_binspec_reads_back_exactly(values, max_bin):
+    spec = BinSpec((feature_bins("a", values, max_bin), feature_bins("ü", -values)), max_bin)
+    again = BinSpec.from_json(spec.to_json())
+    assert again.digest == spec.digest
+    assert again.feature_names == ("a", "ü")
+    for one, other in zip(spec.features, again.features, strict=True):
+        assert one.edges.tobytes() == other.edges.tobytes()
+
+
+def test_a_broken_binspec_is_refused():
+    text = BinSpec((feature_bins("a", np.arange(5, dtype=np.float32)),)).to_json()
+    with pytest.raises(DatasetFormatError, match="expected bin specification format 1, found 7"):
+        BinSpec.from_json(text.replace('"format":1', '"format":7'))
+    for broken in ("", "[]", "{}", text.replace("0.5", "1.5"), text.replace('"missing":0', '"missing":3')):
+        with pytest.raises(DatasetFormatError, match="not a bin specification"):
+            BinSpec.from_json(broken)
+
+
+def test_impossible_arguments_are_refused():
+    with pytest.raises(InputError, match="max_bin must be 2 to 255, got 256"):
+        edges_of(np.zeros(3, dtype=np.float32), 256)
+    none = FeatureBins("x", np.zeros(0, np.float32), np.zeros(2, np.int64), None, None)
+    with pytest.raises(ValueError, match="shape"):
+        apply_bins(np.zeros((2, 3), dtype=np.float32), BinSpec((none,)))
