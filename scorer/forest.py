@@ -1,0 +1,291 @@
+"""The trained model: a sum of weighted regression trees as flat, immutable arrays.
+
+``score(x) = base_score + w_1 * tree_1(x) + w_2 * tree_2(x) + ...``, added in this order in float64.
+
+Nodes of one tree lie together, the root first, each child after its parent.  At an inner node with feature ``f`` and
+cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, right if it is greater, and where ``missing_left`` says
+if it is NaN.  A cut may be infinite: ``x <= +inf`` parts what is there from what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer import model_file, structure
+from scorer.errors import InputError, ModelFormatError
+
+JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
+
+NODE = np.int32  # node, cut and tree indices: 2^28 nodes at most
+CUT = np.float32  # thresholds: features are float32, so that a comparison is exact
+VALUE = np.float64  # leaf values, weights, gains: the bits of a score depend on the order of sums only
+COUNT = np.int64  # training rows
+
+ARRAYS: tuple[tuple[str, np.dtype[Any]], ...] = (
+    ("cuts", np.dtype("<f4")),
+    ("cut_starts", np.dtype("<i4")),
+    ("tree_starts", np.dtype("<i4")),
+    ("node_feature", np.dtype("<i4")),
+    ("node_cut", np.dtype("<i4")),
+    ("node_missing_left", np.dtype("u1")),
+    ("node_left", np.dtype("<i4")),
+    ("node_right", np.dtype("<i4")),
+    ("node_value", np.dtype("<f8")),
+    ("node_gain", np.dtype("<f8")),
+    ("node_rows", np.dtype("<i8")),
+    ("tree_weights", np.dtype("<f8")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Forest:
+    """A trained forest.  Arrays are copied, checked and made read-only; two forests are equal if their bytes are.
+
+    Raises
+    ------
+    ValueError
+        An array has another shape or dtype than stated here, or breaks one of the rules of ``scorer.structure``.
+    """
+
+    feature_names: tuple[str, ...]  # all features of the dataset it was trained on, in order
+    cuts: npt.NDArray[np.float32]  # (n_cuts,) thresholds, ascending within a feature, feature after feature
+    cut_starts: npt.NDArray[np.int32]  # (n_features + 1,)
+    tree_starts: npt.NDArray[np.int32]  # (n_trees + 1,)
+    node_feature: npt.NDArray[np.int32]  # (n_nodes,) -1 at a leaf
+    node_cut: npt.NDArray[np.int32]  # (n_nodes,) index within the feature's cuts; -1 at a leaf
+    node_missing_left: npt.NDArray[np.uint8]  # (n_nodes,) 1: a missing value goes left; 0 at a leaf
+    node_left: npt.NDArray[np.int32]  # (n_nodes,) relative to the tree's start; -1 at a leaf
+    node_right: npt.NDArray[np.int32]  # (n_nodes,) relative to the tree's start; -1 at a leaf
+    node_value: npt.NDArray[np.float64]  # (n_nodes,) what a leaf adds; what an inner node would add as a leaf
+    node_gain: npt.NDArray[np.float64]  # (n_nodes,) split gain; 0 at a leaf
+    node_rows: npt.NDArray[np.int64]  # (n_nodes,) training rows that reached the node
+    tree_weights: npt.NDArray[np.float64]  # (n_trees,)
+    base_score: float
+    objective: str
+    link: str = "identity"
+    n_outputs: int = 1
+    parameters: Mapping[str, JSON] = field(default_factory=dict)
+    info: Mapping[str, JSON] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, dtype in ARRAYS:
+            object.__setattr__(self, name, _frozen_copy(name, getattr(self, name), dtype))
+        object.__setattr__(self, "feature_names", tuple(self.feature_names))
+        object.__setattr__(self, "base_score", float(self.base_score))
+        for name in ("parameters", "info"):
+            # Through JSON and back: what is kept is what the file will hold, and nobody else holds a reference to it.
+            object.__setattr__(self, name, json.loads(model_file.canonical_json(dict(getattr(self, name)))))
+        found = structure.fault(self)
+        if found is not None:
+            raise ValueError(found)
+
+    @property
+    def n_features(self) -> int:
+        """Features of the dataset it was trained on, used or not."""
+        return len(self.feature_names)
+
+    @property
+    def n_trees(self) -> int:
+        """Trees in the forest."""
+        return len(self.tree_weights)
+
+    @property
+    def n_rounds(self) -> int:
+        """Boosting rounds: trees per output."""
+        return self.n_trees // self.n_outputs
+
+    @property
+    def used_features(self) -> tuple[int, ...]:
+        """Positions in ``feature_names`` of the features that some node asks for, ascending."""
+        return tuple(int(f) for f in np.unique(self.node_feature[self.node_feature >= 0]))
+
+    @property
+    def thresholds(self) -> npt.NDArray[np.float32]:
+        """Threshold of every node (n_nodes,); NaN at a leaf."""
+        out = np.full(len(self.node_feature), np.nan, dtype=CUT)
+        inner = self.node_feature >= 0
+        out[inner] = self.cuts[self.cut_starts[self.node_feature[inner]] + self.node_cut[inner]]
+        return out
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the model's bytes, the name under which it is known everywhere."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_bytes() == other.to_bytes() if isinstance(other, Forest) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes, str]]:
+        return Forest.from_bytes, (self.to_bytes(), "pickled forest")
+
+    def truncated(self, n_rounds: int) -> Forest:
+        """Return the first ``n_rounds`` rounds as a forest of their own, with only the cuts that they use.
+
+        Raises
+        ------
+        InputError
+            ``n_rounds`` is negative or more than the forest has.
+        """
+        n_trees = checked_rounds(self, n_rounds)
+        if n_trees == self.n_trees:
+            return self
+        n_nodes = int(self.tree_starts[n_trees])
+        kept = {name: getattr(self, name)[:n_nodes] for name, _ in ARRAYS if name.startswith("node_")}
+        cuts, cut_starts, node_cut = compact_cuts(kept["node_feature"], self.thresholds[:n_nodes], self.n_features)
+        other = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays = kept | {"cuts": cuts, "cut_starts": cut_starts, "node_cut": node_cut}
+        arrays |= {"tree_starts": self.tree_starts[: n_trees + 1], "tree_weights": self.tree_weights[:n_trees]}
+        return Forest(**(other | arrays))
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the model file: the same for equal forests, on every machine."""
+        header = {
+            "base_score": self.base_score,
+            "feature_names": list(self.feature_names),
+            "info": self.info,
+            "link": self.link,
+            "n_outputs": self.n_outputs,
+            "objective": self.objective,
+            "parameters": self.parameters,
+        }
+        return model_file.encode(header, {name: getattr(self, name) for name, _ in ARRAYS})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str = "model") -> Forest:
+        """Read a forest from ``data``; ``where`` names the source in messages.
+
+        Raises
+        ------
+        ModelFormatError
+            Another format number, damaged bytes, or an index or value that no sound model has.
+        """
+        header, arrays = model_file.decode(data, where, ARRAYS)
+        types = {
+            "base_score": float,
+            "feature_names": list,
+            "info": dict,
+            "link": str,
+            "n_outputs": int,
+            "objective": str,
+            "parameters": dict,
+        }
+        if set(header) != set(types):
+            raise ModelFormatError(
+                f"{where}: the model's header has the keys {sorted(header)}, expected {sorted(types)}"
+            )
+        for key, kind in types.items():
+            if type(header[key]) is not kind:
+                raise ModelFormatError(f"{where}: {key} in the model's header is not of type {kind.__name__}")
+        try:
+            return cls(**{**header, **arrays, "feature_names": tuple(header["feature_names"])})
+        except (ValueError, TypeError) as error:
+            raise ModelFormatError(f"{where}: the model is not sound: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to ``path`` in one atomic step: a reader sees the old file or the new one, never a part."""
+        target = Path(path)
+        descriptor, staged = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(self.to_bytes())
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            Path(staged).replace(target)
+        except BaseException:
+            Path(staged).unlink(missing_ok=True)
+            raise
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Forest:
+        """Read the model file ``path``.
+
+        Raises
+        ------
+        InputError
+            There is no such file.
+        ModelFormatError
+            It is not a sound model of this format.
+        """
+        try:
+            data = Path(path).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise InputError(f"{path}: expected a model file, found none") from error
+        return cls.from_bytes(data, str(path))
+
+
+def checked_rounds(forest: Forest, n_rounds: int | None) -> int:
+    """Trees of the first ``n_rounds`` rounds (None: all); InputError outside 0..``forest.n_rounds``."""
+    if n_rounds is None:
+        return forest.n_trees
+    if not 0 <= n_rounds <= forest.n_rounds:
+        raise InputError(f"n_rounds must be in 0..{forest.n_rounds}, the rounds of this model, got {n_rounds}")
+    return n_rounds * forest.n_outputs
+
+
+def compact_cuts(
+    node_feature: npt.NDArray[np.int32], thresholds: npt.NDArray[np.float32], n_features: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Collect the thresholds that nodes use into ``(cuts, cut_starts, node_cut)`` as ``Forest`` wants them.
+
+    Parameters
+    ----------
+    node_feature
+        (n_nodes,) feature of each node, -1 at a leaf.
+    thresholds
+        (n_nodes,) float32 threshold of each node; leaves are ignored.  -0.0 counts as 0.0.
+    n_features
+        All features, used or not.
+
+    >>> cuts, starts, cut = compact_cuts(np.int32([1, -1, 1, -1, -1]), np.float32([5, 0, 2, 0, 0]), 3)
+    >>> cuts.tolist(), starts.tolist(), cut.tolist()
+    ([2.0, 5.0], [0, 0, 2, 2], [1, -1, 0, -1, -1])
+    """
+    inner = node_feature >= 0
+    feature = node_feature[inner]
+    value = thresholds[inner].astype(CUT) + CUT(0.0)
+    order = np.lexsort((value, feature))
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = (np.diff(feature[order]) != 0) | (value[order][1:] != value[order][:-1])
+    cuts = value[order][first]
+    cut_starts = np.zeros(n_features + 1, dtype=NODE)
+    np.cumsum(np.bincount(feature[order][first], minlength=n_features), out=cut_starts[1:])
+    place = np.empty(len(order), dtype=NODE)
+    place[order] = np.cumsum(first) - 1
+    node_cut = np.full(len(node_feature), -1, dtype=NODE)
+    node_cut[inner] = place - cut_starts[feature]
+    return cuts, cut_starts, node_cut
+
+
+def _frozen_copy(name: str, given: npt.ArrayLike, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Copy ``given`` as a read-only (n,) array of ``dtype``; ValueError if that would change a value."""
+    array = np.asarray(given)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has {array.ndim} dimensions, expected 1")
+    if array.dtype == dtype:
+        copy = array.astype(dtype, order="C", copy=True)
+    else:
+        with np.errstate(all="ignore"):
+            copy = array.astype(dtype, order="C")
+        if not np.array_equal(copy, array):
+            raise ValueError(f"{name} of dtype {array.dtype} does not fit {dtype}")
+    copy.setflags(write=False)
+    return copy

@@ -1,0 +1,127 @@
+"""Bytes of a model file: magic, format number, JSON header, aligned arrays, sha256 of all of it.
+
+Layout, little-endian::
+
+    0    8 bytes   magic  b"RANKMILL"
+    8    u32       format number (FORMAT)
+    12   u32       zero
+    16   u64       length of the JSON header in bytes
+    24   header    canonical JSON: sorted keys, no blanks, UTF-8, no NaN
+         zeros     up to the next multiple of 64
+         arrays    each raw and C-contiguous, each starting at a multiple of 64, zeros between them
+    -32  32 bytes  sha256 of everything before
+
+The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
+so two arrays cannot overlap.  This module knows no trees: ``scorer.forest`` says which arrays there are.
+Raise ``FORMAT`` when old readers would misread new files; the reader names both numbers and stops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import ModelFormatError
+
+MAGIC = b"RANKMILL"
+FORMAT = 1
+ALIGNMENT = 64
+DIGEST_BYTES = 32
+MAX_HEADER_BYTES = 64 * 1024 * 1024
+_PREFIX = struct.Struct("<8sIIQ")
+
+Array = npt.NDArray[Any]
+
+
+def canonical_json(value: object) -> bytes:
+    """Serialise ``value`` with sorted keys and no blanks; ValueError for NaN and infinity, TypeError for foreign types."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def encode(header: Mapping[str, object], arrays: Mapping[str, Array]) -> bytes:
+    """Build the bytes of a model file from its ``header`` (without ``arrays``) and one-dimensional ``arrays``."""
+    listed = [[name, array.dtype.newbyteorder("<").str, len(array)] for name, array in arrays.items()]
+    text = canonical_json({**header, "arrays": listed})
+    parts = bytearray(_PREFIX.pack(MAGIC, FORMAT, 0, len(text)))
+    parts += text
+    for array in arrays.values():
+        parts += bytes(-len(parts) % ALIGNMENT)
+        parts += np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
+    parts += hashlib.sha256(parts).digest()
+    return bytes(parts)
+
+
+def decode(
+    data: bytes, where: str, expected: Sequence[tuple[str, np.dtype[Any]]]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Take ``data`` apart into header and arrays; ``expected`` lists the arrays' names and dtypes in order.
+
+    Every length is checked before anything is read through it.  The arrays are read-only views of ``data``.
+
+    Raises
+    ------
+    ModelFormatError
+        Not a model file, another format number, cut short, changed, or with bytes that should not be there; the
+        message begins with ``where``.
+    """
+    if len(data) < _PREFIX.size + DIGEST_BYTES:
+        raise ModelFormatError(f"{where}: expected a rankmill model, found only {len(data)} bytes")
+    magic, number, zero, header_bytes = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise ModelFormatError(f"{where}: not a rankmill model: the first bytes are {magic!r}, expected {MAGIC!r}")
+    if number != FORMAT:
+        raise ModelFormatError(
+            f"{where}: model format number {number}, this version reads {FORMAT}; "
+            f"use the version of rankmill that wrote it, or train again"
+        )
+    if hashlib.sha256(memoryview(data)[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:]:
+        raise ModelFormatError(f"{where}: the model is damaged or cut short: its sha256 does not match its bytes")
+    end = len(data) - DIGEST_BYTES
+    if zero != 0 or header_bytes > min(MAX_HEADER_BYTES, end - _PREFIX.size):
+        raise ModelFormatError(f"{where}: the model's header length {header_bytes} does not fit its {len(data)} bytes")
+    header = _header(data[_PREFIX.size : _PREFIX.size + header_bytes], where)
+    lengths = _lengths(header.pop("arrays", None), where, expected)
+    arrays: dict[str, Array] = {}
+    position = _PREFIX.size + header_bytes
+    for (name, dtype), length in zip(expected, lengths, strict=True):
+        start = position + -position % ALIGNMENT
+        stop = start + length * dtype.itemsize
+        if stop > end or any(data[position:start]):
+            raise ModelFormatError(f"{where}: array {name!r} of {length} values does not fit the model's bytes")
+        arrays[name] = np.frombuffer(data, dtype=dtype, count=length, offset=start)
+        position = stop
+    if position != end:
+        raise ModelFormatError(f"{where}: {end - position} bytes too many after the last array")
+    return header, arrays
+
+
+def _header(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+        same = isinstance(header, dict) and canonical_json(header) == text
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{where}: the model's header is not JSON: {error}") from error
+    if not same:
+        raise ModelFormatError(f"{where}: the model's header is not canonical JSON")
+    return dict(header)
+
+
+def _lengths(listed: object, where: str, expected: Sequence[tuple[str, np.dtype[Any]]]) -> list[int]:
+    names = [[name, dtype.newbyteorder("<").str] for name, dtype in expected]
+    if (
+        not isinstance(listed, list)
+        or not all(isinstance(item, list) and len(item) == 3 for item in listed)
+        or [item[:2] for item in listed] != names
+    ):
+        raise ModelFormatError(f"{where}: the model's arrays are not those of format {FORMAT}")
+    lengths = [item[2] for item in listed]
+    for name, length in zip(names, lengths, strict=True):
+        if type(length) is not int or length < 0:
+            raise ModelFormatError(f"{where}: array {name[0]!r} has length {length!r}")
+    return lengths

@@ -1,0 +1,184 @@
+"""Scores of documents: raw float32 features to codes by the forest's own cuts, then codes down the trees.
+
+The codes are exact (a value and a cut are compared as float32), and a document's sum runs over the trees in their
+order in float64, so a score has the same bits for any batch size, row order and number of threads, and the same as the
+plain walk in ``tests/naive.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer import _kernels
+from scorer.forest import Forest, checked_rounds
+
+TILE = 256  # documents whose codes stay in the first-level cache while every tree is walked; a multiple of the lanes
+ROWS_WORTH_A_THREAD = 16_384  # below this a joblib call (about 10 ms) costs more than it saves
+
+
+class Predictor:
+    """A forest laid out for prediction; make one and use it for many batches.  Safe to share between threads.
+
+    Parameters
+    ----------
+    forest
+        The trained model.
+    n_rounds
+        Use the first ``n_rounds`` rounds only; None: all.
+
+    Raises
+    ------
+    InputError
+        ``n_rounds`` is more than the forest has.
+    """
+
+    def __init__(self, forest: Forest, *, n_rounds: int | None = None) -> None:
+        n_trees = checked_rounds(forest, n_rounds)
+        n_nodes = int(forest.tree_starts[n_trees])
+        feature = forest.node_feature[:n_nodes]
+        used = np.unique(feature[feature >= 0])
+        slot_of = np.full(forest.n_features, -1, dtype=np.int32)
+        slot_of[used] = np.arange(len(used), dtype=np.int32)
+        counts = np.diff(forest.cut_starts)[used]
+        # Codes run from 0 (missing) to one more than the cuts, and one value more is needed for the wrap round.
+        narrow = len(counts) == 0 or int(counts.max()) + 1 <= 254
+        code: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint8 if narrow else np.uint16)
+        self.forest = forest
+        self.features: tuple[int, ...] = tuple(int(f) for f in used)
+        """Positions in ``forest.feature_names`` of the features that are asked for, ascending."""
+        self._n_trees = n_trees
+        self._greatest = int(np.iinfo(code).max)
+        self._code = code
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        pieces = [forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]] for f in used]
+        self._cuts = np.concatenate([np.empty(0, dtype=np.float32), *pieces])
+        self._slot = np.empty(n_nodes, dtype=np.int32)
+        self._shift = np.empty(n_nodes, dtype=code)
+        self._bound = np.empty(n_nodes, dtype=code)
+        self._left = np.empty(n_nodes, dtype=np.int32)
+        self._value = np.empty(n_nodes, dtype=np.float64)
+        self._depth = np.empty(n_trees, dtype=np.int32)
+        largest = int(np.diff(forest.tree_starts).max(initial=1))
+        _kernels.pack_trees(
+            n_trees, forest.tree_starts, forest.node_feature, forest.node_cut, forest.node_missing_left,
+            forest.node_left, forest.node_right, forest.node_value, forest.tree_weights,
+            slot_of, self._greatest, self._slot, self._shift, self._bound, self._left, self._value, self._depth,
+            np.empty(largest, dtype=np.int32),
+        )  # fmt: skip
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features that are asked for, in the order of ``features``."""
+        return tuple(self.forest.feature_names[f] for f in self.features)
+
+    def scores(
+        self,
+        values: npt.NDArray[np.float32],
+        *,
+        columns: npt.ArrayLike | None = None,
+        absent: float = np.nan,
+        n_threads: int = 1,
+    ) -> npt.NDArray[np.float64]:
+        """Score the rows of ``values``.
+
+        Parameters
+        ----------
+        values
+            (n, width) raw features, NaN where missing.  float64 is rounded to float32 first, the precision that the
+            model was trained in.
+        columns
+            (len(``features``),) column of ``values`` that holds each feature asked for; -1: no column, every document
+            has the value ``absent``.  None: ``values`` has all features of the model in its order.
+        n_threads
+            Threads to share the rows among; the scores do not depend on it.
+
+        Returns
+        -------
+        (n,) float64 scores.
+
+        Raises
+        ------
+        ValueError
+            ``values`` is not a table of floats, or has no such column.
+        """
+        table = self._table(values)
+        if columns is None:
+            if table.shape[1] != self.forest.n_features:
+                raise ValueError(
+                    f"values has {table.shape[1]} columns, the model has {self.forest.n_features} features"
+                )
+            where = np.asarray(self.features, dtype=np.int64)
+        else:
+            where = np.asarray(columns, dtype=np.int64)
+            if where.shape != (len(self.features),):
+                raise ValueError(f"columns has the shape {where.shape}, expected {(len(self.features),)}")
+            if np.any((where < -1) | (where >= table.shape[1])):
+                raise ValueError(f"columns asks for column {where.max()} of {table.shape[1]}")
+        out = np.full(len(table), self.forest.base_score, dtype=np.float64)
+        spans = list(_spans(len(table), n_threads))
+        if len(spans) == 1:
+            self._score_span(table, where, np.float32(absent), out, 0, len(table))
+        elif spans:
+            from joblib import Parallel, delayed
+
+            Parallel(n_jobs=len(spans), require="sharedmem")(
+                delayed(self._score_span)(table, where, np.float32(absent), out, start, stop) for start, stop in spans
+            )
+        return out
+
+    def _table(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        table = np.asarray(values)
+        if table.ndim != 2:
+            raise ValueError(f"values has {table.ndim} dimensions, expected 2: (documents, features)")
+        if table.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise ValueError(f"values has the dtype {table.dtype}, expected float32 or float64")
+        with np.errstate(over="ignore"):  # a float64 beyond float32's range becomes infinite, which has its place
+            return np.ascontiguousarray(table, dtype=np.float32)
+
+    def _score_span(
+        self,
+        table: npt.NDArray[np.float32],
+        columns: npt.NDArray[np.int64],
+        absent: np.float32,
+        out: npt.NDArray[np.float64],
+        start: int,
+        stop: int,
+    ) -> None:
+        codes = np.zeros((TILE, max(len(columns), 1)), dtype=self._code)
+        for first in range(start, stop, TILE):
+            rows = min(TILE, stop - first)
+            _kernels.bin_rows(table, first, rows, columns, absent, self._cuts, self._starts, codes)
+            _kernels.add_trees(
+                codes, rows, self._n_trees, self._greatest, self.forest.tree_starts,
+                self._slot, self._shift, self._bound, self._left, self._value, self._depth, out, first,
+            )  # fmt: skip
+
+
+def _spans(n_rows: int, n_threads: int) -> Iterator[tuple[int, int]]:
+    """Cut ``n_rows`` into at most ``n_threads`` spans of whole tiles, each worth a thread."""
+    parts = max(1, min(n_threads, n_rows // ROWS_WORTH_A_THREAD))
+    step = max(TILE, -(-n_rows // parts // TILE) * TILE)
+    for start in range(0, n_rows, step):
+        yield start, min(start + step, n_rows)
+
+
+def predict(
+    forest: Forest, values: npt.NDArray[np.float32], *, n_rounds: int | None = None, n_threads: int = 1
+) -> npt.NDArray[np.float64]:
+    """Return the (n,) float64 scores of ``values`` (n, n_features): base + w1 * tree1 + w2 * tree2 + ... in this order.
+
+    float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses the first rounds only.  The same
+    bits for any batch size and ``n_threads``.  For many batches of one model make a ``Predictor`` once.
+
+    Raises
+    ------
+    ValueError
+        ``values`` is not a (n, n_features) table of floats.
+    InputError
+        ``n_rounds`` is more than the model has.
+    """
+    return Predictor(forest, n_rounds=n_rounds).scores(values, n_threads=n_threads)

@@ -1,0 +1,56 @@
+"""Random forests for tests: any shape that a trainer could grow, and some that it would not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scorer.forest import Forest, compact_cuts
+
+
+def random_forest(seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, names=None, **extra):
+    """Grow trees by splitting random leaves at random thresholds; nodes are numbered in a random valid order."""
+    rng = np.random.default_rng(seed)
+    grid = np.sort(rng.normal(size=(n_features, n_thresholds)).astype(np.float32), axis=1)
+    nodes, tree_starts = [], [0]
+    for _ in range(n_trees):
+        tree = [{"feature": -1, "threshold": np.float32(0), "missing": 0, "left": -1, "right": -1}]
+        leaves = [0]
+        for _ in range(int(rng.integers(0, max_leaves))):
+            node = tree[leaves.pop(int(rng.integers(len(leaves))))]
+            f = int(rng.integers(n_features))
+            children = [len(tree), len(tree) + 1]
+            rng.shuffle(children)
+            node.update(
+                feature=f,
+                threshold=grid[f, rng.integers(n_thresholds)],
+                missing=int(rng.integers(2)),
+                left=children[0],
+                right=children[1],
+            )
+            leaves += children
+            tree += [
+                {"feature": -1, "threshold": np.float32(0), "missing": 0, "left": -1, "right": -1} for _ in range(2)
+            ]
+        nodes += tree
+        tree_starts.append(len(nodes))
+    feature = np.array([n["feature"] for n in nodes], dtype=np.int32)
+    thresholds = np.array([n["threshold"] for n in nodes], dtype=np.float32)
+    cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, n_features)
+    return Forest(
+        feature_names=tuple(names or (f"f{i + 1}" for i in range(n_features))),
+        cuts=cuts,
+        cut_starts=cut_starts,
+        tree_starts=np.array(tree_starts, dtype=np.int32),
+        node_feature=feature,
+        node_cut=node_cut,
+        node_missing_left=np.array([n["missing"] for n in nodes], dtype=np.uint8),
+        node_left=np.array([n["left"] for n in nodes], dtype=np.int32),
+        node_right=np.array([n["right"] for n in nodes], dtype=np.int32),
+        node_value=rng.normal(size=len(nodes)),
+        node_gain=np.where(feature >= 0, rng.random(len(nodes)), 0.0),
+        node_rows=rng.integers(1, 100, size=len(nodes)),
+        tree_weights=rng.random(n_trees) + 0.5,
+        base_score=float(rng.normal()),
+        objective="lambdarank",
+        **extra,
+    )
