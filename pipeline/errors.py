@@ -26,7 +26,7 @@ class InputError(PipelineError):
         return cls(f"unknown {what} {name!r}; {hint}")
 
 
-class DataRejected(PipelineError):
+class DataRejected(PipelineError):  # noqa: N818  a refusal, not a failure: the name says what happened to the data
     """The data break a rule of the format; nothing was written."""
 
 

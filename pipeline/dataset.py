@@ -1,0 +1,314 @@
+"""Reading a dataset: queries, rows, features and bins of a split, in canonical order.
+
+The canonical order is (hash bucket of the query, qid, doc_id with nulls last, digest of the row).  One shard holds
+one bucket, so a reader goes through the shards in the manifest's order and takes, in each, the rows of the queries
+of the split it wants.  Nothing here needs more memory than what it returns plus one row group.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from pipeline.errors import DatasetFormatError, InputError
+from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, Shard
+from pipeline.publish import file_digest, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pipeline.binning import BinSpec
+
+_TRANSPOSE_ROWS = 512  # rows turned at a time, so that the tile written to stays in cache
+
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """The queries of a split (or of all), in canonical order."""
+
+    qid: pa.StringArray  # (n_queries,)
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,) row offsets within the split
+    split: str | None
+
+    def __len__(self) -> int:
+        return len(self.qid)
+
+    @property
+    def n_rows(self) -> int:
+        """Documents of all these queries."""
+        return int(self.starts[-1])
+
+
+class Dataset:
+    """A dataset on disk.  Open it with :meth:`open`; it never changes what it has read.
+
+    Attributes
+    ----------
+    path
+        The dataset's folder.
+    manifest
+        What ``manifest.json`` said when it was opened.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        """Read the manifest of the dataset at ``path`` and see that its shards are there.
+
+        Raises
+        ------
+        InputError
+            There is no dataset at ``path``.
+        DatasetFormatError
+            The manifest is damaged or of another format number, or a shard is missing or has another size.
+        """
+        dataset = cls(path, read_manifest(path))
+        for shard in dataset.manifest.shards:
+            for file, size in (
+                (dataset.features_path(shard), shard.features_bytes),
+                (dataset.queries_path(shard), shard.queries_bytes),
+            ):
+                found = file.stat().st_size if file.is_file() else None
+                if found != size:
+                    what = "is missing" if found is None else f"has {found} bytes instead of {size}"
+                    raise DatasetFormatError(f"{file}: shard {what}; ingest the data again")
+        return dataset
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """All features, in column order."""
+        return tuple(self.manifest.features)
+
+    @property
+    def max_grade(self) -> int:
+        """The highest grade there may be."""
+        return self.manifest.max_grade
+
+    @property
+    def digest(self) -> str:
+        """Name of the data: see :meth:`pipeline.manifest.Manifest.data_digest`."""
+        return self.manifest.data_digest()
+
+    def features_path(self, shard: Shard) -> Path:
+        """Return the file with the rows of ``shard``."""
+        return self.path / "features" / f"{shard.features}.parquet"
+
+    def queries_path(self, shard: Shard) -> Path:
+        """Return the file with the queries of ``shard``."""
+        return self.path / "queries" / f"{shard.queries}.parquet"
+
+    def verify(self) -> None:
+        """Read every shard and compare it with the digest it is named by.
+
+        Raises
+        ------
+        DatasetFormatError
+            A file does not have the bytes it had when it was written.
+        """
+        files = [self.features_path(shard) for shard in self.manifest.shards]
+        files += [self.queries_path(shard) for shard in self.manifest.shards]
+        files += [
+            self.path / "bins" / bins.binspec / f"{digest}.parquet"
+            for bins in self.manifest.bins
+            for digest in bins.shards
+        ]
+        for file in files:
+            if not file.is_file() or file_digest(file) != file.stem:
+                raise DatasetFormatError(f"{file}: bytes differ from the digest in the name; ingest the data again")
+
+    def queries(self, split: str | None = None) -> Queries:
+        """Return the queries of ``split``; of the whole dataset for None."""
+        self._check_split(split)
+        qids: list[pa.Array[Any]] = [pa.array([], pa.string())]
+        sizes: list[npt.NDArray[np.int64]] = []
+        for table in self._query_tables:
+            chosen = table if split is None else table.filter(pa.array(_is_in(table, split)))
+            qids.append(chosen.column("qid").combine_chunks())
+            sizes.append(chosen.column("n_docs").to_numpy())
+        starts = np.zeros(sum(map(len, sizes)) + 1, dtype=np.int64)
+        if sizes:
+            np.cumsum(np.concatenate(sizes), out=starts[1:])
+        return Queries(qid=cast("pa.StringArray", pa.concat_arrays(qids)), starts=starts, split=split)
+
+    def rows(self, split: str | None = None, columns: Sequence[str] = ("grade",)) -> pa.Table:
+        """Return narrow ``columns`` (qid, doc_id, grade, features by name) of ``split``, in canonical order."""
+        self._check_columns(columns)
+        parts = []
+        for shard, keep in self._chosen(split):
+            table = pq.read_table(self.features_path(shard), columns=list(columns), partitioning=None).select(
+                list(columns)
+            )
+            parts.append(table if keep is None else table.filter(pa.array(keep)))
+        if not parts:
+            types: dict[str, pa.DataType] = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32()}
+            return pa.schema([pa.field(name, types.get(name, pa.float32())) for name in columns]).empty_table()
+        return pa.concat_tables(parts).combine_chunks()
+
+    def feature_column(self, name: str, split: str | None = None) -> npt.NDArray[np.float32]:
+        """Return one feature of ``split``, (n,) float32, NaN where missing."""
+        self._check_columns([name], only_features=True)
+        column: npt.NDArray[np.float32] = self.rows(split, [name]).column(0).to_numpy()
+        return column
+
+    def feature_batches(
+        self, split: str | None = None, features: Sequence[str] | None = None, batch_rows: int = 65536
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield (m, F) float32 blocks of ``split``, m <= ``batch_rows``, in canonical order; ``features`` picks and orders columns."""
+        names = list(self.manifest.features if features is None else features)
+        self._check_columns(names, only_features=True)
+        for shard, keep in self._chosen(split):
+            yield from _blocks(self.features_path(shard), names, keep, batch_rows, np.float32)
+
+    def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield (m, F) float32 blocks of all rows of ``shard``, whatever their split, in canonical order."""
+        yield from _blocks(self.features_path(shard), list(self.manifest.features), None, batch_rows, np.float32)
+
+    def bin_set(self, digest: str | None = None) -> BinSet:
+        """Return the entry of the binned copy ``digest``, the newest one for None; InputError if there is none."""
+        found = [entry for entry in self.manifest.bins if digest in {None, entry.binspec}]
+        if not found:
+            what = "no bins" if digest is None else f"no bins of digest {digest}"
+            raise InputError(f"{self.path}: {what}; run: rankmill data bin {self.path}")
+        return found[-1]
+
+    def binspec(self, digest: str | None = None) -> BinSpec:
+        """Return the bin edges of the binned copy ``digest``, the newest one for None; InputError if there is none."""
+        from pipeline.binning import BinSpec
+
+        file = self.path / "bins" / self.bin_set(digest).binspec / "binspec.json"
+        try:
+            return BinSpec.from_json(file.read_text("utf-8"))
+        except FileNotFoundError:
+            raise DatasetFormatError(f"{file}: missing; run: rankmill data bin {self.path}") from None
+
+    def bin_batches(
+        self, split: str | None, binspec_digest: str | None = None, batch_rows: int = 65536
+    ) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield (m, F) uint8 blocks of bins of ``split``, row-major, in canonical order; 0 is missing."""
+        entry = self.bin_set(binspec_digest)
+        folder = self.path / "bins" / entry.binspec
+        names = list(self.manifest.features)
+        files = {
+            shard.bucket: folder / f"{name}.parquet"
+            for shard, name in zip(self.manifest.shards, entry.shards, strict=True)
+        }
+        for shard, keep in self._chosen(split):
+            file = files[shard.bucket]
+            if not file.is_file():
+                raise DatasetFormatError(f"{file}: shard is missing; run: rankmill data bin {self.path}")
+            yield from _blocks(file, names, keep, batch_rows, np.uint8)
+
+    def commit_bins(self, entry: BinSet) -> Dataset:
+        """Make the binned copy ``entry``, whose files are in place, the newest of this dataset; returns the new state.
+
+        Files of ``entry`` are ``bins/<binspec>/binspec.json`` and ``bins/<binspec>/<sha256 of its bytes>.parquet`` with
+        one uint8 column a feature and the rows of the shard in its order.
+        """
+        if len(entry.shards) != len(self.manifest.shards):
+            raise ValueError(f"{len(entry.shards)} binned shards for {len(self.manifest.shards)} shards")
+        current = read_manifest(self.path)
+        if current.data_digest() != self.digest:
+            raise DatasetFormatError(f"{self.path}: was replaced by other data while it was being binned; run it again")
+        others = [bins for bins in current.bins if bins.binspec != entry.binspec]
+        manifest = current.model_copy(update={"bins": [*others, entry]})
+        if manifest != current:
+            write_atomically(self.path / MANIFEST_NAME, manifest.to_bytes())
+        return Dataset(self.path, manifest)
+
+    @cached_property
+    def _query_tables(self) -> list[pa.Table]:
+        return [pq.read_table(self.queries_path(shard), partitioning=None) for shard in self.manifest.shards]
+
+    def _chosen(self, split: str | None) -> Iterator[tuple[Shard, npt.NDArray[np.bool_] | None]]:
+        """Yield the shards that have rows of ``split`` with the mask of these rows; None means all of them."""
+        self._check_split(split)
+        for shard, table in zip(self.manifest.shards, self._query_tables, strict=True):
+            if split is None:
+                yield shard, None
+                continue
+            wanted = _is_in(table, split)
+            if wanted.all():
+                yield shard, None
+            elif wanted.any():
+                yield shard, np.repeat(wanted, table.column("n_docs").to_numpy())
+
+    def _check_split(self, split: str | None) -> None:
+        if split is not None and split not in SPLITS:
+            raise InputError.unknown("split", split, SPLITS)
+
+    def _check_columns(self, names: Sequence[str], *, only_features: bool = False) -> None:
+        known = set(self.manifest.features)
+        if not only_features:
+            known |= {"qid", "doc_id", "grade"}
+        for name in names:
+            if name not in known:
+                raise InputError.unknown("feature" if only_features else "column", name, sorted(known))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of the dataset at ``path``; errors as :meth:`Dataset.open`."""
+    file = path / MANIFEST_NAME
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        what = "is not a dataset (no manifest.json in it)" if path.exists() else "no such dataset"
+        raise InputError(f"{path}: {what}; make one with: rankmill data ingest SRC -o {path}") from None
+    try:
+        number = json.loads(data)["format"]
+    except (ValueError, KeyError, TypeError):
+        raise DatasetFormatError(f"{file}: not a manifest of a dataset; ingest the data again") from None
+    if number != FORMAT:
+        raise DatasetFormatError(
+            f"{file}: dataset of format {number!r}, this version reads format {FORMAT}; ingest the data again"
+        )
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DatasetFormatError(f"{file}: damaged at {where}: {first['msg']}; ingest the data again") from None
+
+
+def _is_in(queries: pa.Table, split: str) -> npt.NDArray[np.bool_]:
+    """Return which rows of a shard's ``queries`` belong to ``split``."""
+    found: npt.NDArray[np.bool_] = pc.equal(queries.column("split"), pa.scalar(split)).to_numpy()
+    return found
+
+
+def _blocks(
+    file: Path, names: list[str], keep: npt.NDArray[np.bool_] | None, batch_rows: int, dtype: type[np.generic]
+) -> Iterator[npt.NDArray]:  # type: ignore[type-arg]
+    """Yield the columns ``names`` of ``file`` as row-major blocks, only rows where ``keep``."""
+    done = 0
+    with pq.ParquetFile(file) as reader:
+        for batch in reader.iter_batches(batch_size=batch_rows, columns=names):
+            mask = None if keep is None else keep[done : done + batch.num_rows]
+            done += batch.num_rows
+            if mask is not None:
+                if not mask.any():
+                    continue
+                batch = batch.filter(pa.array(mask))  # noqa: PLW2901
+            yield _row_major(batch, names, dtype)
+
+
+def _row_major(batch: pa.RecordBatch, names: list[str], dtype: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]
+    columns = [batch.column(name).to_numpy(zero_copy_only=True) for name in names]
+    out = np.empty((batch.num_rows, len(names)), dtype=dtype)
+    for top in range(0, batch.num_rows, _TRANSPOSE_ROWS):
+        tile = out[top : top + _TRANSPOSE_ROWS]
+        for number, column in enumerate(columns):
+            tile[:, number] = column[top : top + _TRANSPOSE_ROWS]
+    return out

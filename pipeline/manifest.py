@@ -1,0 +1,106 @@
+"""The schema of ``manifest.json``, the one file that says what a dataset is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
+SplitName = Literal["train", "valid", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class SourceFile(_Strict):
+    """One input file, by name and content; where it lay is nobody's business."""
+
+    name: str
+    size: Count
+    sha256: Digest
+    split: SplitName | None = None  # None: the hash of the query decides
+
+
+class Shard(_Strict):
+    """The rows and queries of one hash bucket."""
+
+    bucket: Count
+    rows: Count
+    n_queries: Count
+    features: Digest  # features/<digest>.parquet
+    features_bytes: Count
+    queries: Digest  # queries/<digest>.parquet
+    queries_bytes: Count
+
+
+class BinSet(_Strict):
+    """The dataset's rows as bins: ``bins/<binspec>/<digest>.parquet``, one file a shard, in the order of the shards."""
+
+    binspec: Digest
+    max_bin: int = Field(ge=15, le=255)
+    shards: list[Digest]
+
+
+class SplitCount(_Strict):
+    """Size of one split."""
+
+    queries: Count
+    rows: Count
+
+
+class GradeCount(_Strict):
+    """How many rows have a grade."""
+
+    grade: Count
+    rows: Count
+
+
+class Meaning(_Strict):
+    """What the reader was told about the input: without it the numbers could not be read again."""
+
+    absent: Literal["zero", "missing"]
+    index_base: Literal[0, 1]
+    split: dict[str, float] | None  # shares of a split by hash; None: splits by files
+
+
+class Manifest(_Strict):
+    """All of ``manifest.json``."""
+
+    format: Literal[1]
+    features: list[str] = Field(min_length=1)
+    max_grade: Count
+    buckets: int = Field(ge=1, le=65536)
+    meaning: Meaning
+    rows: Count
+    queries: Count
+    missing_values: Count
+    grades: list[GradeCount]
+    splits: dict[SplitName, SplitCount]
+    shards: list[Shard]  # non-empty buckets, ascending
+    sources: list[SourceFile]  # sorted by name, then digest
+    rejected_rows: Count
+    bins: list[BinSet] = []  # oldest first
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical JSON: sorted keys, two spaces, one newline at the end."""
+        return (json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+    def data_digest(self) -> str:
+        """Return the sha256 over the shard digests and the schema: it names the data, whatever files brought them."""
+        data = {
+            "format": self.format,
+            "features": self.features,
+            "max_grade": self.max_grade,
+            "buckets": self.buckets,
+            "shards": [[shard.bucket, shard.features, shard.queries] for shard in self.shards],
+        }
+        return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,114 @@
+"""Files and folders that appear whole or not at all: written aside, synced, then published by one atomic step.
+
+Everything is staged on the file system of its destination, so that the last step is a rename.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCK_NAME = "lock"
+
+
+def fsync_file(path: Path) -> None:
+    """Make the bytes of ``path`` survive a power failure."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the names in ``path`` survive a power failure: a rename is not durable before this."""
+    fsync_file(path)
+
+
+def file_digest(path: Path) -> str:
+    """Return the sha256 of the bytes of ``path``, in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put ``data`` at ``path``, replacing what was there, so that a reader sees the old bytes or the new ones."""
+    staged = path.with_name(f".{path.name}.{secrets.token_hex(6)}.staging")
+    try:
+        with staged.open("xb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        staged.replace(path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def keep_by_digest(staged: Path, folder: Path) -> str:
+    """Sync ``staged``, move it to ``folder`` under the sha256 of its bytes (its suffix stays) and return the digest.
+
+    Two files of one digest are the same file, so an existing one is simply replaced.
+    """
+    digest = file_digest(staged)
+    fsync_file(staged)
+    folder.mkdir(parents=True, exist_ok=True)
+    staged.replace(folder / f"{digest}{staged.suffix}")
+    return digest
+
+
+@contextmanager
+def staging_folder(destination: Path) -> Iterator[Path]:
+    """Yield a new empty folder next to ``destination``; whatever is left of it at the end is removed.
+
+    Its owner holds a lock on a file in it, so that a later run for the same destination can tell the leavings of a
+    killed process (removed here) from the work of a living one (left alone).
+    """
+    import fcntl
+
+    parent = destination.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    _sweep_abandoned(destination)
+    folder = parent / f".{destination.name}.{secrets.token_hex(6)}.staging"
+    folder.mkdir(mode=0o700)
+    try:
+        with (folder / LOCK_NAME).open("xb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep_abandoned(destination: Path) -> None:
+    import fcntl
+
+    for folder in destination.parent.glob(f".{_literal(destination.name)}.*.staging"):
+        if not folder.is_dir():
+            continue
+        with suppress(OSError), (folder / LOCK_NAME).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _literal(name: str) -> str:
+    """Quote the characters of ``name`` that mean something in a glob."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def publish_folder(staged: Path, destination: Path) -> None:
+    """Sync the tree ``staged`` and rename it to ``destination``, which must not exist or be an empty folder."""
+    for folder, _, names in os.walk(staged, topdown=False):
+        for name in names:
+            fsync_file(Path(folder, name))
+        fsync_folder(Path(folder))
+    staged.rename(destination)
+    fsync_folder(destination.parent)
