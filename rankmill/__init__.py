@@ -1,1 +1,41 @@
-"""rankmill: learning to rank with gradient-boosted trees, as a pipeline."""
+"""rankmill: learning to rank with gradient-boosted trees, as a pipeline.
+
+The names below are looked up when they are first used, so that ``import rankmill`` and the command line load
+neither the kernels nor a data library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.dataset import Dataset
+    from rankmill.ranker import Ranker
+    from registry.store import Registry
+    from scorer.evaluate import evaluate
+    from scorer.rerank import rerank
+
+__all__ = ["Dataset", "Ranker", "Registry", "__version__", "evaluate", "rerank"]
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Dataset": "pipeline.dataset",
+    "Ranker": "rankmill.ranker",
+    "Registry": "registry.store",
+    "evaluate": "scorer.evaluate",
+    "rerank": "scorer.rerank",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,71 @@
+# Everything a newcomer needs is Python with venv, and make.  `make` alone lists the targets.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# The locks hold wheels only (no compiler is needed) and are resolved without the settings of the machine that does it.
+INSTALL_LOCK = $(PIP) install --require-hashes --only-binary :all: -r
+CLEAR_UV = env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS
+COMPILE = $(CLEAR_UV) $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-annotate $(UPGRADE)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup dev demo test test-slow lint format bench lock clean
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.runtime ## Create the environment with what the commands need.
+
+dev: $(VENV)/.dev ## Add what the tests and checks need.
+
+demo: $(VENV)/.runtime ## Set up, then run the whole story on generated judgments.
+	$(BIN)/rankmill demo
+
+test: $(VENV)/.dev ## Set up, then run the tests (slow ones left out).
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.dev ## Set up, then run the slow tests.
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev ## Style, format and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## Rewrite the code in the house format.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench ## Set up with the peers, then run the five folds of DATA (a LETOR folder with S1..S5).
+	@test -n "$(DATA)" || { echo "usage: make bench DATA=path/to/letor/folder"; exit 2; }
+	$(BIN)/python benchmarks/letor5.py $(DATA) --peers
+
+lock: $(VENV)/.dev ## Resolve the locks anew (UPGRADE=--upgrade for the newest versions).
+	$(COMPILE) pyproject.toml locks/build.in -o locks/runtime.txt
+	$(COMPILE) --extra dev -c locks/runtime.txt pyproject.toml locks/build.in -o locks/dev.txt
+	$(COMPILE) --extra bench -c locks/dev.txt pyproject.toml locks/build.in -o locks/bench.txt
+
+clean: ## Remove what set-up and the tests made.
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp a lock: set-up happens once, and again when a lock or pyproject.toml changes.
+$(VENV)/.python:
+	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "rankmill needs Python 3.11 to 3.13 (set PYTHON=...), this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: locks/runtime.txt pyproject.toml $(VENV)/.python
+	$(INSTALL_LOCK) locks/runtime.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: locks/dev.txt $(VENV)/.runtime
+	$(INSTALL_LOCK) locks/dev.txt
+	@touch $@
+
+$(VENV)/.bench: locks/bench.txt $(VENV)/.runtime
+	$(INSTALL_LOCK) locks/bench.txt
+	@touch $@
