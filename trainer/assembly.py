@@ -1,0 +1,56 @@
+"""From trees over bins to a forest over feature values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.forest import Forest, compact_cuts
+from trainer.dtypes import EDGE
+from trainer.growing import Tree
+from trainer.objectives.protocol import Objective
+from trainer.parameters import PRESET, TrainParameters
+
+
+def forest_of(
+    trees: Sequence[Tree],
+    edges: Sequence[npt.NDArray[np.float32]],
+    feature_names: Sequence[str],
+    objective: Objective,
+    parameters: TrainParameters,
+    info: Mapping[str, Any],
+) -> Forest:
+    """Return the forest of ``trees``: threshold b of feature f becomes ``edges[f][b - 1]``.
+
+    A threshold at the last bin parts what is there from what is missing: its cut is +inf.
+    """
+    feature = np.concatenate([tree.feature for tree in trees])
+    bins = np.concatenate([tree.threshold for tree in trees])
+    thresholds = np.zeros(len(feature), dtype=EDGE)
+    for f in np.unique(feature[feature >= 0]).tolist():
+        of_feature = feature == f
+        thresholds[of_feature] = np.append(edges[f], EDGE(np.inf))[bins[of_feature] - 1]
+    cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, len(feature_names))
+    sizes = [len(tree.feature) for tree in trees]
+    return Forest(
+        feature_names=tuple(feature_names),
+        cuts=cuts,
+        cut_starts=cut_starts,
+        tree_starts=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
+        node_feature=feature,
+        node_cut=node_cut,
+        node_missing_left=np.concatenate([tree.missing_left for tree in trees]),
+        node_left=np.concatenate([tree.left for tree in trees]),
+        node_right=np.concatenate([tree.right for tree in trees]),
+        node_value=np.concatenate([tree.value for tree in trees]),
+        node_gain=np.concatenate([tree.gain for tree in trees]),
+        node_rows=np.concatenate([tree.rows for tree in trees]),
+        tree_weights=np.ones(len(trees), dtype=np.float64),
+        base_score=objective.start(),
+        objective=objective.name,
+        parameters={**parameters.as_dict(), "preset": PRESET},
+        info=dict(info),
+    )

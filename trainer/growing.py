@@ -1,0 +1,219 @@
+"""One tree from gradients: best-first growth over packed histograms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer import _kernels
+from trainer.dtypes import BINS_A_FEATURE, PACKED, ROW, SCORE
+from trainer.histogram import HistogramPool
+from trainer.layout import BlockedBins
+from trainer.packing import Scale, pack, scales_of
+from trainer.parameters import TrainParameters
+from trainer.splitting import Split, best_of
+from trainer.workers import Team
+
+_LOOK_AHEAD = 16  # rows that the histogram kernel may read past the end of a node
+_ALONE_BELOW = 30_000  # (row, block) visits under which waking the other workers costs more than it saves
+_LOW_HALF = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Nodes in the order they were made, the root first; every array has shape (n_nodes,).
+
+    ``feature`` is -1 at a leaf.  Elsewhere a row goes ``left`` if its bin is in 1 .. ``threshold``, or if it is 0
+    (missing) and ``missing_left``.  ``value`` is what the node adds to a score, shrinkage included.
+    """
+
+    feature: npt.NDArray[np.int32]
+    threshold: npt.NDArray[np.int32]
+    missing_left: npt.NDArray[np.uint8]
+    left: npt.NDArray[np.int32]
+    right: npt.NDArray[np.int32]
+    value: npt.NDArray[np.float64]
+    gain: npt.NDArray[np.float64]
+    rows: npt.NDArray[np.int64]
+
+    @property
+    def n_leaves(self) -> int:
+        return int((self.feature < 0).sum())
+
+
+@dataclass(slots=True)
+class _Node:
+    first: int  # the node's rows are rows[first:last]
+    last: int
+    depth: int
+    total: int  # packed sum of its rows
+    split: Split | None = None
+    slot: int = -1  # its histogram in the pool; -1: none
+    left: int = -1
+    right: int = -1
+    chosen: Split | None = None  # set once the node has been split
+    sums: list[int] = field(default_factory=lambda: [0, 0])
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first
+
+
+class Grower:
+    """Grows trees over one training set; buffers are made once and used for every tree.
+
+    Memory beside the bins: 24 bytes a row, and the histogram pool.
+    """
+
+    def __init__(self, bins: BlockedBins, parameters: TrainParameters, team: Team) -> None:
+        self._bins, self._parameters, self._team = bins, parameters, team
+        n = bins.n_rows
+        self._packed = np.empty(n, dtype=PACKED)
+        self._rows = np.zeros(n + _LOOK_AHEAD, dtype=ROW)
+        self._spare_rows = np.empty(n, dtype=ROW)
+        self._spare_packed = np.empty(n, dtype=PACKED)
+        self._identity = np.arange(n, dtype=ROW)
+        self._pool = HistogramPool(len(bins.n_bins), parameters.max_leaves)
+        n_blocks = bins.words.shape[0]
+        self._blocks = np.arange(n_blocks, dtype=np.int64)
+        self._shares = [self._blocks[worker :: team.size].copy() for worker in range(team.size)]
+        self._enabled = np.ones(len(bins.n_bins), dtype=np.uint8)
+        self._gains = np.zeros((2, n_blocks), dtype=np.float64)
+        self._splits = np.zeros((2, n_blocks, 4), dtype=np.int64)
+
+    def grow(self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Tree:
+        """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
+
+        Leaves are Newton steps, ``-G / (H + lambda) * learning_rate``.  With no split that gains, the tree is a
+        single leaf.
+        """
+        histogram_scale, leaf_scale = scales_of(gradients, curvatures)
+        self._start(gradients, curvatures, histogram_scale)
+        nodes = [self._root()]
+        self._search(nodes[0], None, parent_slot=-1, scale=histogram_scale)
+        n_leaves = 1
+        while n_leaves < self._parameters.max_leaves:
+            open_nodes = [(node.split.gain, -i) for i, node in enumerate(nodes) if node.split is not None]
+            if not open_nodes:
+                break
+            self._divide(nodes, -max(open_nodes)[1], histogram_scale, last=n_leaves + 1 == self._parameters.max_leaves)
+            n_leaves += 1
+        for node in nodes:
+            self._pool.give_back(node.slot)
+        return self._finish(nodes, gradients, curvatures, leaf_scale, scores)
+
+    def _start(self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scale: Scale) -> None:
+        n = self._bins.n_rows
+        self._rows[:n] = self._identity
+        size = self._team.size
+
+        def share(worker: int) -> None:
+            pack(gradients, curvatures, scale, worker * n // size, (worker + 1) * n // size, self._packed)
+
+        self._team.each(share)
+        p = self._parameters
+        self._bounds = np.array(
+            [1.0 / scale.gradient, 1.0 / scale.curvature, p.lambda_l2, p.min_gain, p.min_hessian_in_leaf, p.min_rows_in_leaf],
+            dtype=np.float64,
+        )
+
+    def _root(self) -> _Node:
+        return _Node(first=0, last=self._bins.n_rows, depth=0, total=int(self._packed.sum()))
+
+    def _divide(self, nodes: list[_Node], index: int, scale: Scale, *, last: bool) -> None:
+        """Split ``nodes[index]`` and look for the best splits of both children, unless this is the last split."""
+        node = nodes[index]
+        split = node.split
+        assert split is not None  # noqa: S101 - only nodes with a split are divided
+        column, stride = self._bins.column(split.feature)
+        n_left = _kernels.partition(
+            column, stride, split.threshold, split.missing_left, self._rows, self._packed, node.first, node.last,
+            self._spare_rows, self._spare_packed,
+        )  # fmt: skip
+        middle = node.first + n_left
+        left = _Node(node.first, middle, node.depth + 1, split.left_sum)
+        right = _Node(middle, node.last, node.depth + 1, node.total - split.left_sum)
+        node.left, node.right = len(nodes), len(nodes) + 1
+        node.chosen, node.split = split, None
+        nodes += [left, right]
+        parent_slot, node.slot = node.slot, -1
+        if last:
+            self._pool.give_back(parent_slot)
+            return
+        small, large = (left, right) if left.size <= right.size else (right, left)
+        self._search(small, large, parent_slot, scale)
+
+    def _search(self, small: _Node, large: _Node | None, parent_slot: int, scale: Scale) -> None:
+        """Fill the histograms of ``small`` (by counting) and ``large`` (by subtraction) and find their best splits."""
+        pair = [small] if large is None else [small, large]
+        if not any(self._may_split(node) for node in pair):
+            self._pool.give_back(parent_slot)
+            return
+        small.slot = self._pool.take()
+        small_histogram = self._pool[small.slot]
+        large_histogram = small_histogram
+        if large is not None:
+            large.slot, large_histogram = parent_slot, self._pool[parent_slot]
+        totals = np.array([node.total for node in pair] + [0] * (2 - len(pair)), dtype=PACKED)
+        n_rows = np.array([node.size for node in pair] + [0] * (2 - len(pair)), dtype=np.int64)
+
+        def share(blocks: npt.NDArray[np.int64]) -> None:
+            _kernels.grow_blocks(
+                self._bins.words, self._rows, self._packed, small.first, small.last, self._bins.n_bins, self._enabled,
+                blocks, small_histogram, large_histogram, totals, n_rows, self._bounds, self._gains, self._splits,
+            )  # fmt: skip
+
+        if self._team.size == 1 or small.size * len(self._blocks) < _ALONE_BELOW:
+            share(self._blocks)
+        else:
+            self._team.each(lambda worker: share(self._shares[worker]))
+        for child, node in enumerate(pair):
+            if self._may_split(node):
+                node.split = best_of(self._gains[child], self._splits[child])
+            if node.split is None:
+                self._pool.give_back(node.slot)
+                node.slot = -1
+
+    def _may_split(self, node: _Node) -> bool:
+        p = self._parameters
+        return node.size >= 2 * p.min_rows_in_leaf and (p.max_depth == 0 or node.depth < p.max_depth)
+
+    def _finish(
+        self,
+        nodes: list[_Node],
+        gradients: npt.NDArray[np.float64],
+        curvatures: npt.NDArray[np.float64],
+        scale: Scale,
+        scores: npt.NDArray[np.float64],
+    ) -> Tree:
+        p = self._parameters
+        leaves = sorted((node for node in nodes if node.chosen is None), key=lambda node: node.first)
+        starts = np.array([leaf.first for leaf in leaves] + [self._bins.n_rows], dtype=np.int64)
+        sums = np.empty((len(leaves), 2), dtype=np.int64)
+        _kernels.leaf_sums(gradients, curvatures, scale.gradient, scale.curvature, self._rows, starts, sums)
+        for leaf, (g, h) in zip(leaves, sums.tolist(), strict=True):
+            leaf.sums = [g, h]
+        for node in reversed(nodes):  # children come after their parent
+            if node.chosen is not None:
+                one, other = nodes[node.left], nodes[node.right]
+                node.sums = [one.sums[0] + other.sums[0], one.sums[1] + other.sums[1]]
+        values = []
+        for node in nodes:
+            curvature = node.sums[1] / scale.curvature + p.lambda_l2
+            step = -(node.sums[0] / scale.gradient) / curvature if curvature > 0.0 else 0.0
+            values.append(step * p.learning_rate)
+        value_of = {id(node): value for node, value in zip(nodes, values, strict=True)}
+        leaf_values = np.array([value_of[id(leaf)] for leaf in leaves], dtype=SCORE)
+        _kernels.add_leaves(self._rows, starts, leaf_values, scores)
+        return Tree(
+            feature=np.array([-1 if node.chosen is None else node.chosen.feature for node in nodes], dtype=np.int32),
+            threshold=np.array([-1 if node.chosen is None else node.chosen.threshold for node in nodes], dtype=np.int32),
+            missing_left=np.array([node.chosen is not None and node.chosen.missing_left for node in nodes], dtype=np.uint8),
+            left=np.array([node.left for node in nodes], dtype=np.int32),
+            right=np.array([node.right for node in nodes], dtype=np.int32),
+            value=np.array(values, dtype=SCORE),
+            gain=np.array([0.0 if node.chosen is None else node.chosen.gain for node in nodes], dtype=np.float64),
+            rows=np.array([node.size for node in nodes], dtype=np.int64),
+        )

@@ -1,0 +1,88 @@
+"""The trainer's own layout of a binned matrix: blocks of features, a row's bins of one block in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.dtypes import BIN, BLOCK_WIDTH, WORD
+from trainer.errors import InvalidParameter, TrainingDataRejected
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedBins:
+    """Bins as ``[block][row][feature]``, read eight at a time.
+
+    Parameters
+    ----------
+    words
+        Shape (n_blocks, n_rows, width / 8), uint64; the first feature of a word is its lowest byte.
+    n_bins
+        Bins of each feature, the missing one included, shape (n_blocks * width,) int32; 1 for the columns that fill
+        the last block.
+    n_features
+        Features before filling up.
+    """
+
+    words: npt.NDArray[np.uint64]
+    n_bins: npt.NDArray[np.int32]
+    n_features: int
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.words.shape[1])
+
+    @property
+    def width(self) -> int:
+        return int(self.words.shape[2]) * 8
+
+    def column(self, feature: int) -> tuple[npt.NDArray[np.uint8], int]:
+        """Return (bytes, stride): the bin of ``feature`` in row r is ``bytes[r * stride]``."""
+        block, lane = divmod(feature, self.width)
+        return self.words[block].view(BIN).reshape(-1)[lane:], self.width
+
+    @classmethod
+    def from_batches(
+        cls,
+        batches: Iterable[npt.NDArray[np.uint8]],
+        n_rows: int,
+        n_bins: npt.NDArray[np.int32],
+        width: int = BLOCK_WIDTH,
+    ) -> BlockedBins:
+        """Fill the blocks from row-major ``batches`` (m, n_features) uint8 that hold ``n_rows`` rows together.
+
+        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.
+
+        Raises
+        ------
+        InvalidParameter
+            ``width`` is not a multiple of 8.
+        TrainingDataRejected
+            The batches hold another number of rows or features, or a bin at or above ``n_bins``.
+        """
+        if width < 8 or width % 8:
+            raise InvalidParameter(f"the block width must be a multiple of 8, got {width}")
+        n_features = len(n_bins)
+        n_blocks = -(-n_features // width)
+        bins = np.zeros((n_blocks, n_rows, width), dtype=BIN)
+        filled = 0
+        for batch in batches:
+            if batch.shape[1] != n_features or filled + len(batch) > n_rows:
+                raise TrainingDataRejected(
+                    f"bins of shape {batch.shape} at row {filled} do not fit ({n_rows}, {n_features})"
+                )
+            if len(batch) and bool((batch.max(axis=0) >= n_bins).any()):
+                feature = int(np.argmax(batch.max(axis=0) >= n_bins))
+                raise TrainingDataRejected(f"feature {feature}: bin above its {n_bins[feature]} bins; bin the data anew")
+            for block in range(n_blocks):
+                columns = batch[:, block * width : (block + 1) * width]
+                bins[block, filled : filled + len(batch), : columns.shape[1]] = columns
+            filled += len(batch)
+        if filled != n_rows:
+            raise TrainingDataRejected(f"expected the bins of {n_rows} rows, found {filled}")
+        padded = np.ones(n_blocks * width, dtype=np.int32)
+        padded[:n_features] = n_bins
+        return cls(words=bins.view(WORD), n_bins=padded, n_features=n_features)

@@ -1,0 +1,106 @@
+"""LambdaMART (Burges 2010): pairs of documents, each weighted by what swapping the two would do to the metric."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.metrics.discount import discounts, gains
+from scorer.metrics.metric import parse_metric
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives import _kernels
+from trainer.parameters import TrainParameters
+from trainer.workers import Team
+
+
+class LambdaMart:
+    r"""Minimise the sum of ``|dZ_ij| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j (METHODS 3.15).
+
+    dZ_ij is the change of ``ndcg@k`` when i and j swap ranks and nothing else moves; discounts beyond k are kept, and
+    the ideal is that of k.  Only pairs with at least one document among the first ``truncation`` by score count.
+    Documents of equal score are ranked by a jitter keyed by (seed, round, row), never by the order of rows: in round
+    1 all scores are equal.  dZ and the order are frozen within a round, so h is the derivative of g at fixed dZ.
+
+    Parameters
+    ----------
+    grades
+        Shape (n_rows,) int32, 0 or more.
+    starts
+        Shape (n_queries + 1,) int64: rows ``starts[q]`` to ``starts[q + 1]`` belong to query q.
+    parameters
+        ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation`` and ``seed`` are used.
+
+    Raises
+    ------
+    InvalidParameter
+        The metric has no swap deltas here.
+    TrainingDataRejected
+        No query holds two grades, so there is nothing to learn.
+    """
+
+    name: ClassVar[str] = "lambdamart"
+
+    def __init__(
+        self, grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], parameters: TrainParameters
+    ) -> None:
+        metric = parse_metric(parameters.metric)
+        if metric.name != "ndcg":
+            raise InvalidParameter(
+                f"metric {parameters.metric!r} cannot be optimised by lambdamart; expected ndcg or ndcg@k, for example ndcg@10"
+            )
+        self._grades, self._starts, self._parameters = grades, starts, parameters
+        sizes = np.diff(starts)
+        longest = int(sizes.max(initial=0))
+        highest = int(grades.max(initial=0))
+        self._gains = gains(np.arange(highest + 1, dtype=np.int32), "exp" if parameters.gain == "exp" else "linear")
+        self._discounts = discounts(max(longest, 1))
+        ideal = np.empty(len(sizes), dtype=np.float64)
+        cut = longest if metric.k is None else min(metric.k, longest)
+        _kernels.ideal_dcg(grades, starts, self._gains, self._discounts, cut, ideal)
+        mixed = np.empty(len(sizes), dtype=np.bool_)
+        _kernels.holds_two_grades(grades, starts, mixed)
+        if not mixed.any():
+            raise TrainingDataRejected(
+                "the train split has no query with documents of two different grades, so there is nothing to learn;"
+                " check the grades, or the query ids if every query has one document"
+            )
+        # a query of one grade has no pairs: inverse 0 lets the kernel pass over it without sorting
+        self._inverse_ideal = np.where(mixed & (ideal > 0.0), 1.0 / np.where(ideal > 0.0, ideal, 1.0), 0.0)
+        self._longest = longest
+        work = np.where(mixed, sizes * np.minimum(sizes, parameters.truncation) + 8 * sizes, sizes)
+        self._work = np.concatenate(([0], np.cumsum(work)))
+        self._workspaces: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+
+    def start(self) -> float:
+        """Return 0: only differences of scores matter to this loss."""
+        return 0.0
+
+    def gradients(
+        self,
+        round_number: int,
+        scores: npt.NDArray[np.float64],
+        g: npt.NDArray[np.float64],
+        h: npt.NDArray[np.float64],
+        team: Team,
+    ) -> None:
+        """Write g and h, both (n_rows,); queries are shared out so that every worker has about as many pairs."""
+        p = self._parameters
+        key = np.uint64(_kernels.jitter(np.uint64(p.seed), round_number))
+        cuts = np.searchsorted(self._work, self._work[-1] * np.arange(team.size + 1) / team.size)
+        cuts[0], cuts[-1] = 0, len(self._starts) - 1
+
+        def share(worker: int) -> None:
+            order, spare = self._workspace(worker)
+            _kernels.lambdas(
+                scores, self._grades, self._starts, cuts[worker], cuts[worker + 1], self._gains, self._discounts,
+                self._inverse_ideal, p.sigma, p.truncation, p.lambda_normalisation, key, order, spare, g, h,
+            )  # fmt: skip
+
+        team.each(share)
+
+    def _workspace(self, worker: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        if worker not in self._workspaces:
+            self._workspaces[worker] = (np.empty(self._longest, np.int64), np.empty(self._longest, np.int64))
+        return self._workspaces[worker]

@@ -1,0 +1,61 @@
+"""Gradient and curvature of a row as one integer, so that sums are exact and their order does not matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import frexp
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer import _kernels
+
+_HISTOGRAM_BITS = 31  # |sum| of a histogram cell stays below 2 ** 31: one half of a packed word
+_LEAF_BITS = 62  # |sum| of a leaf stays below 2 ** 62
+_BLOCK = 4096  # rows a partial sum: fixed, so that the scale never depends on threads
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Steps per unit, powers of two: ``packed = round(g * gradient)`` and ``round(h * curvature)``."""
+
+    gradient: float
+    curvature: float
+
+
+def scales_of(gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64]) -> tuple[Scale, Scale]:
+    """Return the scales (of histograms, of leaf sums) for one round; g and h have shape (n_rows,), h >= 0.
+
+    The scale is the largest power of two ``s`` with ``s * sum|g| + n/2 < 2 ** bits``, so that no partial sum of
+    rounded values overflows, whatever its rows.  Rounding moves a value by at most 1/2 step: the sum over m rows is
+    off by at most ``m / (2 s)``.  With n rows one step is about ``n / 2 ** 31`` of the mean ``|g|``.
+    """
+    return (
+        Scale(_scale(gradients, _HISTOGRAM_BITS), _scale(curvatures, _HISTOGRAM_BITS)),
+        Scale(_scale(gradients, _LEAF_BITS), _scale(curvatures, _LEAF_BITS)),
+    )
+
+
+def pack(
+    gradients: npt.NDArray[np.float64],
+    curvatures: npt.NDArray[np.float64],
+    scale: Scale,
+    first: int,
+    last: int,
+    packed: npt.NDArray[np.int64],
+) -> None:
+    """Write rows first .. last of ``packed`` (n_rows,): gradient in the high, curvature in the low 32 bits."""
+    _kernels.pack(gradients, curvatures, scale.gradient, scale.curvature, first, last, packed)
+
+
+def _scale(values: npt.NDArray[np.float64], bits: int) -> float:
+    sums = np.empty(-(-len(values) // _BLOCK), dtype=np.float64)
+    _kernels.absolute_sums(values, _BLOCK, sums)
+    total = 0.0
+    for block_sum in sums.tolist():
+        total += block_sum
+    room = float(2**bits) - len(values)
+    if total == 0.0 or room <= 0.0:
+        return 1.0
+    _, exponent = frexp(room / total)  # room / total = m * 2 ** exponent, m in [1/2, 1)
+    return float(2.0 ** max(min(exponent - 1, 1000), -1000))

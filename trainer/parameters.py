@@ -1,0 +1,79 @@
+"""What a user may set, with bounds; part of the model file, so nothing here depends on the machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any
+
+from trainer.errors import InvalidParameter
+
+PRESET = "defaults@1"  # raised whenever a default changes; stored in every model
+
+OBJECTIVES = ("lambdamart",)
+GAINS = ("exp", "linear")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainParameters:
+    """Parameters of one training run.
+
+    Raises
+    ------
+    InvalidParameter
+        A value is outside its bounds; the message has name, bound and value.
+    """
+
+    objective: str = "lambdamart"
+    metric: str = "ndcg@10"  # what lambdamart optimises
+    stop_metric: str = ""  # early stopping watches it on the valid split; empty: the same as metric
+    gain: str = "exp"  # gain of a grade in the metric: 2 ** y - 1, or y
+    n_rounds: int = 500  # trees at most, 1 or more
+    learning_rate: float = 0.1  # (0, 1]
+    early_stopping_rounds: int = 50  # rounds without a better stop_metric; 0: never stop early
+    max_leaves: int = 31  # 2 or more
+    max_depth: int = 0  # 0: no bound
+    min_rows_in_leaf: int = 20  # 1 or more
+    min_hessian_in_leaf: float = 1e-3  # 0 or more
+    lambda_l2: float = 0.0  # 0 or more
+    min_gain: float = 0.0  # 0 or more
+    sigma: float = 1.0  # above 0
+    truncation: int = 30  # pairs need a document among the first so many by score; 1 or more
+    lambda_normalisation: bool = True
+    seed: int = 7  # 0 .. 2 ** 63 - 1
+
+    def __post_init__(self) -> None:
+        _one_of("objective", self.objective, OBJECTIVES)
+        _one_of("gain", self.gain, GAINS)
+        _between("n_rounds", self.n_rounds, 1, 1_000_000)
+        _between("early_stopping_rounds", self.early_stopping_rounds, 0, 1_000_000)
+        _between("max_leaves", self.max_leaves, 2, 65_536)
+        _between("max_depth", self.max_depth, 0, 65_536)
+        _between("min_rows_in_leaf", self.min_rows_in_leaf, 1, 2**31)
+        _between("truncation", self.truncation, 1, 2**31)
+        _between("seed", self.seed, 0, 2**63 - 1)
+        if not 0.0 < self.learning_rate <= 1.0:
+            raise InvalidParameter(f"learning_rate must be in (0, 1], got {self.learning_rate}")
+        if not (self.sigma > 0.0 and isfinite(self.sigma)):
+            raise InvalidParameter(f"sigma must be a number above 0, got {self.sigma}")
+        for name in ("min_hessian_in_leaf", "lambda_l2", "min_gain"):
+            value = getattr(self, name)
+            if not (value >= 0.0 and isfinite(value)):
+                raise InvalidParameter(f"{name} must be a number of 0 or more, got {value}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every parameter by name, for the model file."""
+        return asdict(self)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        near = get_close_matches(value, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        raise InvalidParameter(f"unknown {name} {value!r}; {hint}")
+
+
+def _between(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidParameter(f"{name} must be in {low} .. {high}, got {value}")

@@ -1,0 +1,106 @@
+"""A team of threads that lives for one boosting run and meets at a barrier."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from joblib import Parallel, delayed
+
+Result = TypeVar("Result")
+Task = Callable[[int], None]
+
+_GATHERING_SECONDS = 10.0
+
+
+class Team:
+    """``size`` workers; the caller is worker 0 and decides, the others wait for the next task.
+
+    The helpers are started by one ``joblib.Parallel`` call for the whole run: such a call costs about 10 ms, a meeting
+    at a barrier some 15 us.  A helper that fails aborts the barrier, and :meth:`each` raises its exception.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._barrier = threading.Barrier(size)
+        self._task: Task | None = None
+        self._failure: BaseException | None = None
+
+    def each(self, task: Task) -> None:
+        """Run ``task(worker)`` once for every worker 0 .. size-1 and wait for all of them."""
+        if self.size == 1:
+            task(0)
+            return
+        self._task = task
+        try:
+            self._barrier.wait()
+            task(0)
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise self._failure or RuntimeError("a histogram worker stopped unexpectedly") from None
+
+    def _help(self, worker: int) -> None:
+        try:
+            self._barrier.wait(_GATHERING_SECONDS)  # the gathering: everybody is here
+            while True:
+                self._barrier.wait()
+                if self._task is None:
+                    return
+                self._task(worker)
+                self._barrier.wait()
+        except threading.BrokenBarrierError:
+            return
+        except BaseException as error:  # noqa: BLE001 - handed to worker 0, which raises it
+            self._failure = error
+            self._barrier.abort()
+
+    def _gather(self) -> None:
+        """Wait for the helpers; where they cannot start (joblib nested twice runs calls one by one), work alone."""
+        try:
+            self._barrier.wait(_GATHERING_SECONDS)
+        except threading.BrokenBarrierError:
+            self.size = 1
+
+    def _dismiss(self) -> None:
+        if self.size > 1 and not self._barrier.broken:
+            self._task = None
+            self._barrier.wait()
+
+
+def with_team(n_threads: int, run: Callable[[Team], Result]) -> Result:
+    """Call ``run(team)`` in this thread with ``n_threads`` workers in all; the same bits for every ``n_threads``."""
+    team = Team(n_threads)
+    if n_threads == 1:
+        return run(team)
+
+    def employ() -> None:
+        # with one helper joblib runs it in this very thread, which is what is wanted
+        Parallel(n_jobs=n_threads - 1, require="sharedmem")(
+            delayed(team._help)(worker) for worker in range(1, n_threads)  # noqa: SLF001
+        )
+
+    helpers = threading.Thread(target=employ, name="histogram-workers", daemon=True)
+    helpers.start()
+    team._gather()  # noqa: SLF001
+    try:
+        result = run(team)
+        team._dismiss()  # noqa: SLF001
+    except BaseException:
+        team._barrier.abort()  # noqa: SLF001
+        raise
+    finally:
+        helpers.join(_GATHERING_SECONDS)
+    return result
+
+
+def available_cores() -> int:
+    """Return how many cores this process may really use: its affinity, and the quota of its container (cgroup v2)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:  # noqa: PTH123
+            quota, period = file.read().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
