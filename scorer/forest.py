@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.publish import write_atomically
 from scorer import model_file, structure
 from scorer.errors import InputError, ModelFormatError
 
@@ -196,23 +196,7 @@ class Forest:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to ``path`` in one atomic step: a reader sees the old file or the new one, never a part."""
-        target = Path(path)
-        descriptor, staged = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
-            Path(staged).replace(target)
-        except BaseException:
-            Path(staged).unlink(missing_ok=True)
-            raise
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_atomically(Path(path), self.to_bytes())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Forest:

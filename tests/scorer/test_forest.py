@@ -1,0 +1,282 @@
+"""The model's file format and structure checks: sound forests survive, everything else is refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import struct
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scorer import model_file
+from scorer.errors import InputError, ModelFormatError
+from scorer.forest import ARRAYS, Forest, compact_cuts
+from tests.scorer.forests import random_forest
+
+
+def as_arguments(forest):
+    return {f.name: getattr(forest, f.name) for f in fields(forest)}
+
+
+def resealed(data):
+    """Return ``data`` with its last 32 bytes replaced by the right digest: a forger can do that too."""
+    return data[:-32] + hashlib.sha256(data[:-32]).digest()
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 5))
+def test_bytes_and_back(seed, n_features, n_trees):
+    forest = random_forest(seed, n_features=n_features, n_trees=n_trees, info={"max_grade": 4}, parameters={"k": [1]})
+    data = forest.to_bytes()
+    again = Forest.from_bytes(data)
+    assert again == forest
+    assert again.to_bytes() == data
+    assert again.sha256 == hashlib.sha256(data).hexdigest()
+    assert again.info == {"max_grade": 4}
+    assert pickle.loads(pickle.dumps(forest)) == forest
+
+
+def test_arrays_are_copied_and_read_only():
+    weights = np.ones(6)
+    forest = Forest(**(as_arguments(random_forest(0)) | {"tree_weights": weights}))
+    weights[0] = 7.0
+    assert forest.tree_weights[0] == 1.0
+    for name, dtype in ARRAYS:
+        array = getattr(forest, name)
+        assert array.dtype == dtype
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_arrays_start_at_multiples_of_64_bytes():
+    forest = random_forest(3)
+    data = forest.to_bytes()
+    position = 24 + struct.unpack_from("<Q", data, 16)[0]
+    for name, dtype in ARRAYS:
+        position += -position % 64
+        length = len(getattr(forest, name))
+        assert np.array_equal(np.frombuffer(data, dtype, length, position), getattr(forest, name))
+        position += length * dtype.itemsize
+    assert position + 32 == len(data)
+
+
+def test_every_flipped_byte_and_every_truncation_is_a_format_error():
+    data = random_forest(1, n_features=2, n_trees=2, max_leaves=3).to_bytes()
+    for i in range(len(data)):
+        for mask in (0x01, 0x80, 0xFF):
+            changed = bytearray(data)
+            changed[i] ^= mask
+            with pytest.raises(ModelFormatError):
+                Forest.from_bytes(bytes(changed))
+        with pytest.raises(ModelFormatError):
+            Forest.from_bytes(data[:i])
+    with pytest.raises(ModelFormatError):
+        Forest.from_bytes(data + b"\0")
+
+
+def test_every_flipped_byte_under_a_right_digest_is_refused_or_another_sound_model():
+    """A forger can seal the bytes again: whatever is accepted must be canonical and safe to walk."""
+    data = random_forest(1, n_features=2, n_trees=2, max_leaves=3).to_bytes()
+    for i in range(len(data) - 32):
+        for mask in (0x01, 0x80):
+            changed = bytearray(data)
+            changed[i] ^= mask
+            sealed = resealed(bytes(changed))
+            try:
+                forest = Forest.from_bytes(sealed)
+            except ModelFormatError:
+                continue
+            assert forest.to_bytes() == sealed
+
+
+def test_another_format_number_names_both(tmp_path):
+    data = bytearray(random_forest(1).to_bytes())
+    data[8] = 9
+    path = tmp_path / "m.rankmill"
+    path.write_bytes(data)
+    with pytest.raises(ModelFormatError, match=r"m\.rankmill: model format number 9, this version reads 1; "):
+        Forest.load(path)
+
+
+def test_a_file_that_is_no_model(tmp_path):
+    path = tmp_path / "x.rankmill"
+    path.write_text("hello, this is text and longer than the shortest model could be, is it not? yes it is")
+    with pytest.raises(ModelFormatError, match="not a rankmill model"):
+        Forest.load(path)
+    with pytest.raises(InputError, match=r"none\.rankmill: expected a model file, found none"):
+        Forest.load(tmp_path / "none.rankmill")
+
+
+def forged(header_change=None, **array_change):
+    """Bytes with a right digest whose header or arrays were changed after the checks."""
+    forest = random_forest(4)
+    arrays = {name: np.array(array_change.get(name, getattr(forest, name))) for name, _ in ARRAYS}
+    header = {
+        name: getattr(forest, name)
+        for name in ("base_score", "info", "link", "n_outputs", "objective", "parameters", "feature_names")
+    }
+    header["feature_names"] = list(header["feature_names"])
+    return model_file.encode(header | (header_change or {}), arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"link": "softmax"}, "unknown link"),
+        ({"n_outputs": 5}, "5 outputs"),
+        ({"n_outputs": True}, "n_outputs .* not of type int"),
+        ({"base_score": 1}, "base_score .* not of type float"),
+        ({"feature_names": ["a", "a", "b", "c", "d"]}, "two features have the same name"),
+        ({"feature_names": ["a", "", "b", "c", "d"]}, "a feature has no name"),
+        ({"feature_names": ["a"]}, "cut_starts has 6 entries for 1 features"),
+        ({"feature_names": [1, 2, 3, 4, 5]}, "a feature has no name"),
+        ({"extra": 1}, "header has the keys"),
+        ({"parameters": [1]}, "parameters .* not of type dict"),
+    ],
+)
+def test_a_forged_header_is_refused(change, message):
+    with pytest.raises(ModelFormatError, match=message):
+        Forest.from_bytes(forged(change))
+
+
+def changed(array, index, value):
+    out = np.array(array)
+    out[index] = value
+    return out
+
+
+def structure_cases():
+    f = random_forest(4)
+    inner = int(np.flatnonzero(f.node_feature >= 0)[0])
+    leaf = int(np.flatnonzero(f.node_feature < 0)[-1])
+    yield "feature", {"node_feature": changed(f.node_feature, inner, 5)}, "feature is out of range"
+    yield "negative feature", {"node_feature": changed(f.node_feature, inner, -2)}, "feature is out of range"
+    yield "leaf with cut", {"node_cut": changed(f.node_cut, leaf, 0)}, "a leaf has"
+    yield "leaf with child", {"node_left": changed(f.node_left, leaf, 1)}, "a leaf has"
+    yield "leaf with gain", {"node_gain": changed(f.node_gain, leaf, 1.0)}, "a leaf has"
+    yield "cut", {"node_cut": changed(f.node_cut, inner, 7)}, "cut is out of range"
+    yield "negative cut", {"node_cut": changed(f.node_cut, inner, -1)}, "cut is out of range"
+    yield "child is itself", {"node_left": changed(f.node_left, inner, 0)}, "does not come after"
+    yield "child outside", {"node_right": changed(f.node_right, inner, 2**31 - 1)}, "does not come after"
+    yield "negative child", {"node_right": changed(f.node_right, inner, -1)}, "does not come after"
+    yield "twins", {"node_right": changed(f.node_right, inner, f.node_left[inner])}, "no parent or more than one"
+    yield "missing side", {"node_missing_left": changed(f.node_missing_left, inner, 2)}, "neither 0 nor 1"
+    yield "value", {"node_value": changed(f.node_value, leaf, np.inf)}, "node_value has a value that is not finite"
+    yield "gain", {"node_gain": changed(f.node_gain, inner, np.nan)}, "node_gain has a value that is not finite"
+    yield "weight", {"tree_weights": changed(f.tree_weights, 0, np.nan)}, "tree_weights has"
+    yield "rows", {"node_rows": changed(f.node_rows, 0, -1)}, "negative count"
+    yield "tree starts", {"tree_starts": changed(f.tree_starts, -1, f.tree_starts[-1] - 1)}, "tree_starts runs from"
+    yield "tree order", {"tree_starts": changed(f.tree_starts, 1, 10**6)}, "tree_starts is not ascending"
+    yield "first tree", {"tree_starts": changed(f.tree_starts, 0, 1)}, "tree_starts runs from"
+    yield "empty tree", {"tree_starts": changed(f.tree_starts, 1, 0)}, "tree_starts is not ascending"
+    yield "cut starts", {"cut_starts": changed(f.cut_starts, 1, 10**6)}, "cut_starts is not ascending"
+    yield "cut order", {"cuts": f.cuts[::-1]}, "cuts of a feature are not ascending"
+    yield "cut twice", {"cuts": changed(f.cuts, 1, f.cuts[0])}, "cuts of a feature are not ascending"
+    yield "cut nan", {"cuts": changed(f.cuts, 0, np.nan)}, "a cut is not a number"
+    yield "short nodes", {"node_value": f.node_value[:-1]}, "node_value has"
+    yield "short weights", {"tree_weights": f.tree_weights[:-1]}, "tree_starts has"
+    yield "no starts", {"tree_starts": np.empty(0, np.int32)}, "tree_starts has 0 entries"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"), [case[1:] for case in structure_cases()], ids=[case[0] for case in structure_cases()]
+)
+def test_unsound_arrays_are_refused_in_memory_and_on_disk(arrays, message):
+    with pytest.raises(ValueError, match=message):
+        Forest(**(as_arguments(random_forest(4)) | arrays))
+    with pytest.raises(ModelFormatError, match=f"forged: .*{message}"):
+        Forest.from_bytes(forged(**arrays), "forged")
+
+
+def test_a_wrong_dtype_that_would_lose_a_value_is_refused():
+    arguments = as_arguments(random_forest(4))
+    with pytest.raises(ValueError, match="cuts of dtype float64 does not fit float32"):
+        Forest(**(arguments | {"cuts": arguments["cuts"].astype(np.float64) + 1e-12}))
+    with pytest.raises(ValueError, match="tree_starts has 2 dimensions"):
+        Forest(**(arguments | {"tree_starts": arguments["tree_starts"][None]}))
+    assert Forest(**(arguments | {"tree_starts": arguments["tree_starts"].astype(np.int64)})) == random_forest(4)
+
+
+def test_parameters_must_be_json_numbers_included():
+    arguments = as_arguments(random_forest(4))
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            Forest(**(arguments | {"parameters": {"x": value}}))
+
+
+def test_hostile_lengths_are_refused_before_anything_is_read():
+    data = forged()
+    size = struct.unpack_from("<Q", data, 16)[0]
+    header = json.loads(data[24 : 24 + size])
+    for name, length in (("cuts", 2**63), ("node_value", -1), ("node_rows", 1e3), ("cuts", True), ("cuts", 10**30)):
+        listed = [[n, d, length if n == name else k] for n, d, k in header["arrays"]]
+        text = model_file.canonical_json(header | {"arrays": listed})
+        body = data[:16] + struct.pack("<Q", len(text)) + text
+        body += bytes(-len(body) % 64) + data[24 + size + -(24 + size) % 64 :]
+        with pytest.raises(ModelFormatError):
+            Forest.from_bytes(resealed(body))
+    for size in (2**64 - 1, len(data), 0):
+        with pytest.raises(ModelFormatError):
+            Forest.from_bytes(resealed(data[:16] + struct.pack("<Q", size) + data[24:]))
+
+
+def test_deeply_nested_json_is_a_format_error():
+    text = b"[" * 200_000
+    body = struct.pack("<8sIIQ", b"RANKMILL", 1, 0, len(text)) + text
+    with pytest.raises(ModelFormatError, match="not JSON"):
+        Forest.from_bytes(resealed(body + bytes(32)))
+
+
+def test_truncated_keeps_only_the_cuts_it_uses():
+    forest = random_forest(7, n_trees=8)
+    for rounds in range(9):
+        short = forest.truncated(rounds)
+        assert short.n_trees == short.n_rounds == rounds
+        used = set(zip(short.node_feature.tolist(), short.thresholds.tolist(), strict=True))
+        kept = {
+            (f, float(x))
+            for f in range(short.n_features)
+            for x in short.cuts[short.cut_starts[f] : short.cut_starts[f + 1]]
+        }
+        assert {pair for pair in used if pair[0] >= 0} == kept
+        assert short.truncated(rounds) is short
+    assert forest.truncated(8) is forest
+    for rounds in (-1, 9):
+        with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.8"):
+            forest.truncated(rounds)
+
+
+def test_compact_cuts_unites_both_zeros():
+    cuts, starts, cut = compact_cuts(np.int32([0, 0, -1, -1, -1]), np.float32([-0.0, 0.0, 0, 0, 0]), 1)
+    assert cuts.tolist() == [0.0]
+    assert not np.signbit(cuts[0])
+    assert starts.tolist() == [0, 1]
+    assert cut.tolist() == [0, 0, -1, -1, -1]
+
+
+def test_used_features():
+    forest = random_forest(2, n_features=50, n_trees=2, max_leaves=4)
+    assert forest.used_features == tuple(sorted({int(f) for f in forest.node_feature if f >= 0}))
+
+
+def test_save_replaces_in_one_step_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    path = tmp_path / "m.rankmill"
+    first, second = random_forest(1), random_forest(2)
+    first.save(path)
+    second.save(path)
+    assert Forest.load(path) == second
+    assert [p.name for p in tmp_path.iterdir()] == ["m.rankmill"]
+
+    def broken(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", broken)
+    with pytest.raises(OSError, match="No space"):
+        first.save(path)
+    assert Forest.load(path) == second
+    assert [p.name for p in tmp_path.iterdir()] == ["m.rankmill"]

@@ -1,0 +1,167 @@
+"""Prediction against the naive walk: equal to the last bit, whatever the values, batches and threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scorer.errors import InputError
+from scorer.forest import Forest
+from scorer.predict import TILE, Predictor, predict
+from tests import naive
+from tests.scorer.forests import random_forest
+
+
+def awkward_values(forest, n_rows, seed):
+    """Random rows whose values are often a threshold, one step beside it, missing, infinite or zero of either sign."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(n_rows, forest.n_features)).astype(np.float32)
+    for f in range(forest.n_features):
+        cuts = forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]]
+        with np.errstate(over="ignore", under="ignore"):
+            near = np.concatenate(
+                [cuts, np.nextafter(cuts, np.float32(np.inf)), np.nextafter(cuts, np.float32(-np.inf))]
+            )
+        pool = np.concatenate([near, np.float32([np.nan, np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45])])
+        chosen = rng.random(n_rows) < 0.8
+        values[chosen, f] = rng.choice(pool, size=int(chosen.sum()))
+    return values
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(0, 5), st.integers(1, 30), st.integers(0, 40))
+def test_the_kernels_equal_the_plain_walk_bit_for_bit(seed, n_features, n_trees, max_leaves, n_rows):
+    forest = random_forest(seed, n_features=n_features, n_trees=n_trees, max_leaves=max_leaves)
+    values = awkward_values(forest, n_rows, seed)
+    assert predict(forest, values).tolist() == naive.predict(forest, values)
+
+
+@pytest.mark.parametrize("n_cuts", [252, 253, 254, 255, 300, 1000])
+def test_narrow_and_wide_codes_at_their_border(n_cuts):
+    """One feature with so many cuts that codes fill 8 bits, and more: a tree that is one long chain of cuts."""
+    n_nodes = 2 * n_cuts + 1
+    inner = np.arange(n_nodes) % 2 == 0
+    inner[-1] = False
+    index = np.arange(n_nodes)
+    missing = (index // 2 % 2 == 0) & inner
+    forest = Forest(
+        feature_names=("x",),
+        cuts=np.linspace(-1, 1, n_cuts).astype(np.float32),
+        cut_starts=[0, n_cuts],
+        tree_starts=[0, n_nodes],
+        node_feature=np.where(inner, 0, -1),
+        node_cut=np.where(inner, index // 2, -1),
+        node_missing_left=missing.astype(np.uint8),
+        node_left=np.where(inner, index + 1, -1),
+        node_right=np.where(inner, index + 2, -1),
+        node_value=index.astype(np.float64),
+        node_gain=np.zeros(n_nodes),
+        node_rows=np.ones(n_nodes, dtype=np.int64),
+        tree_weights=[1.0],
+        base_score=0.0,
+        objective="l2",
+    )
+    values = awkward_values(forest, 1000, 1)
+    assert predict(forest, values).tolist() == naive.predict(forest, values)
+
+
+def test_infinite_cuts_part_present_from_missing():
+    forest = Forest(
+        feature_names=("x",),
+        cuts=np.float32([-np.inf, np.inf]),
+        cut_starts=[0, 2],
+        tree_starts=[0, 5],
+        node_feature=[0, -1, 0, -1, -1],
+        node_cut=[1, -1, 0, -1, -1],
+        node_missing_left=np.uint8([0, 0, 0, 0, 0]),
+        node_left=[2, -1, 3, -1, -1],
+        node_right=[1, -1, 4, -1, -1],
+        node_value=[0.0, 1.0, 0.0, 2.0, 3.0],
+        node_gain=np.zeros(5),
+        node_rows=np.ones(5, dtype=np.int64),
+        tree_weights=[1.0],
+        base_score=0.0,
+        objective="l2",
+    )
+    values = np.float32([[np.nan], [-np.inf], [np.inf], [0.0], [-3e38]])
+    assert predict(forest, values).tolist() == [1.0, 2.0, 3.0, 3.0, 3.0] == naive.predict(forest, values)
+
+
+@pytest.fixture(scope="module")
+def large():
+    forest = random_forest(11, n_features=20, n_trees=40, max_leaves=20, n_thresholds=50)
+    return forest, awkward_values(forest, 40_003, 5)
+
+
+def test_batches_threads_and_order_do_not_change_a_bit(large):
+    forest, values = large
+    predictor = Predictor(forest)
+    whole = predictor.scores(values)
+    for size in (1, 7, TILE - 1, TILE, 4096):
+        rows = 300 if size == 1 else len(values)
+        parts = [predictor.scores(values[i : i + size]) for i in range(0, rows, size)]
+        assert np.concatenate(parts)[:rows].tobytes() == whole[:rows].tobytes()
+    for n_threads in (2, 3):
+        assert predictor.scores(values, n_threads=n_threads).tobytes() == whole.tobytes()
+    order = np.random.default_rng(0).permutation(len(values))
+    assert predictor.scores(values[order]).tobytes() == whole[order].tobytes()
+    assert predict(forest, np.asfortranarray(values)).tobytes() == whole.tobytes()
+    assert whole[:50].tolist() == naive.predict(forest, values[:50])
+
+
+def test_the_first_rounds(large):
+    forest, values = large
+    for rounds in (0, 1, 17, 40):
+        expected = naive.predict(forest, values[:20], rounds)
+        assert predict(forest, values[:20], n_rounds=rounds).tolist() == expected
+        assert predict(forest.truncated(rounds), values[:20]).tolist() == expected
+    with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.40"):
+        predict(forest, values, n_rounds=41)
+
+
+def test_columns_elsewhere_and_absent_ones(large):
+    forest, values = large
+    predictor = Predictor(forest)
+    order = np.random.default_rng(1).permutation(forest.n_features)
+    columns = [int(np.flatnonzero(order == f)[0]) for f in predictor.features]
+    assert np.array_equal(predictor.scores(values[:, order], columns=columns), predictor.scores(values))
+    lost = predictor.features[3]
+    columns = [f if f != lost else -1 for f in predictor.features]
+    for absent in (np.nan, 0.0):
+        other = values[:100].copy()
+        other[:, lost] = absent
+        assert np.array_equal(predictor.scores(values[:100], columns=columns, absent=absent), predictor.scores(other))
+    assert predictor.feature_names == tuple(f"f{f + 1}" for f in predictor.features)
+
+
+def test_float64_is_rounded_to_float32_first():
+    forest = random_forest(3)
+    exact = awkward_values(forest, 50, 3)
+    with np.errstate(invalid="ignore"):
+        wide = exact.astype(np.float64) * (1 + 1e-9)
+    assert np.array_equal(predict(forest, wide), predict(forest, wide.astype(np.float32)))
+    assert np.array_equal(predict(forest, np.full((1, 5), 1e300)), predict(forest, np.full((1, 5), np.float32(np.inf))))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros(5, np.float32), "1 dimensions"),
+        (np.zeros((2, 4), np.float32), "4 columns, the model has 5"),
+        (np.zeros((2, 5), np.int64), "dtype int64"),
+        (np.array([["1"] * 5]), "expected float32 or float64"),
+    ],
+)
+def test_what_is_no_table_of_features_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        predict(random_forest(3), values)
+
+
+def test_columns_outside_the_table_are_refused():
+    predictor = Predictor(random_forest(3))
+    n = len(predictor.features)
+    for columns in ([5] * n, [-2] * n, [0] * (n + 1)):
+        with pytest.raises(ValueError, match="columns"):
+            predictor.scores(np.zeros((2, 5), np.float32), columns=columns)
