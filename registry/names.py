@@ -1,0 +1,72 @@
+"""Names of models and aliases, and references to versions.  What passes here is safe as one path component."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from registry.errors import InvalidName
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+NAME_RULE = "1 to 64 of a-z 0-9 . _ - that begin with a letter or digit"
+LATEST = "latest"  # not an alias: the highest version number, whatever was promoted
+PRODUCTION = "production"
+MODEL_SUFFIX = ".rankmill"  # what ends so on a command line is a model file
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if a model may be called so; else raise InvalidName."""
+    if not NAME.fullmatch(name):
+        raise InvalidName(f"model name {name!r}: expected {NAME_RULE}")
+    if name.endswith(MODEL_SUFFIX):
+        raise InvalidName(f"model name {name!r}: what ends in {MODEL_SUFFIX} is a file; leave the ending away")
+    return name
+
+
+def check_alias(alias: str) -> str:
+    """Return ``alias`` if a version may be called so; else raise InvalidName.  Digits would read as a version."""
+    if not NAME.fullmatch(alias) or alias.isdigit():
+        raise InvalidName(f"alias {alias!r}: expected {NAME_RULE}, not digits alone")
+    if alias == LATEST:
+        raise InvalidName(f"alias {alias!r} always means the highest version and cannot be moved")
+    return alias
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A model and which version of it: a number, an alias or ``latest``; None for a bare name."""
+
+    name: str
+    selector: int | str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """Read ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest``.
+
+        Raises
+        ------
+        InvalidName
+            The text is none of these.
+
+        >>> Reference.parse("web@7")
+        Reference(name='web', selector=7)
+        >>> Reference.parse("web@production").selector, Reference.parse("web").selector
+        ('production', None)
+        """
+        name, at, selector = text.partition("@")
+        check_name(name)
+        if not at:
+            return cls(name)
+        if re.fullmatch(r"[1-9][0-9]{0,17}", selector):
+            return cls(name, int(selector))
+        if selector == LATEST:
+            return cls(name, LATEST)
+        try:
+            return cls(name, check_alias(selector))
+        except InvalidName:
+            raise InvalidName(
+                f"{text!r}: expected a version number from 1, an alias or {LATEST!r} after '@', found {selector!r}"
+            ) from None
+
+    def __str__(self) -> str:
+        return self.name if self.selector is None else f"{self.name}@{self.selector}"

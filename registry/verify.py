@@ -1,0 +1,87 @@
+"""Check every byte that the registry answers for: each entry by itself, the chain, each blob."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from registry.errors import IntegrityError
+from registry.log import Log, Register, State, is_entry_name
+from registry.store import Store
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was read, and what is wrong with it: one line each, beginning with the file."""
+
+    models: int = 0
+    entries: int = 0
+    versions: int = 0
+    bytes_read: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "ok": self.ok,
+            "models": self.models,
+            "entries": self.entries,
+            "versions": self.versions,
+            "bytes_read": self.bytes_read,
+            "findings": list(self.findings),
+        }
+
+
+def verify(store: Store, names: Iterable[str]) -> VerifyReport:
+    """Check the models ``names``, one after the other; damage is reported, not raised, and the rest still checked."""
+    report = VerifyReport()
+    for name in names:
+        _verify_model(Log(store, name), report)
+    return report
+
+
+def _verify_model(log: Log, report: VerifyReport) -> None:
+    report.models += 1
+    state, chained = State(), True  # behind the first fault the chain says nothing, the entries still do
+    for name in log.store.disk.names(log.folder):
+        if not is_entry_name(name) and not name.startswith("."):  # NFS keeps .nfs files of what was open
+            report.findings.append(f"{log.folder / name}: no entry of the log")
+    for number in range(1, log.listed() + 1):
+        try:
+            entry = log.read(number)
+        except FileNotFoundError:
+            report.findings.append(f"{log.path(number)}: the entry is missing")
+            chained = False
+            continue
+        except IntegrityError as error:
+            report.findings.append(str(error))
+            chained = False
+            continue
+        report.entries += 1
+        if chained:
+            try:
+                state.apply(entry)
+            except IntegrityError as error:
+                report.findings.append(f"{log.path(number)}: {error}")
+                chained = False
+        if isinstance(entry.change, Register):
+            _verify_version(log.store, entry.change, report)
+
+
+def _verify_version(store: Store, change: Register, report: VerifyReport) -> None:
+    report.versions += 1
+    for sha256, size in ((change.model, change.size), (change.manifest, None)):
+        try:
+            data = store.read_blob(sha256)
+        except IntegrityError as error:
+            report.findings.append(str(error))
+            continue
+        report.bytes_read += len(data)
+        if size is not None and len(data) != size:
+            report.findings.append(f"{store.blob_path(sha256)}: expected {size} bytes, found {len(data)}")
