@@ -1,0 +1,35 @@
+#!/bin/sh
+# Install rankmill from its locks into a folder of its own and compile every kernel ahead of time.
+#
+#   docker/install.sh SOURCE PREFIX
+#
+# The Dockerfile runs this script and nothing else, and a test runs it in an empty folder, so the image and the test
+# cannot part ways.  PREFIX/bin/rankmill is the command afterwards; PREFIX/numba-cache holds the compiled kernels.
+#
+#   PYTHON               the interpreter to build on (default: python3)
+#   NUMBA_CPU_NAME       the CPU the kernels are compiled for; whoever runs them sets the same value
+#   NUMBA_CPU_FEATURES   must be set too, empty is fine: left out, Numba would add those of the building host
+set -eu
+
+source=$(cd "$1" && pwd)
+mkdir -p "$2"
+prefix=$(cd "$2" && pwd)
+: "${NUMBA_CPU_NAME:?name the CPU baseline, for example x86-64-v3 or generic}"
+: "${NUMBA_CPU_FEATURES=}"
+NUMBA_CACHE_DIR="$prefix/numba-cache"
+export NUMBA_CPU_NAME NUMBA_CPU_FEATURES NUMBA_CACHE_DIR
+
+"${PYTHON:-python3}" -m venv "$prefix"
+pip() { "$prefix/bin/python" -m pip --disable-pip-version-check --no-cache-dir --quiet "$@"; }
+pip install --require-hashes --only-binary :all: -r "$source/locks/runtime.txt"
+
+# The build writes beside the sources; build from a copy, so that they stay as they are and may be read-only.
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+for part in pyproject.toml README.md LICENSE rankmill pipeline trainer scorer registry; do
+    cp -R "$source/$part" "$copy/"
+done
+pip install --no-deps --no-build-isolation "$copy"
+
+# -I: the installed packages are compiled, and not those that happen to stand in the current folder.
+"$prefix/bin/python" -I -m rankmill.warm

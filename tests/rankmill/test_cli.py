@@ -1,0 +1,204 @@
+"""The error boundary: which class of error leads to which line and which exit code, and how signals leave."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+import pipeline.errors
+import rankmill.errors
+import registry.errors
+import scorer.errors
+import trainer.errors
+from rankmill import __version__, cli
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def leave_with(monkeypatch: pytest.MonkeyPatch):
+    """Run one command that raises ``error`` and return the exit code."""
+
+    def run(error: BaseException) -> int:
+        app = typer.Typer(pretty_exceptions_enable=False)
+
+        @app.command()
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "app", app)
+        return cli.execute([])
+
+    return run
+
+
+def declared_errors() -> list[type[Exception]]:
+    """Every error class of every room, the bases left out: those are never raised themselves."""
+    found = []
+    for module in (pipeline.errors, trainer.errors, scorer.errors, registry.errors, rankmill.errors):
+        for kind in vars(module).values():
+            if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == module.__name__:
+                is_base = kind.__bases__ == (Exception,)
+                if not is_base:
+                    found.append(kind)
+    return found
+
+
+@pytest.mark.parametrize("kind", declared_errors(), ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_every_declared_error_has_an_exit_code(kind: type[Exception]) -> None:
+    codes = {cli.EXIT_CODES[base] for base in kind.__mro__ if base in cli.EXIT_CODES}
+    assert len(codes) == 1
+    assert codes <= {2, 10, 11, 13, 74, 75}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (
+            pipeline.errors.MalformedLine(Path("train.txt"), 1042, 17, "7:", "feature:value"),
+            10,
+            "train.txt:1042:17: expected feature:value, found '7:'",
+        ),
+        (pipeline.errors.DatasetFormatError("d: format 9"), 13, "d: format 9"),
+        (
+            pipeline.errors.InputError.unknown("format", "letr", ["letor", "csv"]),
+            2,
+            "unknown format 'letr'; did you mean 'letor'?",
+        ),
+        (
+            trainer.errors.InvalidParameter("max_leaves must be 2 or more, got 1"),
+            2,
+            "max_leaves must be 2 or more, got 1",
+        ),
+        (trainer.errors.TrainingDataRejected("no train split"), 10, "no train split"),
+        (scorer.errors.ModelFormatError("m: damaged"), 13, "m: damaged"),
+        (scorer.errors.CandidatesRejected("f7 is lacking"), 10, "f7 is lacking"),
+        (rankmill.errors.ConfigError("rankmill.toml: no [train]"), 2, "rankmill.toml: no [train]"),
+        (OSError(errno.ENOSPC, "No space left on device", "out/part"), 74, "out/part: No space left on device"),
+        (OSError(errno.EXDEV, "Cross-device link", "a", None, "b"), 74, "a -> b: Cross-device link"),
+        (OSError("the disk is gone"), 74, "the disk is gone"),
+        (scorer.errors.InputError("two\nlines"), 2, "two lines"),
+    ],
+)
+def test_a_mistake_is_one_line_and_its_code(leave_with, capsys, error: Exception, code: int, line: str) -> None:
+    assert leave_with(error) == code
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"rankmill: {line}\n")
+
+
+def test_a_bug_shows_its_traceback_and_asks_for_a_report(leave_with, capsys) -> None:
+    assert leave_with(ZeroDivisionError("oh")) == 1
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert "ZeroDivisionError: oh" in err
+    assert err.splitlines()[-1].startswith(f"rankmill: this is a bug in rankmill {__version__}; please report it")
+
+
+@pytest.mark.parametrize(("leave", "code"), [(SystemExit(143), 143), (KeyboardInterrupt(), 130), (typer.Exit(11), 11)])
+def test_other_ways_to_leave_are_silent(leave_with, capsys, leave: BaseException, code: int) -> None:
+    assert leave_with(leave) == code
+    assert capsys.readouterr() == ("", "")
+
+
+def test_version(capsys) -> None:
+    assert cli.execute(["--version"]) == 0
+    assert capsys.readouterr().out == f"rankmill {__version__}\n"
+
+
+def test_an_unknown_command_is_usage_with_the_nearest_name(capsys) -> None:
+    assert cli.execute(["trian"]) == 2
+    assert "Did you mean 'train'" in capsys.readouterr().err
+    assert cli.execute(["data", "ingst"]) == 2
+    assert "Did you mean 'ingest'" in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_usage(capsys) -> None:
+    assert cli.execute(["train", "--leaves", "3"]) == 2
+    assert "--leaves" in capsys.readouterr().err
+
+
+def test_another_platform_gets_one_clear_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert cli.execute(["--version"]) == 2
+    assert capsys.readouterr().err == "rankmill: runs on Linux and macOS; this is win32\n"
+
+
+SLOW_COMMAND = """
+import sys, time
+import typer
+from pathlib import Path
+from rankmill import cli
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+@app.command()
+def slow():
+    staged = Path(sys.argv[1])
+    staged.touch()
+    try:
+        time.sleep(60)
+    finally:
+        staged.unlink()
+
+cli.app = app
+staged, sys.argv[1:] = sys.argv[1], []
+sys.argv.append(staged)
+cli.execute = (lambda execute: lambda arguments: execute([]))(cli.execute)
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_unwinds_so_that_staged_files_go(tmp_path: Path, signum: signal.Signals, code: int) -> None:
+    staged = tmp_path / "staged"
+    process = subprocess.Popen([sys.executable, "-c", SLOW_COMMAND, str(staged)], cwd=ROOT, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 30
+        while not staged.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert staged.exists()
+        process.send_signal(signum)
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == code
+    assert not staged.exists()
+    assert stderr == b""
+
+
+@pytest.mark.parametrize("when", ["while it writes", "at the last flush"])
+def test_a_reader_that_goes_away_is_no_error(when: str) -> None:
+    """``rankmill ... | head -1``: quiet, and not our code for a bug."""
+    read, write = os.pipe()
+    text = "x" * 80 + "\n"
+    printing = f"sys.stdout.write({text!r} * 10_000)" if when == "while it writes" else "sys.stdout.write('x')"
+    code = (
+        "import sys, typer\n"
+        "from rankmill import cli\n"
+        "app = typer.Typer()\n"
+        f"app.command()(lambda: {printing} and None)\n"
+        "cli.app = app\n"
+        "cli.main()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    os.close(read)
+    _, stderr = process.communicate(timeout=60)
+    assert stderr == b""
+    assert process.returncode == 141
+
+
+def test_python_dash_m_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rankmill", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"rankmill {__version__}\n")
