@@ -125,14 +125,16 @@ def _score(gradient, curvature, lambda_l2):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def best_split(hist, n_bins, enabled, first_feature, last_feature, total, n_rows, bounds, gain_out, split_out):
+def best_split(hist, counts, n_bins, enabled, first_feature, last_feature, total, n_rows, bounds, gain_out, split_out):
     """Best (feature, bin, side of the missing) of one node over a range of features.
 
     ``bounds`` holds [1 / gradient scale, 1 / curvature scale, lambda, min gain, min curvature, min rows].  Rows on
-    a side are estimated as n_rows * H_side / H.  ``gain_out[0]`` gets the gain (0: no split), ``split_out`` gets
+    a side are estimated as n_rows * H_side / H, unless ``counts`` (256,) holds the rows of each bin (of the one
+    feature asked for); empty: estimate.  ``gain_out[0]`` gets the gain (0: no split), ``split_out`` gets
     [feature, bin, missing left, packed sum of the left side].  Equal gains go to the lowest feature, then the
     lowest bin, then missing right.
     """
+    counted = counts.shape[0] > 0
     unit_g, unit_h, lambda_l2 = bounds[0], bounds[1], bounds[2]
     min_gain, min_curvature, min_rows = bounds[3], bounds[4], bounds[5]
     total_g, total_h = total >> np.int64(32), total & _LOW
@@ -148,20 +150,30 @@ def best_split(hist, n_bins, enabled, first_feature, last_feature, total, n_rows
             continue
         missing = hist[f, 0]
         last = n_bins[f] - 1
-        sum_right = np.int64(0)  # left side with the missing sent right
+        present = np.int64(0)  # packed sum of bins 1 .. b: the left side with the missing sent right
+        present_rows = np.int64(0)
         for b in range(1, last + 1):
-            sum_right += hist[f, b]
+            present += hist[f, b]
+            if counted:
+                present_rows += counts[b]
             if b == last and missing == 0:
                 break
             for side in range(2):
                 if side == 1 and (missing == 0 or b == last):
                     break
-                left = sum_right + missing if side == 1 else sum_right
+                left = present + missing if side == 1 else present
                 h_left = left & _LOW
                 h_right = total_h - h_left
                 if h_left * unit_h < min_curvature or h_right * unit_h < min_curvature:
                     continue
-                if h_left * rows_a_unit + 0.5 < min_rows or h_right * rows_a_unit + 0.5 < min_rows:
+                if counted:
+                    # where nothing weighs on the missing side, the missing follow the heavier side (see below)
+                    with_missing = side == 1 or (missing == 0 and h_left >= h_right)
+                    rows_left = np.float64(present_rows + counts[0] if with_missing else present_rows)
+                    rows_right = n_rows - rows_left
+                else:
+                    rows_left, rows_right = h_left * rows_a_unit + 0.5, h_right * rows_a_unit + 0.5
+                if rows_left < min_rows or rows_right < min_rows:
                     continue
                 g_left = left >> np.int64(32)
                 gain = (
@@ -182,6 +194,14 @@ def best_split(hist, n_bins, enabled, first_feature, last_feature, total, n_rows
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def count_bins(column, stride, rows, first, last, counts):
+    """counts[bin] = rows[first:last] with that bin of one feature."""
+    counts[:] = 0
+    for i in range(first, last):
+        counts[column[rows[i] * stride]] += 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def grow_blocks(
     words, rows, packed, first, last, n_bins, enabled, blocks, small, large, totals, n_rows, bounds, gains, splits
 ):
@@ -192,14 +212,19 @@ def grow_blocks(
     other child (the root): ``large`` is not read.
     """
     width = words.shape[2] * 8
+    estimate = np.empty(0, dtype=np.int64)
     for k in range(blocks.shape[0]):
         block = blocks[k]
         f0, f1 = block * width, (block + 1) * width
         histogram(words, rows, packed, first, last, n_bins, block, small)
-        best_split(small, n_bins, enabled, f0, f1, totals[0], n_rows[0], bounds, gains[0, block:], splits[0, block])
+        best_split(
+            small, estimate, n_bins, enabled, f0, f1, totals[0], n_rows[0], bounds, gains[0, block:], splits[0, block]
+        )
         if n_rows[1] > 0:
             subtract(large, small, n_bins, f0, f1)
-            best_split(large, n_bins, enabled, f0, f1, totals[1], n_rows[1], bounds, gains[1, block:], splits[1, block])
+            best_split(
+                large, estimate, n_bins, enabled, f0, f1, totals[1], n_rows[1], bounds, gains[1, block:], splits[1, block]
+            )
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -17,7 +17,7 @@ from trainer.splitting import Split, best_of
 from trainer.workers import Team
 
 _LOOK_AHEAD = 16  # rows that the histogram kernel may read past the end of a node
-_ALONE_BELOW = 30_000  # (row, block) visits under which waking the other workers costs more than it saves
+_ALONE_BELOW = 30  # (row, block) visits under which waking the other workers costs more than it saves
 _LOW_HALF = 0xFFFFFFFF
 
 
@@ -55,6 +55,7 @@ class _Node:
     right: int = -1
     chosen: Split | None = None  # set once the node has been split
     sums: list[int] = field(default_factory=lambda: [0, 0])
+    counts: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)  # rows by bin, where an estimate was wrong
 
     @property
     def size(self) -> int:
@@ -98,8 +99,8 @@ class Grower:
             open_nodes = [(node.split.gain, -i) for i, node in enumerate(nodes) if node.split is not None]
             if not open_nodes:
                 break
-            self._divide(nodes, -max(open_nodes)[1], histogram_scale, last=n_leaves + 1 == self._parameters.max_leaves)
-            n_leaves += 1
+            last = n_leaves + 1 == self._parameters.max_leaves
+            n_leaves += self._divide(nodes, -max(open_nodes)[1], histogram_scale, last=last)
         for node in nodes:
             self._pool.give_back(node.slot)
         return self._finish(nodes, gradients, curvatures, leaf_scale, scores)
@@ -122,8 +123,12 @@ class Grower:
     def _root(self) -> _Node:
         return _Node(first=0, last=self._bins.n_rows, depth=0, total=int(self._packed.sum()))
 
-    def _divide(self, nodes: list[_Node], index: int, scale: Scale, *, last: bool) -> None:
-        """Split ``nodes[index]`` and look for the best splits of both children, unless this is the last split."""
+    def _divide(self, nodes: list[_Node], index: int, scale: Scale, *, last: bool) -> bool:
+        """Split ``nodes[index]`` and look for the best splits of both children, unless this is the last split.
+
+        The search only estimates how many rows go to a side.  Where the partition finds too few, the node gets
+        another split and waits for its turn again: False.
+        """
         node = nodes[index]
         split = node.split
         assert split is not None  # noqa: S101 - only nodes with a split are divided
@@ -133,6 +138,9 @@ class Grower:
             self._spare_rows, self._spare_packed,
         )  # fmt: skip
         middle = node.first + n_left
+        if min(n_left, node.size - n_left) < self._parameters.min_rows_in_leaf:
+            self._search_counted(node, split.feature)
+            return False
         left = _Node(node.first, middle, node.depth + 1, split.left_sum)
         right = _Node(middle, node.last, node.depth + 1, node.total - split.left_sum)
         node.left, node.right = len(nodes), len(nodes) + 1
@@ -141,9 +149,33 @@ class Grower:
         parent_slot, node.slot = node.slot, -1
         if last:
             self._pool.give_back(parent_slot)
-            return
-        small, large = (left, right) if left.size <= right.size else (right, left)
-        self._search(small, large, parent_slot, scale)
+        else:
+            small, large = (left, right) if left.size <= right.size else (right, left)
+            self._search(small, large, parent_slot, scale)
+        return True
+
+    def _search_counted(self, node: _Node, feature: int) -> None:
+        """Find the node's best split anew, with the rows of ``feature`` (and of those before it) really counted."""
+        counts = np.empty(BINS_A_FEATURE, dtype=np.int64)
+        column, stride = self._bins.column(feature)
+        _kernels.count_bins(column, stride, self._rows, node.first, node.last, counts)
+        node.counts[feature] = counts
+        n = len(node.counts)
+        gains, splits = np.zeros(n + 1, dtype=np.float64), np.zeros((n + 1, 4), dtype=np.int64)
+        estimated = self._enabled.copy()
+        estimated[list(node.counts)] = 0
+        searches = [(f, f + 1, self._enabled, node.counts[f]) for f in node.counts]
+        searches.append((0, len(estimated), estimated, np.empty(0, dtype=np.int64)))
+        for i, (first, last, enabled, rows_of_bin) in enumerate(searches):
+            _kernels.best_split(
+                self._pool[node.slot], rows_of_bin, self._bins.n_bins, enabled, first, last, node.total, node.size,
+                self._bounds, gains[i:], splits[i],
+            )  # fmt: skip
+        by_feature = np.argsort(splits[:, 0], kind="stable")  # so that equal gains go to the lowest feature
+        node.split = best_of(gains[by_feature], splits[by_feature])
+        if node.split is None:
+            self._pool.give_back(node.slot)
+            node.slot = -1
 
     def _search(self, small: _Node, large: _Node | None, parent_slot: int, scale: Scale) -> None:
         """Fill the histograms of ``small`` (by counting) and ``large`` (by subtraction) and find their best splits."""
