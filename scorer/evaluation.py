@@ -1,0 +1,174 @@
+"""What an evaluation found, and how a person or a program reads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.metrics import Metric, Policy
+from scorer.metrics.queries import mean_of
+
+_IDEAL_WORDS = {
+    "list": "the scored documents of the query",
+    "qrels": "all judged documents of the query, retrieved or not",
+    "grade counts": "the whole candidate list of the query, of which the top was kept",
+}
+_PAGE, _LABEL = 100, 16  # columns of a line of notes, and of the words it starts with
+_WIDE = 10_000  # a table is as wide as its cells; it is never cut for the terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a mean over queries hides."""
+
+    n_queries: int
+    n_documents: int
+    n_nothing_relevant: int  # queries without a grade above 0
+    n_below_relevant_from: int  # queries without a grade of at least the policy's relevant_from
+    n_single_document: int
+    n_one_grade: int  # queries of two documents or more that all have the same grade
+    n_tied_documents: int  # documents that share their score with another one of the query
+    n_unjudged_documents: int  # scored documents without a grade, counted as grade 0
+    n_unjudged_queries: int  # scored queries that the judgments lack, left out
+    n_missing_queries: int  # judged queries that were not scored
+
+    @property
+    def tied_share(self) -> float:
+        """Share of documents that share their score with another one of their query."""
+        return self.n_tied_documents / self.n_documents if self.n_documents else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluation:
+    """Metrics of scored lists.
+
+    ``values`` holds one float64 a query in the order of ``qids``, NaN where the policy skips the query; ``intervals`` the
+    95 % bootstrap interval of each mean over queries, or None.
+    """
+
+    metrics: tuple[Metric, ...]
+    policy: Policy
+    ideal: str
+    qids: tuple[str, ...]
+    values: Mapping[Metric, npt.NDArray[np.float64]]
+    intervals: Mapping[Metric, tuple[float, float] | None]
+    counts: Counts
+
+    @property
+    def means(self) -> dict[Metric, float]:
+        """Mean of each metric over the queries that count; NaN where none does."""
+        return {metric: mean_of(self.values[metric]) for metric in self.metrics}
+
+    def n_counted(self, metric: Metric) -> int:
+        """Count the queries in the mean of this metric."""
+        return int(np.count_nonzero(~np.isnan(self.values[metric])))
+
+    def to_dict(self, *, per_query: bool = False) -> dict[str, Any]:
+        """Return everything as plain values; what is not a number is None."""
+        report: dict[str, Any] = {
+            "metrics": {
+                str(metric): {
+                    "mean": _number(mean),
+                    "interval": self.intervals[metric],
+                    "n_queries": self.n_counted(metric),
+                }
+                for metric, mean in self.means.items()
+            },
+            "policy": self.policy.to_dict(),
+            "ideal": self.ideal,
+            "counts": asdict(self.counts) | {"tied_share": self.counts.tied_share},
+        }
+        if per_query:
+            columns = [(str(metric), self.values[metric].tolist()) for metric in self.metrics]
+            report["per_query"] = [
+                {"qid": qid} | {name: _number(column[i]) for name, column in columns} for i, qid in enumerate(self.qids)
+            ]
+        return report
+
+    def to_json(self, *, per_query: bool = False) -> str:
+        """Return `to_dict` as one JSON object in one line; numbers keep all their digits."""
+        return json.dumps(self.to_dict(per_query=per_query), ensure_ascii=False, allow_nan=False)
+
+    def render(self, *, per_query: bool = False) -> str:
+        """Return the report as text: a table of means, the conventions, and what the means hide."""
+        parts = [self._table_of_queries(), ""] if per_query else []
+        parts += [self._table_of_means(), "", *self._notes()]
+        return "\n".join(parts) + "\n"
+
+    def _table_of_means(self) -> str:
+        rows = []
+        for metric, mean in self.means.items():
+            interval = self.intervals[metric]
+            limits = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
+            rows.append([str(metric), _cell(mean), limits, f"{self.n_counted(metric):,}"])
+        return _table(["metric", "mean", "95 % interval", "queries"], rows)
+
+    def _table_of_queries(self) -> str:
+        rows = [[qid, *(_cell(self.values[metric][i]) for metric in self.metrics)] for i, qid in enumerate(self.qids)]
+        return _table(["qid", *map(str, self.metrics)], rows)
+
+    def _notes(self) -> list[str]:
+        counts = self.counts
+        oddities = [
+            f"nothing relevant: {_share(counts.n_nothing_relevant, counts.n_queries)}",
+            f"a single document: {_share(counts.n_single_document, counts.n_queries)}",
+            f"one grade only: {_share(counts.n_one_grade, counts.n_queries)}",
+        ]
+        if counts.n_below_relevant_from != counts.n_nothing_relevant:
+            some = _share(counts.n_below_relevant_from, counts.n_queries)
+            oddities.insert(1, f"no grade of {self.policy.relevant_from} or more: {some}")
+        notes = [
+            ("conventions", self.policy.describe()),
+            ("ideal list", _IDEAL_WORDS[self.ideal]),
+            ("data", f"{counts.n_queries:,} queries, {counts.n_documents:,} documents"),
+            ("of the queries", "; ".join(oddities)),
+            ("tied documents", _share(counts.n_tied_documents, counts.n_documents)),
+        ]
+        for count, words in (
+            (counts.n_unjudged_documents, "scored documents have no grade: counted as grade 0"),
+            (counts.n_unjudged_queries, "scored queries are not judged: left out"),
+            (counts.n_missing_queries, "judged queries were not scored"),
+        ):
+            if count:
+                notes.append(("note", f"{count:,} {words}"))
+        indent = " " * _LABEL
+        return [
+            textwrap.fill(words, _PAGE, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=indent)
+            for label, words in notes
+        ]
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: a query may be named like a style
+    page = io.StringIO()
+    Console(file=page, width=_WIDE, color_system=None, force_terminal=False).print(table)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines() if line.strip())
+
+
+def _cell(value: float) -> str:
+    return "skipped" if math.isnan(value) else f"{value:.4f}"
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({part / whole:.1%})" if part else "none"
