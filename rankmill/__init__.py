@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset
     from rankmill.ranker import Ranker
-    from registry.store import Registry
+    from registry.registry import Registry
     from scorer.evaluate import evaluate
     from scorer.rerank import rerank
 
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Dataset": "pipeline.dataset",
     "Ranker": "rankmill.ranker",
-    "Registry": "registry.store",
+    "Registry": "registry.registry",
     "evaluate": "scorer.evaluate",
     "rerank": "scorer.rerank",
 }
