@@ -223,7 +223,17 @@ def grow_blocks(
         if n_rows[1] > 0:
             subtract(large, small, n_bins, f0, f1)
             best_split(
-                large, estimate, n_bins, enabled, f0, f1, totals[1], n_rows[1], bounds, gains[1, block:], splits[1, block]
+                large,
+                estimate,
+                n_bins,
+                enabled,
+                f0,
+                f1,
+                totals[1],
+                n_rows[1],
+                bounds,
+                gains[1, block:],
+                splits[1, block],
             )
 
 

@@ -39,6 +39,7 @@ class RankedRows:
 
     @property
     def n_rows(self) -> int:
+        """Documents of all queries."""
         return len(self.grades)
 
 
@@ -174,7 +175,9 @@ class _Run:
             record = RoundRecord(
                 round_number,
                 train=_means(self.queries, self.stop_metric, scores, team),
-                valid={} if self.valid is None else _means(self.valid.queries, self.stop_metric, self.valid.scores, team),
+                valid={}
+                if self.valid is None
+                else _means(self.valid.queries, self.stop_metric, self.valid.scores, team),
             )
             history.append(record)
             if self.on_round is not None:
@@ -184,9 +187,7 @@ class _Run:
         return trees, history, stopping.best_round or len(trees)
 
 
-def _means(
-    queries: PreparedQueries, metric: Metric, scores: npt.NDArray[np.float64], team: Team
-) -> dict[str, float]:
+def _means(queries: PreparedQueries, metric: Metric, scores: npt.NDArray[np.float64], team: Team) -> dict[str, float]:
     values = np.empty((1, queries.n_queries), dtype=np.float64)
     n, size = queries.n_queries, team.size
     team.each(

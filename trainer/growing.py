@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,7 @@ class Tree:
 
     @property
     def n_leaves(self) -> int:
+        """Leaves of the tree; 1 where nothing was worth a split."""
         return int((self.feature < 0).sum())
 
 
@@ -65,8 +67,10 @@ class _Node:
 class Grower:
     """Grows trees over one training set; buffers are made once and used for every tree.
 
-    Memory beside the bins: 24 bytes a row, and the histogram pool.
+    Memory beside the bins: ``BYTES_A_ROW`` for each row, and the histogram pool.
     """
+
+    BYTES_A_ROW: ClassVar[int] = 28  # packed values and row numbers, each twice, and the root's row numbers
 
     def __init__(self, bins: BlockedBins, parameters: TrainParameters, team: Team) -> None:
         self._bins, self._parameters, self._team = bins, parameters, team
@@ -84,7 +88,9 @@ class Grower:
         self._gains = np.zeros((2, n_blocks), dtype=np.float64)
         self._splits = np.zeros((2, n_blocks, 4), dtype=np.int64)
 
-    def grow(self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]) -> Tree:
+    def grow(
+        self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
+    ) -> Tree:
         """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
 
         Leaves are Newton steps, ``-G / (H + lambda) * learning_rate``.  With no split that gains, the tree is a
@@ -93,14 +99,14 @@ class Grower:
         histogram_scale, leaf_scale = scales_of(gradients, curvatures)
         self._start(gradients, curvatures, histogram_scale)
         nodes = [self._root()]
-        self._search(nodes[0], None, parent_slot=-1, scale=histogram_scale)
+        self._search(nodes[0], None, parent_slot=-1)
         n_leaves = 1
         while n_leaves < self._parameters.max_leaves:
             open_nodes = [(node.split.gain, -i) for i, node in enumerate(nodes) if node.split is not None]
             if not open_nodes:
                 break
             last = n_leaves + 1 == self._parameters.max_leaves
-            n_leaves += self._divide(nodes, -max(open_nodes)[1], histogram_scale, last=last)
+            n_leaves += self._divide(nodes, -max(open_nodes)[1], last=last)
         for node in nodes:
             self._pool.give_back(node.slot)
         return self._finish(nodes, gradients, curvatures, leaf_scale, scores)
@@ -116,14 +122,21 @@ class Grower:
         self._team.each(share)
         p = self._parameters
         self._bounds = np.array(
-            [1.0 / scale.gradient, 1.0 / scale.curvature, p.lambda_l2, p.min_gain, p.min_hessian_in_leaf, p.min_rows_in_leaf],
+            [
+                1.0 / scale.gradient,
+                1.0 / scale.curvature,
+                p.lambda_l2,
+                p.min_gain,
+                p.min_hessian_in_leaf,
+                p.min_rows_in_leaf,
+            ],
             dtype=np.float64,
         )
 
     def _root(self) -> _Node:
         return _Node(first=0, last=self._bins.n_rows, depth=0, total=int(self._packed.sum()))
 
-    def _divide(self, nodes: list[_Node], index: int, scale: Scale, *, last: bool) -> bool:
+    def _divide(self, nodes: list[_Node], index: int, *, last: bool) -> bool:
         """Split ``nodes[index]`` and look for the best splits of both children, unless this is the last split.
 
         The search only estimates how many rows go to a side.  Where the partition finds too few, the node gets
@@ -151,7 +164,7 @@ class Grower:
             self._pool.give_back(parent_slot)
         else:
             small, large = (left, right) if left.size <= right.size else (right, left)
-            self._search(small, large, parent_slot, scale)
+            self._search(small, large, parent_slot)
         return True
 
     def _search_counted(self, node: _Node, feature: int) -> None:
@@ -177,7 +190,7 @@ class Grower:
             self._pool.give_back(node.slot)
             node.slot = -1
 
-    def _search(self, small: _Node, large: _Node | None, parent_slot: int, scale: Scale) -> None:
+    def _search(self, small: _Node, large: _Node | None, parent_slot: int) -> None:
         """Fill the histograms of ``small`` (by counting) and ``large`` (by subtraction) and find their best splits."""
         pair = [small] if large is None else [small, large]
         if not any(self._may_split(node) for node in pair):
@@ -241,8 +254,12 @@ class Grower:
         _kernels.add_leaves(self._rows, starts, leaf_values, scores)
         return Tree(
             feature=np.array([-1 if node.chosen is None else node.chosen.feature for node in nodes], dtype=np.int32),
-            threshold=np.array([-1 if node.chosen is None else node.chosen.threshold for node in nodes], dtype=np.int32),
-            missing_left=np.array([node.chosen is not None and node.chosen.missing_left for node in nodes], dtype=np.uint8),
+            threshold=np.array(
+                [-1 if node.chosen is None else node.chosen.threshold for node in nodes], dtype=np.int32
+            ),
+            missing_left=np.array(
+                [node.chosen is not None and node.chosen.missing_left for node in nodes], dtype=np.uint8
+            ),
             left=np.array([node.left for node in nodes], dtype=np.int32),
             right=np.array([node.right for node in nodes], dtype=np.int32),
             value=np.array(values, dtype=SCORE),

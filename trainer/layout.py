@@ -33,10 +33,12 @@ class BlockedBins:
 
     @property
     def n_rows(self) -> int:
+        """Rows of the matrix."""
         return int(self.words.shape[1])
 
     @property
     def width(self) -> int:
+        """Features that share a block."""
         return int(self.words.shape[2]) * 8
 
     def column(self, feature: int) -> tuple[npt.NDArray[np.uint8], int]:
@@ -76,7 +78,9 @@ class BlockedBins:
                 )
             if len(batch) and bool((batch.max(axis=0) >= n_bins).any()):
                 feature = int(np.argmax(batch.max(axis=0) >= n_bins))
-                raise TrainingDataRejected(f"feature {feature}: bin above its {n_bins[feature]} bins; bin the data anew")
+                raise TrainingDataRejected(
+                    f"feature {feature}: bin above its {n_bins[feature]} bins; bin the data anew"
+                )
             for block in range(n_blocks):
                 columns = batch[:, block * width : (block + 1) * width]
                 bins[block, filled : filled + len(batch), : columns.shape[1]] = columns

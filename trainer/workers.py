@@ -41,7 +41,8 @@ class Team:
         except threading.BrokenBarrierError:
             raise self._failure or RuntimeError("a histogram worker stopped unexpectedly") from None
 
-    def _help(self, worker: int) -> None:
+    def serve(self, worker: int) -> None:
+        """Wait for tasks as ``worker`` (1 .. size-1) until the caller dismisses the team."""
         try:
             self._barrier.wait(_GATHERING_SECONDS)  # the gathering: everybody is here
             while True:
@@ -52,18 +53,23 @@ class Team:
                 self._barrier.wait()
         except threading.BrokenBarrierError:
             return
-        except BaseException as error:  # noqa: BLE001 - handed to worker 0, which raises it
+        except BaseException as error:
             self._failure = error
             self._barrier.abort()
 
-    def _gather(self) -> None:
+    def gather(self) -> None:
         """Wait for the helpers; where they cannot start (joblib nested twice runs calls one by one), work alone."""
         try:
             self._barrier.wait(_GATHERING_SECONDS)
         except threading.BrokenBarrierError:
             self.size = 1
 
-    def _dismiss(self) -> None:
+    def abort(self) -> None:
+        """Send everybody home at once: the caller is about to raise."""
+        self._barrier.abort()
+
+    def dismiss(self) -> None:
+        """Let the helpers go home."""
         if self.size > 1 and not self._barrier.broken:
             self._task = None
             self._barrier.wait()
@@ -78,17 +84,17 @@ def with_team(n_threads: int, run: Callable[[Team], Result]) -> Result:
     def employ() -> None:
         # with one helper joblib runs it in this very thread, which is what is wanted
         Parallel(n_jobs=n_threads - 1, require="sharedmem")(
-            delayed(team._help)(worker) for worker in range(1, n_threads)  # noqa: SLF001
+            delayed(team.serve)(worker) for worker in range(1, n_threads)
         )
 
     helpers = threading.Thread(target=employ, name="histogram-workers", daemon=True)
     helpers.start()
-    team._gather()  # noqa: SLF001
+    team.gather()
     try:
         result = run(team)
-        team._dismiss()  # noqa: SLF001
+        team.dismiss()
     except BaseException:
-        team._barrier.abort()  # noqa: SLF001
+        team.abort()
         raise
     finally:
         helpers.join(_GATHERING_SECONDS)
