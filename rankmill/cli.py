@@ -114,10 +114,9 @@ def run(
     typer.echo(run_chain(Config.read(config), quiet=as_json).render(json=as_json))
 
 
+app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
 app.add_typer(pipeline.cli.app, name="data")
-app.add_typer(trainer.cli.app)
 app.add_typer(registry.cli.app, name="models")
-app.add_typer(scorer.cli.app)
 
 
 def main() -> NoReturn:
