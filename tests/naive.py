@@ -60,3 +60,144 @@ def predict(forest, values, n_rounds=None):
             score = score + float(forest.tree_weights[t]) * float(forest.node_value[node])
         scores.append(score)
     return scores
+
+
+# ---- scorer: metrics ---------------------------------------------------------------------------------------------
+
+
+def metric_of_order(name, k, grades, *, gain="exp", relevant_from=1, max_grade=4, pool=None):
+    """One metric of one list, ``grades`` in the order of their ranks; None where nothing is relevant.
+
+    ``pool`` holds the grades of all documents known to exist, retrieved or not; by default these are ``grades``.
+    """
+    grades = [max(y, 0) for y in grades]
+    pool = grades if pool is None else [max(y, 0) for y in pool]
+    cut = len(grades) if k is None else k
+
+    def dcg(ys, depth):
+        return sum((2**y - 1 if gain == "exp" else y) / math.log2(rank + 1) for rank, y in enumerate(ys[:depth], 1))
+
+    hits = [y >= relevant_from for y in grades]
+    if name in {"map", "mrr", "precision"}:
+        if not any(y >= relevant_from for y in pool):
+            return None
+    elif not any(pool):
+        return None
+    if name == "dcg":
+        return dcg(grades, cut)
+    if name == "ndcg":
+        return dcg(grades, cut) / dcg(sorted(pool, reverse=True), len(pool) if k is None else k)
+    if name == "precision":
+        return sum(hits[:cut]) / k
+    if name == "mrr":
+        return next((1 / rank for rank, hit in enumerate(hits[:cut], 1) if hit), 0.0)
+    if name == "map":
+        precisions = [sum(hits[:rank]) / rank for rank in range(1, len(hits) + 1)]
+        summed = sum(p for p, hit in zip(precisions[:cut], hits, strict=False) if hit)
+        return summed / sum(y >= relevant_from for y in pool)
+    if name == "err":
+        total, reach = 0.0, 1.0
+        for rank, y in enumerate(grades[:cut], 1):
+            stop = (2**y - 1) / 2**max_grade
+            total += reach * stop / rank
+            reach *= 1 - stop
+        return total
+    raise ValueError(name)
+
+
+def orders_of(scores):
+    """Every order of the rows by descending score, rows of equal score in each of their orders."""
+    levels = [[i for i, s in enumerate(scores) if s == level] for level in sorted(set(scores), reverse=True)]
+    for parts in itertools.product(*(itertools.permutations(level) for level in levels)):
+        yield [i for part in parts for i in part]
+
+
+# ---------------------------------------------------------------------------------------------------- trainer
+
+
+def histogram(bins, rows, packed):
+    """Sum ``packed[i]`` by the bin of ``rows[i]`` for every feature of ``bins`` (n, F); (F, 256) integers."""
+    out = [[0] * 256 for _ in range(bins.shape[1])]
+    for row, value in zip(rows, packed, strict=True):
+        for feature in range(bins.shape[1]):
+            out[feature][bins[row, feature]] += int(value)
+    return np.array(out, dtype=np.int64)
+
+
+def split_gain(g, h, left, lambda_l2):
+    """Gain of sending the rows of the mask ``left`` to one side: G_l^2/(H_l+lambda) + G_r^2/(H_r+lambda) - G^2/(H+lambda)."""
+
+    def score(mask):
+        denominator = h[mask].sum() + lambda_l2
+        return g[mask].sum() ** 2 / denominator if denominator > 0 else 0.0
+
+    return score(left) + score(~left) - score(np.ones(len(g), dtype=bool))
+
+
+def splits(bins, g, h, *, lambda_l2=0.0, min_hessian=0.0, min_rows=1):
+    """Yield (gain, feature, bin, missing_left) of every split that the bounds allow, in the order that breaks ties."""
+    for feature in range(bins.shape[1]):
+        column = bins[:, feature]
+        missing = column == 0
+        for threshold in range(1, int(column.max(initial=0)) + 1):
+            present = (column >= 1) & (column <= threshold)
+            for missing_left in (False, True) if missing.any() else (None,):
+                left = present | missing if missing_left else present
+                if min(left.sum(), (~left).sum()) < min_rows or min(h[left].sum(), h[~left].sum()) < min_hessian:
+                    continue
+                yield split_gain(g, h, left, lambda_l2), feature, threshold, missing_left
+
+
+def grow_best_first(bins, g, h, max_leaves, **bounds):
+    """Grow a tree best first by trying every split; returns {leaf rows as a frozenset: Newton step}."""
+    leaves = [np.arange(len(g))]
+    while len(leaves) < max_leaves:
+        best = None
+        for i, rows in enumerate(leaves):
+            for gain, feature, threshold, missing_left in splits(bins[rows], g[rows], h[rows], **bounds):
+                if gain > 1e-12 and (best is None or gain > best[0]):
+                    best = (gain, i, feature, threshold, missing_left)
+        if best is None:
+            break
+        _, i, feature, threshold, missing_left = best
+        rows = leaves.pop(i)
+        column = bins[rows, feature]
+        left = (column <= threshold) & ((column > 0) | bool(missing_left))
+        leaves += [rows[left], rows[~left]]
+    lambda_l2 = bounds.get("lambda_l2", 0.0)
+    return {frozenset(rows.tolist()): -g[rows].sum() / (h[rows].sum() + lambda_l2) for rows in leaves}
+
+
+def dcg_in_order(grades, k):
+    """DCG of grades in ranked order: exponential gain, 1/log2(rank + 1)."""
+    return sum((2.0**y - 1.0) / math.log2(rank + 2) for rank, y in enumerate(grades[:k]))
+
+
+def lambdas(scores, grades, *, k, sigma=1.0, truncation=10**9, normalise=False, kept_beyond_k=True):
+    """Gradient and curvature of LambdaMART on one query with distinct scores, pair by pair from the definition."""
+    n = len(scores)
+    order = sorted(range(n), key=lambda i: -scores[i])
+    rank = {row: place for place, row in enumerate(order)}
+    ideal = dcg_in_order(sorted(grades, reverse=True), k)
+    g, h, total = np.zeros(n), np.zeros(n), 0.0
+    for i in range(n):
+        for j in range(n):
+            if grades[i] <= grades[j] or min(rank[i], rank[j]) >= truncation:
+                continue
+            ranked = [grades[row] for row in order]
+            swapped = list(ranked)
+            swapped[rank[i]], swapped[rank[j]] = ranked[rank[j]], ranked[rank[i]]
+            depth = n if kept_beyond_k else k
+            delta = abs(dcg_in_order(swapped, depth) - dcg_in_order(ranked, depth)) / ideal
+            if normalise:
+                delta /= 0.01 + abs(scores[i] - scores[j])
+            rho = 1.0 / (1.0 + math.exp(sigma * (scores[i] - scores[j])))
+            g[i] -= sigma * delta * rho
+            g[j] += sigma * delta * rho
+            h[i] += sigma**2 * delta * rho * (1 - rho)
+            h[j] += sigma**2 * delta * rho * (1 - rho)
+            total += 2 * sigma * delta * rho
+    if normalise and total > 0:
+        scale = math.log2(1 + total) / total
+        g, h = g * scale, h * scale
+    return g, h
