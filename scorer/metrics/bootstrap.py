@@ -28,6 +28,5 @@ def percentile_interval(
         raw = np.random.Philox(key=np.array([seed, b], np.uint64)).random_raw(counted.size)
         means[b] = _kernels.resampled_mean(counted, raw)
     means.sort()
-    tail = (1.0 - level) / 2.0
-    lowest = int(tail * replicates)
+    lowest = round((1.0 - level) / 2.0 * replicates)  # as many replicates lie below the interval, and above it
     return float(means[lowest]), float(means[replicates - 1 - lowest])

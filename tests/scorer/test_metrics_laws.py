@@ -1,0 +1,303 @@
+"""Laws that hold for any lists."""
+
+import itertools
+import math
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scorer.errors import CandidatesRejected, InputError
+from scorer.metrics import Metric, Policy
+from scorer.metrics.bootstrap import percentile_interval
+from scorer.metrics.queries import PreparedQueries, evaluate_queries, mean_of
+
+ALL = [
+    Metric(name, k)
+    for name in ("ndcg", "dcg", "err", "map", "mrr", "precision")
+    for k in (None, 1, 4, 10)
+    if not (name == "precision" and k is None)
+]
+BOUNDED = [metric for metric in ALL if metric.name != "dcg"]
+LAW = settings(deadline=None, max_examples=60)  # the first call compiles
+
+
+@st.composite
+def queries(draw, *, min_docs=0):
+    """Some queries of 0 to 40 documents; scores come from few values, so that they tie."""
+    sizes = draw(st.lists(st.integers(min_docs, 40), min_size=1, max_size=6))
+    n = sum(sizes)
+    grades = draw(st.lists(st.integers(-1, 4), min_size=n, max_size=n))
+    scores = draw(st.lists(st.sampled_from([-math.inf, -2.5, -0.0, 0.0, 1e-300, 1.0, 3.0]), min_size=n, max_size=n))
+    return np.array(grades, np.int32), np.array(scores, np.float64), np.cumsum([0, *sizes])
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for metric in a:
+        np.testing.assert_array_equal(a[metric], b[metric], err_msg=str(metric))
+
+
+@LAW
+@given(queries(), st.randoms(use_true_random=False))
+def test_row_order_changes_no_bit_where_ties_count_their_expected_value(lists, random):
+    grades, scores, starts = lists
+    moved = np.arange(grades.size)
+    for lo, hi in itertools.pairwise(starts):
+        rows = moved[lo:hi].tolist()
+        random.shuffle(rows)
+        moved[lo:hi] = rows
+    policy = Policy(max_grade=4)
+    same(
+        evaluate_queries(ALL, scores, grades, starts, policy),
+        evaluate_queries(ALL, scores[moved], grades[moved], starts, policy),
+    )
+
+
+@LAW
+@given(queries(), st.sampled_from(["expected", "pessimistic", "optimistic", "row_order", "doc_id"]))
+def test_only_the_order_of_scores_matters(lists, ties):
+    grades, scores, starts = lists
+    policy = Policy(ties=ties, max_grade=4)
+    ids = np.arange(grades.size)[::-1]
+    order = np.unique(scores, return_inverse=True)[1].astype(np.float64)
+    first = evaluate_queries(ALL, scores, grades, starts, policy, ids)
+    same(first, evaluate_queries(ALL, 8.0 * order - 100.0, grades, starts, policy, ids))
+    same(first, evaluate_queries(ALL, order.astype(np.float32), grades, starts, policy, ids))
+
+
+@LAW
+@given(queries())
+def test_constant_scores_are_worth_the_same_whatever_the_constant(lists):
+    grades, scores, starts = lists
+    policy = Policy(max_grade=4)
+    one = evaluate_queries(ALL, np.zeros_like(scores), grades, starts, policy)
+    same(one, evaluate_queries(ALL, np.full_like(scores, -7.5), grades, starts, policy))
+    for q, (lo, hi) in enumerate(itertools.pairwise(starts)):
+        if hi > lo and (grades[lo:hi] > 0).any():
+            share = (grades[lo:hi] > 0).mean()
+            assert one[Metric("precision", 1)][q] == pytest.approx(share)
+            assert one[Metric("mrr", 1)][q] == pytest.approx(share)
+
+
+@LAW
+@given(queries())
+def test_values_lie_between_worst_and_best_order_of_the_ties(lists):
+    grades, scores, starts = lists
+    worst, middle, best = (
+        evaluate_queries(ALL, scores, grades, starts, Policy(ties=ties, max_grade=4, nothing_relevant="zero"))
+        for ties in ("pessimistic", "expected", "optimistic")
+    )
+    for metric in ALL:
+        assert np.all(worst[metric] <= middle[metric] + 1e-12)
+        assert np.all(middle[metric] <= best[metric] + 1e-12)
+        assert np.all(worst[metric] >= 0.0)
+        if metric in BOUNDED:
+            assert np.all(best[metric] <= 1.0)
+
+
+@LAW
+@given(queries(min_docs=1))
+def test_a_cutoff_beyond_the_list_changes_nothing(lists):
+    grades, scores, starts = lists
+    policy = Policy(max_grade=4)
+    for name in ("ndcg", "dcg", "err", "map", "mrr"):
+        wide = evaluate_queries([Metric(name, 40), Metric(name, 2**31 - 1)], scores, grades, starts, policy)
+        whole = evaluate_queries([Metric(name)], scores, grades, starts, policy)[Metric(name)]
+        for values in wide.values():
+            np.testing.assert_array_equal(values, whole)
+
+
+@LAW
+@given(queries(min_docs=2), st.data())
+def test_a_better_document_moved_up_never_costs(lists, data):
+    grades, _, starts = lists
+    n = grades.size
+    scores = np.array(data.draw(st.permutations(range(n))), np.float64)
+    query = data.draw(st.integers(0, starts.size - 2))
+    rows = sorted(range(starts[query], starts[query + 1]), key=lambda row: -scores[row])
+    a, b = sorted(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=2, max_size=2, unique=True)))
+    upper, lower = rows[a], rows[b]
+    policy = Policy(max_grade=4, nothing_relevant="zero")
+    before = evaluate_queries(ALL, scores, grades, starts, policy)
+    scores[[upper, lower]] = scores[[lower, upper]]
+    after = evaluate_queries(ALL, scores, grades, starts, policy)
+    up = 1 if grades[lower] > grades[upper] else -1 if grades[lower] < grades[upper] else 0
+    for metric in ALL:
+        change = after[metric][query] - before[metric][query]
+        others = np.arange(starts.size - 1) != query
+        np.testing.assert_array_equal(after[metric][others], before[metric][others])
+        if up == 0 or (grades[upper] <= 0 and grades[lower] <= 0):
+            assert change == pytest.approx(0.0, abs=1e-12)
+        else:
+            assert up * change >= -1e-12
+        if metric == Metric("dcg") and max(grades[upper], grades[lower]) > 0 and up:
+            assert up * change > 0
+
+
+@LAW
+@given(queries(), st.integers(1, 3))
+def test_the_ideal_order_is_worth_one_also_where_equal_grades_tie(lists, step):
+    grades, _, starts = lists
+    metrics = [Metric("ndcg"), Metric("ndcg", 4), Metric("map")]
+    scores = grades / step if step < 3 else np.maximum(grades, 0) * 1.0
+    for values in evaluate_queries(metrics, scores, grades, starts, Policy()).values():
+        np.testing.assert_allclose(values[~np.isnan(values)], 1.0, rtol=1e-14)
+        assert not np.any(values > 1.0)
+
+
+@LAW
+@given(queries())
+def test_skip_zero_and_one_differ_by_the_share_of_queries_with_nothing_relevant(lists):
+    grades, scores, starts = lists
+    by_policy = {
+        rule: PreparedQueries(grades, starts, Policy(nothing_relevant=rule, relevant_from=2, max_grade=4))
+        for rule in ("skip", "zero", "one")
+    }
+    for metric in ALL:
+        share = by_policy["skip"].nothing_relevant(metric).mean()
+        skip, zero, one = (prepared.means([metric], scores)[metric] for prepared in by_policy.values())
+        if math.isnan(skip):
+            assert share == 1.0
+            skip = 0.0
+        assert zero == pytest.approx((1 - share) * skip)
+        assert one == pytest.approx((1 - share) * skip + (share if metric.name != "dcg" else 0.0))
+
+
+@LAW
+@given(queries())
+def test_negative_grades_are_worth_what_grade_zero_is(lists):
+    grades, scores, starts = lists
+    policy = Policy(max_grade=4, ties="pessimistic")
+    same(
+        evaluate_queries(ALL, scores, grades, starts, policy),
+        evaluate_queries(ALL, scores, np.maximum(grades, 0), starts, policy),
+    )
+
+
+@LAW
+@given(queries(), st.permutations(ALL))
+def test_metrics_asked_together_are_those_asked_alone(lists, metrics):
+    grades, scores, starts = lists
+    prepared = PreparedQueries(grades, starts, Policy(max_grade=4))
+    together = prepared.evaluate(metrics, scores)
+    for metric in metrics[:5]:
+        np.testing.assert_array_equal(together[metric], prepared.evaluate([metric], scores)[metric])
+
+
+@LAW
+@given(queries(), st.data())
+def test_queries_may_be_shared_out_among_threads(lists, data):
+    grades, scores, starts = lists
+    prepared = PreparedQueries(grades, starts, Policy(max_grade=4))
+    whole = prepared.evaluate(ALL, scores)
+    out = np.full((len(ALL), prepared.n_queries), -1.0)
+    cut = data.draw(st.integers(0, prepared.n_queries))
+    workers = [
+        threading.Thread(target=prepared.evaluate_into, args=(ALL, scores, first, last, out))
+        for first, last in ((0, cut), (cut, prepared.n_queries))
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for metric, values in zip(ALL, out, strict=True):
+        np.testing.assert_array_equal(values, whole[metric])
+
+
+def test_long_lists_sort_as_numpy_does():
+    """Lengths around the run and merge widths of the sort, ties broken by row."""
+    rng = np.random.default_rng(11)
+    for n in [*range(14, 20), 31, 32, 33, 63, 64, 65, 127, 129, 1000, 4097]:
+        grades = rng.integers(0, 5, n).astype(np.int32)
+        for scores in (
+            rng.normal(size=n),
+            rng.integers(0, 9, n).astype(float),
+            np.arange(n) * 1.0,
+            -np.arange(n) * 1.0,
+        ):
+            order = np.argsort(-scores, kind="stable")
+            direct = evaluate_queries(
+                [Metric("dcg"), Metric("map")], scores, grades, np.array([0, n]), Policy(ties="row_order")
+            )
+            listed = evaluate_queries(
+                [Metric("dcg"), Metric("map")], -np.arange(n) * 1.0, grades[order], np.array([0, n]), Policy()
+            )
+            same(direct, listed)
+
+
+def test_a_mean_is_exact_in_any_order():
+    values = np.array([1e16, 1.0, -1e16, math.nan, 1.0])
+    assert mean_of(values) == 0.5
+    assert mean_of(values[::-1]) == 0.5
+    assert math.isnan(mean_of(np.array([math.nan])))
+    assert math.isnan(mean_of(np.array([])))
+
+
+def test_err_needs_a_scale_that_holds_the_grades():
+    grades, scores, starts = np.array([0, 3], np.int32), np.zeros(2), np.array([0, 2])
+    with pytest.raises(InputError, match="give max_grade"):
+        evaluate_queries([Metric("err")], scores, grades, starts, Policy())
+    with pytest.raises(InputError, match="found grade 3, above max_grade 2"):
+        evaluate_queries([Metric("err")], scores, grades, starts, Policy(max_grade=2))
+    assert evaluate_queries([Metric("ndcg")], scores, grades, starts, Policy(max_grade=2))
+
+
+def test_wrong_shapes_and_scores_are_refused():
+    grades, starts = np.array([0, 1, 1], np.int32), np.array([0, 1, 3])
+    with pytest.raises(InputError, match="ties doc_id needs document ids"):
+        PreparedQueries(grades, starts, Policy(ties="doc_id"))
+    for bad in (
+        np.array([0, 3, 1, 3]),
+        np.array([1, 3]),
+        np.array([0, 2]),
+        np.array([0.0, 3.0]),
+        np.zeros((1, 2), int),
+    ):
+        with pytest.raises(ValueError, match="starts"):
+            PreparedQueries(grades, bad, Policy())
+    with pytest.raises(ValueError, match="grades must be one row of integers"):
+        PreparedQueries(np.array([0.5]), np.array([0, 1]), Policy())
+    with pytest.raises(ValueError, match="go together"):
+        PreparedQueries(grades, starts, Policy(), ideal_grades=grades)
+    with pytest.raises(ValueError, match="ideal_starts"):
+        PreparedQueries(grades, starts, Policy(), ideal_grades=grades, ideal_starts=np.array([0, 3]))
+    prepared = PreparedQueries(grades, starts, Policy())
+    with pytest.raises(ValueError, match="scores"):
+        prepared.evaluate([Metric("ndcg")], np.zeros(2))
+    with pytest.raises(CandidatesRejected, match=r"score of row 2 \(query number 1, both from 0\) is not a number"):
+        prepared.evaluate([Metric("ndcg")], np.array([0.0, 1.0, math.nan]))
+
+
+def test_the_bootstrap_interval_is_a_function_of_the_values():
+    rng = np.random.default_rng(1)
+    values = rng.normal(0.5, 0.1, 400)
+    lo, hi = percentile_interval(values)
+    assert (lo, hi) == percentile_interval(values)
+    assert (lo, hi) == percentile_interval(np.concatenate([values[:7], [math.nan], values[7:]]))
+    assert (lo, hi) != percentile_interval(values, seed=1)
+    standard = 1.96 * values.std() / math.sqrt(400)
+    assert lo == pytest.approx(values.mean() - standard, abs=0.15 * standard)
+    assert hi == pytest.approx(values.mean() + standard, abs=0.15 * standard)
+    assert percentile_interval(np.full(5, 0.25)) == (0.25, 0.25)
+    assert percentile_interval(np.array([0.25, math.nan])) is None
+
+
+def test_the_bootstrap_draws_what_a_plain_loop_draws():
+    values = np.array([0.1, 0.9, 0.4])
+    means = []
+    for b in range(100):
+        raw = np.random.Philox(key=np.array([3, b], np.uint64)).random_raw(3)
+        means.append(sum(values[(int(r) >> 32) * 3 >> 32] for r in raw) / 3)
+    means.sort()
+    assert percentile_interval(values, replicates=100, seed=3, level=0.9) == (means[5], means[94])
+
+
+def test_prepared_queries_travel_to_another_process():
+    grades, starts = np.array([0, 1, 2], np.int32), np.array([0, 3])
+    prepared = PreparedQueries(grades, starts, Policy())
+    copy = pickle.loads(pickle.dumps(prepared))
+    same(prepared.evaluate([Metric("ndcg")], np.arange(3.0)), copy.evaluate([Metric("ndcg")], np.arange(3.0)))
