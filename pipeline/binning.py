@@ -13,13 +13,19 @@ import heapq
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline import _kernels
-from pipeline.errors import DatasetFormatError, InputError
+from pipeline.errors import DataRejected, DatasetFormatError, InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipeline.dataset import Dataset
+    from pipeline.manifest import Shard
 
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
 EDGE = np.float32  # so that x <= edge compares exactly
@@ -27,6 +33,7 @@ MAX_BIN = 255
 MIN_MAX_BIN = 15
 BINSPEC_FORMAT = 1
 _LARGEST = float(np.finfo(EDGE).max)
+_COLUMN_BYTES = 64 << 20  # columns read together while edges are sought: at least one, however long
 _TABLE_WIDTH = 255  # one less than a power of two: a search of eight steps
 
 Values = npt.NDArray[np.float32]
@@ -182,6 +189,80 @@ def apply_bins(values: Values, spec: BinSpec) -> npt.NDArray[np.uint8]:
     out = np.empty(values.shape, dtype=BIN)
     _kernels.find_bins(np.ascontiguousarray(values, dtype=EDGE), spec.tables, out)
     return out
+
+
+def find_bins(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec | None:
+    """Return the bins of ``dataset`` made earlier with ``max_bin``, made the newest again; None if there are none."""
+    for entry in dataset.manifest.bins:
+        folder = dataset.path / "bins" / entry.binspec
+        files = [folder / f"{digest}.parquet" for digest in entry.shards]
+        if entry.max_bin == max_bin and all(file.is_file() for file in (folder / "binspec.json", *files)):
+            spec = dataset.binspec(entry.binspec)
+            if spec.digest == entry.binspec:
+                dataset.commit_bins(entry)
+                return spec
+    return None
+
+
+def bin_dataset(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec:
+    """Bin ``dataset``: exact quantiles of its train split give the edges, then every shard is written as bins.
+
+    Reads a few columns at a time for the edges and one row group at a time for the bins.  Files appear under
+    ``bins/<digest>/`` and count from the moment the manifest names them.  Bins made earlier with the same ``max_bin``
+    (15..255) are returned as they are.  Open the dataset anew to read the bins.
+
+    Raises
+    ------
+    InputError
+        ``max_bin`` out of range.
+    DataRejected
+        The train split has no rows.
+    """
+    from pipeline.manifest import BinSet
+    from pipeline.publish import fsync_folder, keep_by_digest, staging_folder, write_atomically
+
+    _checked(max_bin, MIN_MAX_BIN)
+    found = find_bins(dataset, max_bin)
+    if found is not None:
+        return found
+    spec = _train_bins(dataset, max_bin)
+    folder = dataset.path / "bins" / spec.digest
+    shards = []
+    with staging_folder(folder) as staging:
+        for shard in dataset.manifest.shards:
+            staged = staging / f"{shard.bucket}.parquet"
+            _write_shard(staged, dataset, shard, spec)
+            shards.append(keep_by_digest(staged, folder))
+    write_atomically(folder / "binspec.json", spec.to_json().encode())
+    fsync_folder(folder.parent)
+    fsync_folder(dataset.path)
+    dataset.commit_bins(BinSet(binspec=spec.digest, max_bin=max_bin, shards=shards))
+    return spec
+
+
+def _train_bins(dataset: Dataset, max_bin: int) -> BinSpec:
+    train = dataset.manifest.splits.get("train")
+    if train is None or train.rows == 0:
+        raise DataRejected(f"{dataset.path}: the train split has no rows, and edges come from it; ingest training data")
+    together = max(1, _COLUMN_BYTES // (4 * train.rows))
+    features: list[FeatureBins] = []
+    for first in range(0, len(dataset.feature_names), together):
+        names = dataset.feature_names[first : first + together]
+        columns = dataset.rows("train", names)
+        features += [feature_bins(name, columns.column(name).to_numpy(), max_bin) for name in names]
+    return BinSpec(tuple(features), max_bin)
+
+
+def _write_shard(path: Path, dataset: Dataset, shard: Shard, spec: BinSpec) -> None:
+    """Write the bins of ``shard``: one uint8 column a feature, dictionary-encoded, that is a byte a value before zstd."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([pa.field(name, pa.uint8(), nullable=False) for name in spec.feature_names])
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=True, write_statistics=False) as writer:
+        for values in dataset.shard_batches(shard):
+            columns = np.ascontiguousarray(apply_bins(values, spec).T)
+            writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=schema))
 
 
 def _checked(max_bin: int, least: int) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from decimal import Decimal
+
+import numpy as np
 
 # ---- pipeline: quantile bins -------------------------------------------------------------------------------------
 
@@ -201,3 +204,25 @@ def lambdas(scores, grades, *, k, sigma=1.0, truncation=10**9, normalise=False, 
         scale = math.log2(1 + total) / total
         g, h = g * scale, h * scale
     return g, h
+
+
+# ---- pipeline: generated judgments -------------------------------------------------------------------------------
+
+
+def hidden_relevance(f: list[float]) -> float:
+    """The planted signal, term by term as docs/synth.md has it; ``f[1]`` is f1."""
+    topical = f[1] / (f[1] + 9)
+    h = topical + 0.6 * f[5] / (f[5] + 0.5) + 1.2 * topical * f[2]
+    h += f[9] * (1.6 * f[3] / (f[3] + 2.5) + 1.2 * f[4] / (f[4] + 4))
+    h += (1 - f[9]) * topical * 30 / (30 + f[10])
+    h += 0.3 * (f[8] - 1) / 5 * f[2]
+    if f[7] > 0.6:
+        h -= 0.8
+    return h - 0.5 * abs(f[6] - 2) / 6
+
+
+def letor_line(grade: int, query: int, document: int, grid: list[int], decimals: list[int]) -> str:
+    """One line of LETOR text of the values ``grid / 10 ** decimals``."""
+    values = [Decimal(k).scaleb(-places) for k, places in zip(grid, decimals, strict=True)]
+    features = " ".join(f"{i}:{value:f}" for i, value in enumerate(values, start=1))
+    return f"{grade} qid:{query} {features} #docid = D{query}-{document}"

@@ -1,0 +1,366 @@
+"""Generated judgments with a planted signal: what a search engine logs looks like, and what the best ranking is, is known.
+
+Ten features carry the signal; the rest imitate what else is in such data.  The hidden relevance of a document is
+
+    h = topical + 0.6 links + 1.2 topical title + nav (1.6 anchors + 1.2 clicks) + (1 - nav) topical fresh
+        + 0.3 long title - 0.8 [spam > 0.6] - 0.5 |depth - 2| / 6
+
+    topical = f1 / (f1 + 9)      f1   text match, heavy tail
+    title   = f2                 f2   share of the query's terms in the title; zero in 45 % of documents
+    anchors = f3 / (f3 + 2.5)    f3   links with the query as text: a heavy-tailed count, zero in 70 %
+    clicks  = f4 / (f4 + 4)      f4   clicks: a heavy-tailed count, zero in 85 %
+    links   = f5 / (f5 + 0.5)    f5   link popularity, heavy tail
+    depth   = f6                 f6   depth of the URL, 0 to 8, small values commoner
+    spam    = f7                 f7   spam score, 0 to 1
+    long    = (f8 - 1) / 5       f8   number of query terms, 1 to 6: the same for all documents of a query
+    nav     = f9                 f9   how navigational the query is, 0 to 1: the same for all documents of a query
+    fresh   = 30 / (30 + f10)    f10  age in days, heavy tail
+
+that is additive terms, interactions, a step, a term that is not monotone, and weights that depend on the query.  The
+grade is 0, 1, 2, 3 or 4 by where ``h + offset of the query + noise * e`` lies between four thresholds, so that 52, 32,
+13, 2 and 1 % of a large sample have these grades; e and the offset are bell-shaped (the sum of four, of two uniform
+numbers) with standard deviation 1 and 0.41.  Ranking by ``h`` itself (`ideal_scores`) is the best that can be hoped for.
+
+The features from f11 on repeat a cycle of nine kinds: a noisy copy and a rescaled exact copy of a signal feature; an
+unrelated heavy-tailed count, a count that is zero in 90 %, a flag set in 1 to 5 %, a share that is often exactly 0 or 1,
+a small category, a feature of the query, and plain noise.
+
+The same parameters give the same bytes: randomness is Philox keyed by (seed, query), values lie on a decimal grid, and
+only operations that IEEE 754 defines exactly are used.  A query has the same rows however many queries there are, and
+the same grades and first features however many features there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline import _kernels
+from pipeline.errors import InputError
+from pipeline.publish import fsync_file, fsync_folder, staging_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+N_SIGNAL = 10
+SHARES = (0.52, 0.32, 0.13, 0.02, 0.01)
+_SIGNAL_DECIMALS = (4, 6, 0, 0, 3, 0, 4, 0, 3, 0)
+_FILLER_KINDS = 9
+_NOISE_ROWS = 2  # 32-bit draws a document for the noise of its grade
+_HEADER = 8  # 64-bit draws a query
+_CALIBRATION_KEY = 1 << 63  # seeds lie below: no data set shares draws with the calibration
+_CALIBRATION_QUERIES, _CALIBRATION_DOCUMENTS = 4096, 32
+_BLOCK_CELLS = 4_000_000  # values generated at once
+
+_ROOT_OF_3 = 1.7320508075688772
+
+Floats = npt.NDArray[np.float64]
+Grid = npt.NDArray[np.int32]
+Draws = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynthParameters:
+    """What to generate; the defaults are small enough for a first look."""
+
+    queries: int = 1000
+    documents_per_query: int = 40
+    """Mean number; sizes spread over 1 to twice as many."""
+    features: int = 50
+    """10 carry the signal."""
+    seed: int = 1
+    noise: float = 0.6
+    """Standard deviation of what disturbs the grades; that of the hidden relevance is 0.7."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("queries", 1, 1 << 40),
+            ("documents_per_query", 1, 1_000_000),
+            ("features", N_SIGNAL, 100_000),
+            ("seed", 0, _CALIBRATION_KEY - 1),
+            ("noise", 0.0, 1000.0),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InputError(f"{name} must be {low} to {high}, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class SynthReport:
+    """What was written."""
+
+    path: Path
+    parameters: SynthParameters
+    queries: int
+    rows: int
+    grades: tuple[int, ...]
+    """Rows of grade 0, 1, 2, 3 and 4."""
+
+
+@dataclass(frozen=True)
+class QueryBlock:
+    """Rows of some consecutive queries."""
+
+    first_query: int
+    starts: npt.NDArray[np.int64]
+    """Row offsets, shape (queries + 1,)."""
+    grades: npt.NDArray[np.int32]
+    grid: Grid
+    """Shape (features, rows): the values times 10 to the power of ``decimals``."""
+    decimals: npt.NDArray[np.int64]
+
+    @cached_property
+    def values(self) -> npt.NDArray[np.float32]:
+        """Shape (features, rows): exactly the float32 that the decimal text reads as."""
+        # grid and power are float32 numbers, so that their quotient is rounded once
+        powers = np.array([10**places for places in self.decimals.tolist()], dtype=np.float32)
+        return self.grid.astype(np.float32) / powers[:, None]
+
+
+def write_synthetic(path: Path, parameters: SynthParameters) -> SynthReport:
+    """Write generated judgments to ``path``: Parquet if it ends in .parquet, else LETOR text.
+
+    Text lines read ``grade qid:Q 1:v 2:v ... #docid = D``; Parquet has the columns qid, doc_id, grade, f1, f2, ...  Both
+    hold the same float32 values.  Memory does not grow with the number of queries.  A file at ``path`` is replaced when
+    the new one is whole.
+
+    Raises
+    ------
+    InputError
+        The suffix of ``path`` is neither .parquet nor one of text (.txt, .letor, .svm or none).
+    """
+    write = _WRITERS.get(path.suffix)
+    if write is None:
+        raise InputError(f"{path}: cannot write {path.suffix!r}; name the file .parquet or .txt")
+    with staging_folder(path) as staging:
+        staged = staging / path.name
+        counts = write(staged, parameters)
+        fsync_file(staged)
+        staged.replace(path)
+    fsync_folder(path.parent)
+    return SynthReport(path, parameters, parameters.queries, sum(counts), counts)
+
+
+def ideal_scores(values: npt.NDArray[np.float32]) -> Floats:
+    """Return the hidden relevance without noise, (n,), of documents with features ``values`` (n, at least 10).
+
+    No ranker that sees the features only can be expected to rank better.
+
+    >>> ideal_scores(np.array([[9, 1, 0, 0, 0.5, 2, 0.1, 1, 1.0, 30]], dtype=np.float32)).tolist()
+    [1.4]
+    """
+    columns = np.asarray(values)[:, :N_SIGNAL].astype(np.float64).T
+    match, title, anchor_count, click_count, popularity, depth, spam, terms, navigational, age = columns
+    topical = match / (match + 9.0)
+    links = popularity / (popularity + 0.5)
+    anchors = anchor_count / (anchor_count + 2.5)
+    clicks = click_count / (click_count + 4.0)
+    fresh = 30.0 / (30.0 + age)
+    hidden: Floats = (
+        topical
+        + 0.6 * links
+        + 1.2 * topical * title
+        + navigational * (1.6 * anchors + 1.2 * clicks)
+        + (1.0 - navigational) * topical * fresh
+        + 0.3 * (terms - 1.0) / 5.0 * title
+        - 0.8 * (spam > 0.6)
+        - 0.5 * np.abs(depth - 2.0) / 6.0
+    )
+    return hidden
+
+
+def generate(parameters: SynthParameters) -> Iterator[QueryBlock]:
+    """Yield the queries of ``parameters`` in order, some at a time."""
+    thresholds = _thresholds(parameters.noise)
+    together = max(1, _BLOCK_CELLS // (parameters.documents_per_query * parameters.features))
+    for first in range(0, parameters.queries, together):
+        queries = range(first, min(first + together, parameters.queries))
+        yield _generate_block(parameters, queries, thresholds)
+
+
+def _generate_block(parameters: SynthParameters, queries: range, thresholds: Floats) -> QueryBlock:
+    features = parameters.features
+    header, draws, starts = _draw(parameters.seed, queries, parameters.documents_per_query, features, sized=True)
+    grid = np.empty((features, draws.shape[1]), dtype=np.int32)
+    decimals = np.zeros(features, dtype=np.int64)
+    sizes = np.diff(starts)
+    per_query = np.repeat(header, sizes, axis=0)
+    _fill_signal(grid, draws, per_query)
+    decimals[:N_SIGNAL] = _SIGNAL_DECIMALS
+    for f in range(N_SIGNAL, features):
+        draw = draws[f + _NOISE_ROWS]
+        decimals[f] = _fill_filler(grid, f - N_SIGNAL, draw, np.repeat(draw[starts[:-1]], sizes))
+    signal = QueryBlock(queries.start, starts, np.zeros(0, np.int32), grid[:N_SIGNAL], decimals[:N_SIGNAL])
+    disturbed = _disturbed(signal.values, draws, per_query, parameters.noise)
+    grades = np.searchsorted(thresholds, disturbed, side="right").astype(np.int32)
+    return QueryBlock(queries.start, starts, grades, grid, decimals)
+
+
+def _thresholds(noise: float) -> Floats:
+    """Return the four thresholds of the grades: quantiles of a fixed sample, the same for every seed and size."""
+    queries = range(_CALIBRATION_QUERIES)
+    header, draws, starts = _draw(_CALIBRATION_KEY, queries, _CALIBRATION_DOCUMENTS, N_SIGNAL, sized=False)
+    per_query = np.repeat(header, np.diff(starts), axis=0)
+    grid = np.empty((N_SIGNAL, draws.shape[1]), dtype=np.int32)
+    _fill_signal(grid, draws, per_query)
+    block = QueryBlock(0, starts, np.zeros(0, np.int32), grid, np.array(_SIGNAL_DECIMALS))
+    disturbed = np.sort(_disturbed(block.values, draws, per_query, noise))
+    return disturbed[[round(share * len(disturbed)) for share in (0.52, 0.84, 0.97, 0.99)]]
+
+
+def _draw(
+    key: int, queries: range, mean: int, features: int, *, sized: bool
+) -> tuple[npt.NDArray[np.float64], Draws, npt.NDArray[np.int64]]:
+    """Return uniform numbers (queries, 8), draws (features + 2, rows) and row offsets of ``queries``.
+
+    A query's stream holds its own numbers, then a row of draws for each feature, those of the signal and its noise first.
+    """
+    headers = np.empty((len(queries), _HEADER), dtype=np.float64)
+    starts = np.zeros(len(queries) + 1, dtype=np.int64)
+    parts: list[Draws] = []
+    for i, query in enumerate(queries):
+        stream = np.random.Philox(key=np.array([key, query], dtype=np.uint64))
+        headers[i] = _uniform((stream.random_raw(_HEADER) >> np.uint64(32)).astype(np.uint32))
+        # the sum of two uniform numbers: sizes near the mean are the commonest
+        size = 1 + int((mean - 1) * (headers[i, 0] + headers[i, 1]) + 0.5) if sized else mean
+        starts[i + 1] = starts[i] + size
+        cells = (features + _NOISE_ROWS) * size
+        raw = stream.random_raw((cells + 1) // 2).astype("<u8", copy=False).view("<u4")[:cells]
+        parts.append(raw.reshape(features + _NOISE_ROWS, size))
+    return headers, np.concatenate(parts, axis=1), starts
+
+
+def _uniform(draws: Draws) -> Floats:
+    """Return numbers in (0, 1), exact in float64."""
+    return (draws.astype(np.float64) + 0.5) * 2.0**-32
+
+
+def _odds(uniform: Floats) -> Floats:
+    """Return u / (1 - u): log-logistic, that is close to log-normal but with a heavier tail, and median 1."""
+    return uniform / (1.0 - uniform)
+
+
+def _zero_inflated(uniform: Floats, zeros: float) -> tuple[npt.NDArray[np.bool_], Floats]:
+    """Return which values are not zero, and a uniform number for them; ``zeros`` is the share of zeros."""
+    return uniform >= zeros, np.maximum((uniform - zeros) / (1.0 - zeros), 2.0**-33)
+
+
+def _to_grid(values: Floats, highest: float, decimals: int = 0) -> Grid:
+    """Return ``values`` cut at ``highest`` and rounded down to the decimal grid."""
+    return np.floor(np.minimum(values, highest) * float(10**decimals)).astype(np.int32)
+
+
+def _count(uniform: Floats, zeros: float, scale: float, highest: float) -> Grid:
+    """Return heavy-tailed counts, zero in a share of ``zeros``."""
+    positive, rest = _zero_inflated(uniform, zeros)
+    return np.where(positive, 1 + _to_grid(scale * _odds(rest), highest - 1), 0).astype(np.int32)
+
+
+def _fill_signal(grid: Grid, draws: Draws, per_query: Floats) -> None:
+    """Write f1 to f10; the docstring of the module says what they are."""
+    u = [_uniform(draws[_NOISE_ROWS + f]) for f in range(N_SIGNAL)]
+    terms = 1 + np.floor(per_query[:, 2] * 6.0)
+    matched, rest = _zero_inflated(u[1], 0.45)
+    grid[0] = _to_grid(9.0 * np.sqrt(_odds(u[0])), 99.9999, 4)
+    grid[1] = np.where(matched, np.floor((1 + np.floor(rest * terms)) / terms * 1e6), 0)
+    grid[2] = _count(u[2], 0.70, 2.5, 99_999)
+    grid[3] = _count(u[3], 0.85, 4.0, 999_999)
+    grid[4] = _to_grid(0.5 * _odds(u[4]), 9999.999, 3)
+    grid[5] = _to_grid(9.0 * u[5] * u[5], 8)
+    grid[6] = _to_grid(u[6], 1, 4)
+    grid[7] = terms
+    grid[8] = _to_grid(per_query[:, 3], 1, 3)
+    grid[9] = _to_grid(60.0 * _odds(u[9]), 9999)
+
+
+def _fill_filler(grid: Grid, number: int, draw: Draws, query_draw: Draws) -> int:
+    """Write the ``number``-th feature behind the signal; returns its decimals."""
+    u, cycle, row = _uniform(draw), number // _FILLER_KINDS, number + N_SIGNAL
+    kind = number % _FILLER_KINDS
+    # of the signal features only those of the document are copied: f1 to f7 and f10
+    source = (0, 1, 2, 3, 4, 5, 6, 9)[cycle % 8]
+    if kind == 0:  # a noisy copy: the value times 0.5 to 1.5
+        grid[row] = np.floor(grid[source] * (0.5 + u))
+        return _SIGNAL_DECIMALS[source]
+    if kind == 1:
+        grid[row] = _count(u, 0.3, 20.0 * (1 + cycle % 7), 9_999_999)
+    elif kind == 2:
+        grid[row] = _count(u, 0.9, 3.0, 9_999)
+    elif kind == 3:
+        grid[row] = u < 0.01 * (1 + cycle % 5)
+    elif kind == 4:  # a fifth exactly 0, a fifth exactly 1
+        grid[row] = _to_grid(np.minimum(np.maximum((u - 0.2) / 0.6, 0.0), 1.0), 1, 6)
+        return 6
+    elif kind == 5:
+        grid[row] = _to_grid(_uniform(query_draw), 1, 3)
+        return 3
+    elif kind == 6:  # the same order on another scale: as good as the original, and shares its ties
+        grid[row] = grid[source]
+        return _SIGNAL_DECIMALS[source] + 2
+    elif kind == 7:
+        grid[row] = _to_grid(u * (3 + cycle % 10), 12)
+    else:
+        grid[row] = _to_grid(u, 1, 6)
+        return 6
+    return 0
+
+
+def _disturbed(signal: npt.NDArray[np.float32], draws: Draws, per_query: Floats, noise: float) -> Floats:
+    """Return the hidden relevance with the query's offset and the noise of the judge."""
+    halves = draws[:_NOISE_ROWS]
+    total = sum((part >> 16) + (part & 0xFFFF).astype(np.float64) for part in halves) + 2.0
+    bell = (total / 65536.0 - 2.0) * _ROOT_OF_3  # four uniform numbers have variance 4 / 12
+    offset = per_query[:, 4] + per_query[:, 5] - 1.0
+    disturbed: Floats = ideal_scores(signal.T) + offset + noise * bell
+    return disturbed
+
+
+def _write_letor(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
+    counts = np.zeros(len(SHARES), dtype=np.int64)
+    names = [f"{f + 1}:".encode() for f in range(parameters.features)]
+    starts = np.cumsum([0, *map(len, names)])
+    labels = np.frombuffer(b"".join(names), dtype=np.uint8)
+    # a value takes 11 digits, a point and a space at most; what else is in a line takes less than 100 bytes
+    width = 100 + len(labels) + 13 * parameters.features
+    with path.open("xb") as file:
+        for block in generate(parameters):
+            counts += np.bincount(block.grades, minlength=len(SHARES))
+            out = np.empty(width * block.grid.shape[1], dtype=np.uint8)
+            rows = np.ascontiguousarray(block.grid.T)
+            query = block.first_query + 1
+            end = _kernels.write_letor(rows, block.decimals, block.grades, block.starts, query, labels, starts, out)
+            file.write(out[:end].data)
+    return tuple(counts.tolist())
+
+
+def _write_parquet(path: Path, parameters: SynthParameters) -> tuple[int, ...]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    counts = np.zeros(len(SHARES), dtype=np.int64)
+    types: dict[str, pa.DataType] = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32()}
+    types |= {f"f{f + 1}": pa.float32() for f in range(parameters.features)}
+    schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
+        for block in generate(parameters):
+            counts += np.bincount(block.grades, minlength=len(SHARES))
+            sizes = np.diff(block.starts).tolist()
+            queries = range(block.first_query + 1, block.first_query + 1 + len(sizes))
+            qids = [str(query) for query, size in zip(queries, sizes, strict=True) for _ in range(size)]
+            documents = [f"D{q}-{d}" for q, size in zip(queries, sizes, strict=True) for d in range(1, size + 1)]
+            columns: list[pa.Array[Any]] = [
+                pa.array(qids, pa.string()),
+                pa.array(documents, pa.string()),
+                pa.array(block.grades),
+            ]
+            columns += [pa.array(column) for column in block.values]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    return tuple(counts.tolist())
+
+
+_WRITERS = {".parquet": _write_parquet} | dict.fromkeys((".txt", ".letor", ".svm", ""), _write_letor)

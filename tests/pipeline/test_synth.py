@@ -1,0 +1,210 @@
+"""What is planted in the generated judgments, and that it is the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import synth
+from pipeline.errors import InputError
+from pipeline.synth import SynthParameters, generate, ideal_scores, write_synthetic
+from tests import naive
+
+
+def everything(parameters: SynthParameters) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values (rows, features), grades and row offsets of all queries."""
+    blocks = list(generate(parameters))
+    sizes = np.concatenate([np.diff(block.starts) for block in blocks])
+    values = np.concatenate([block.values for block in blocks], axis=1).T
+    return values, np.concatenate([block.grades for block in blocks]), np.concatenate([[0], np.cumsum(sizes)])
+
+
+def ndcg_at_10(scores: np.ndarray, grades: np.ndarray, starts: np.ndarray) -> float:
+    """Mean over the queries with something relevant."""
+    discounts = 1 / np.log2(np.arange(2, 12))
+    found = []
+    for first, last in itertools.pairwise(starts):
+        gains = 2.0 ** grades[first:last] - 1
+        best = np.sort(gains)[::-1][:10]
+        if best[0] > 0:
+            ranked = gains[np.argsort(-scores[first:last], kind="stable")][:10]
+            found.append((ranked @ discounts[: len(ranked)]) / (best @ discounts[: len(best)]))
+    return float(np.mean(found))
+
+
+@pytest.fixture(scope="module")
+def sample() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return everything(SynthParameters(queries=2000, documents_per_query=40, features=30, seed=5))
+
+
+def test_the_bytes_are_these_on_every_machine(tmp_path):
+    path = tmp_path / "judgments.txt"
+    write_synthetic(path, SynthParameters(queries=20, documents_per_query=15, features=40, seed=3))
+    assert (
+        hashlib.sha256(path.read_bytes()).hexdigest()
+        == "f97e20bd08eeec7c7bb499ca6b1221bb242257157946e6c915b614773360b8e3"
+    )
+
+
+def test_text_and_parquet_hold_the_same(tmp_path):
+    parameters = SynthParameters(queries=30, documents_per_query=12, features=60, seed=9)
+    text, table = tmp_path / "a.txt", tmp_path / "a.parquet"
+    reports = [write_synthetic(path, parameters) for path in (text, table)]
+    assert reports[0].grades == reports[1].grades
+    columns = pq.read_table(table).to_pydict()
+    lines = text.read_text().splitlines()
+    assert reports[0].rows == len(lines) == len(columns["qid"])
+    assert reports[0].queries == len(set(columns["qid"])) == 30
+    for row, line in enumerate(lines):
+        left, document = line.split(" #docid = ")
+        grade, qid, *features = left.split()
+        assert (columns["grade"][row], columns["qid"][row]) == (int(grade), qid.removeprefix("qid:"))
+        assert columns["doc_id"][row] == document
+        for number, feature in enumerate(features, start=1):
+            index, value = feature.split(":")
+            assert int(index) == number
+            assert np.float32(value) == columns[f"f{number}"][row]
+    assert len(set(columns["doc_id"])) == len(lines)
+
+
+def test_lines_are_those_of_the_slow_twin(tmp_path):
+    parameters = SynthParameters(queries=11, documents_per_query=5, features=25, seed=2)
+    (block,) = generate(parameters)
+    expected = []
+    for q in range(11):
+        for document, row in enumerate(range(block.starts[q], block.starts[q + 1]), start=1):
+            grid = block.grid[:, row].tolist()
+            expected.append(naive.letor_line(int(block.grades[row]), q + 1, document, grid, block.decimals.tolist()))
+    write_synthetic(tmp_path / "x", parameters)
+    assert (tmp_path / "x").read_text().splitlines() == expected
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".parquet"])
+def test_a_second_run_writes_the_same_bytes_and_leaves_nothing_else(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    write_synthetic(path, SynthParameters(queries=5))
+    first = path.read_bytes()
+    write_synthetic(path, SynthParameters(queries=5))
+    assert path.read_bytes() == first
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_blocks_do_not_show(monkeypatch):
+    parameters = SynthParameters(queries=50, documents_per_query=9, features=20)
+    whole = everything(parameters)
+    monkeypatch.setattr(synth, "_BLOCK_CELLS", 700)
+    assert len(list(generate(parameters))) > 10
+    for one, other in zip(whole, everything(parameters), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_query_is_the_same_among_few_and_many_and_with_other_features():
+    values, grades, starts = everything(SynthParameters(queries=40, features=33, seed=8))
+    fewer, fewer_grades, fewer_starts = everything(SynthParameters(queries=15, features=33, seed=8))
+    np.testing.assert_array_equal(fewer_starts, starts[:16])
+    np.testing.assert_array_equal(fewer, values[: starts[15]])
+    np.testing.assert_array_equal(fewer_grades, grades[: starts[15]])
+    narrow, narrow_grades, _ = everything(SynthParameters(queries=40, features=12, seed=8))
+    np.testing.assert_array_equal(narrow, values[:, :12])
+    np.testing.assert_array_equal(narrow_grades, grades)
+
+
+def test_another_seed_gives_other_rows(sample):
+    values, _, _ = everything(SynthParameters(queries=10, documents_per_query=40, features=30, seed=6))
+    assert not np.array_equal(values[:100, 0], sample[0][:100, 0])
+
+
+def test_grades_have_the_promised_shares(sample):
+    _, grades, starts = sample
+    shares = np.bincount(grades, minlength=5) / len(grades)
+    np.testing.assert_allclose(shares, synth.SHARES, rtol=0.15, atol=0.01)
+    assert abs(np.diff(starts).mean() - 40) < 1
+    assert np.diff(starts).min() < 10
+    assert np.diff(starts).max() > 70
+
+
+def test_the_planted_features_are_as_documented(sample):
+    values, _, starts = sample
+    zeros = (values == 0).mean(axis=0)
+    np.testing.assert_allclose(zeros[[1, 2, 3]], [0.45, 0.70, 0.85], atol=0.02)
+    assert set(np.unique(values[:, 5])) == set(range(9))
+    assert set(np.unique(values[:, 7])) == set(range(1, 7))
+    for f in (7, 8, 15):  # terms, navigational, the filler of the query
+        assert all(len(np.unique(values[a:b, f])) == 1 for a, b in itertools.pairwise(starts))
+        assert len(np.unique(values[:, f])) >= 6
+    for f in (0, 4, 9):  # heavy tails: the mean lies far above the median
+        assert values[:, f].mean() > 1.3 * np.median(values[:, f])
+    assert zeros[12] == pytest.approx(0.9, abs=0.01)
+    assert set(np.unique(values[:, 13])) == {0.0, 1.0}
+    assert (values[:, 14] == 1).mean() == pytest.approx(0.2, abs=0.01)
+    assert np.corrcoef(values[:, 0], values[:, 10])[0, 1] > 0.8  # a noisy copy
+    np.testing.assert_array_equal(np.argsort(values[:, 0], kind="stable"), np.argsort(values[:, 16], kind="stable"))
+    assert np.isfinite(values).all()
+    assert (values >= 0).all()
+
+
+def test_ideal_scores_are_the_formula(sample):
+    values = sample[0][:500]
+    expected = [naive.hidden_relevance([0.0, *row]) for row in values[:, :10].astype(float).tolist()]
+    np.testing.assert_allclose(ideal_scores(values), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_grades_follow_the_hidden_relevance_and_the_ceiling_is_as_documented(sample):
+    values, grades, starts = sample
+    ceiling = ndcg_at_10(ideal_scores(values), grades, starts)
+    assert ceiling == pytest.approx(0.80, abs=0.015)
+    assert ndcg_at_10(np.zeros(len(values)), grades, starts) == pytest.approx(0.29, abs=0.015)
+    single = max(ndcg_at_10(values[:, f], grades, starts) for f in range(30))
+    assert 0.4 < single < 0.55
+    assert np.all(np.diff([ideal_scores(values)[grades == g].mean() for g in range(5)]) > 0)
+
+
+def test_without_noise_only_the_offset_of_the_query_hides_the_grade():
+    values, grades, starts = everything(SynthParameters(queries=200, noise=0.0))
+    scores = ideal_scores(values)
+    for first, last in itertools.pairwise(starts):
+        by_score = grades[first:last][np.argsort(scores[first:last], kind="stable")]
+        assert np.all(np.diff(by_score) >= 0)
+
+
+def test_queries_of_one_document(tmp_path):
+    report = write_synthetic(tmp_path / "a.txt", SynthParameters(queries=7, documents_per_query=1, features=10))
+    assert report.rows == report.queries == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"queries": 0}, "queries must be 1 to"),
+        ({"features": 9}, "features must be 10 to 100000, got 9"),
+        ({"seed": -1}, "seed must be 0 to"),
+        ({"noise": float("nan")}, "noise must be"),
+    ],
+)
+def test_impossible_parameters_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        SynthParameters(**arguments)
+
+
+def test_an_unknown_suffix_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write '\.csv'; name the file \.parquet or \.txt"):
+        write_synthetic(tmp_path / "a.csv", SynthParameters())
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def fail(parameters: SynthParameters) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(synth, "generate", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_synthetic(path, SynthParameters())
+    assert path.read_text() == "old"
+    assert [p.name for p in Path(tmp_path).iterdir()] == ["a.txt"]
