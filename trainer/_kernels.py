@@ -130,7 +130,7 @@ def best_split(hist, counts, n_bins, enabled, first_feature, last_feature, total
 
     ``bounds`` holds [1 / gradient scale, 1 / curvature scale, lambda, min gain, min curvature, min rows].  Rows on
     a side are estimated as n_rows * H_side / H, unless ``counts`` (256,) holds the rows of each bin (of the one
-    feature asked for); empty: estimate.  ``gain_out[0]`` gets the gain (0: no split), ``split_out`` gets
+    feature asked for); empty: estimate.  A bound of one row needs no estimate: no side with a gain is empty.  ``gain_out[0]`` gets the gain (0: no split), ``split_out`` gets
     [feature, bin, missing left, packed sum of the left side].  Equal gains go to the lowest feature, then the
     lowest bin, then missing right.
     """
@@ -173,7 +173,7 @@ def best_split(hist, counts, n_bins, enabled, first_feature, last_feature, total
                     rows_right = n_rows - rows_left
                 else:
                     rows_left, rows_right = h_left * rows_a_unit + 0.5, h_right * rows_a_unit + 0.5
-                if rows_left < min_rows or rows_right < min_rows:
+                if min_rows > 1.0 and (rows_left < min_rows or rows_right < min_rows):
                     continue
                 g_left = left >> np.int64(32)
                 gain = (

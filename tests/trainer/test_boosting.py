@@ -1,0 +1,167 @@
+"""Whole trainings: the same bytes whatever the machine, scores that the forest reproduces, known signals found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.binning import BinSpec, apply_bins, feature_bins
+from scorer.metrics import Policy, parse_metric
+from scorer.metrics.queries import PreparedQueries
+from scorer.predict import predict
+from trainer import boosting, layout
+from trainer.boosting import RankedRows, boost
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.parameters import TrainParameters
+from trainer.stopping import EarlyStopping
+
+
+def planted(seed, n_queries=60, n_features=7):
+    """Queries whose grades follow x0 + x1 x2 of each document; a tenth of the values are missing."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(5, 30, size=n_queries)
+    n = int(sizes.sum())
+    x = rng.normal(size=(n, n_features)).astype(np.float32)
+    relevance = x[:, 0] + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=n)
+    grades = np.digitize(relevance, [0.5, 1.2, 2.0, 3.0]).astype(np.int32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    return x, grades, starts
+
+
+@pytest.fixture(scope="module")
+def data():
+    train, valid = planted(1), planted(2)
+    names = [f"f{i}" for i in range(train[0].shape[1])]
+    binspec = BinSpec(tuple(feature_bins(name, train[0][:, i].copy()) for i, name in enumerate(names)))
+    return train, valid, binspec
+
+
+def fit(data, *, n_threads=1, batch=10**6, watch=True, **parameters):
+    train, valid, binspec = data
+
+    def rows(part):
+        bins = apply_bins(part[0], binspec)
+        return RankedRows(part[1], part[2], [bins[i : i + batch] for i in range(0, len(bins), batch)])
+
+    return boost(
+        rows(train),
+        rows(valid) if watch else None,
+        [feature.edges for feature in binspec.features],
+        binspec.feature_names,
+        TrainParameters(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
+        max_grade=4,
+        n_threads=n_threads,
+    )
+
+
+def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch):
+    monkeypatch.setattr("trainer.growing._ALONE_BELOW", 0)  # let small nodes be shared out as well
+    expected = fit(data).forest.to_bytes()
+    for n_threads in (2, 3, 7):
+        assert fit(data, n_threads=n_threads).forest.to_bytes() == expected
+    assert fit(data, batch=13).forest.to_bytes() == expected
+    for width in (8, 32):
+        original = layout.BlockedBins.from_batches
+        monkeypatch.setattr(
+            boosting.BlockedBins,
+            "from_batches",
+            lambda batches, n_rows, n_bins, w=width, make=original: make(batches, n_rows, n_bins, w),
+        )
+        assert fit(data).forest.to_bytes() == expected
+        monkeypatch.setattr(boosting.BlockedBins, "from_batches", original)
+
+
+def test_another_seed_breaks_first_round_ties_in_another_way(data):
+    assert fit(data, seed=1).forest.to_bytes() != fit(data, seed=2).forest.to_bytes()
+
+
+def test_the_forest_reproduces_the_metrics_of_training(data):
+    """Raw values through the forest's cuts, and bins through the trees, must be the same scores to the last bit."""
+    result = fit(data)
+    (x, grades, starts), valid, _ = data
+    for part, recorded in (((x, grades, starts), "train"), (valid, "valid")):
+        queries = PreparedQueries(part[1], part[2], Policy(max_grade=4))
+        metric = parse_metric("ndcg@10")
+        found = queries.means([metric], predict(result.forest, part[0]))[metric]
+        assert found == getattr(result.history[result.best_round - 1], recorded)["ndcg@10"]
+
+
+def test_a_planted_signal_is_found(data):
+    _, valid, _ = data
+    result = fit(data, n_rounds=100, early_stopping_rounds=0)
+    queries = PreparedQueries(valid[1], valid[2], Policy(max_grade=4))
+    metric = parse_metric("ndcg@10")
+    # above the best single feature, which knows x0 but not the product
+    alone = queries.means([metric], np.nan_to_num(valid[0][:, 0]).astype(np.float64))[metric]
+    assert queries.means([metric], predict(result.forest, valid[0]))[metric] > alone + 0.05
+
+
+def test_training_ndcg_rises(data):
+    history = fit(data, watch=False).history
+    assert history[-1].train["ndcg@10"] > history[0].train["ndcg@10"] > 0.5
+    assert all(not record.valid for record in history)
+
+
+def test_early_stopping_keeps_the_best_round(data):
+    result = fit(data, n_rounds=400, early_stopping_rounds=10, learning_rate=0.3)
+    values = [record.valid["ndcg@10"] for record in result.history]
+    assert result.best_round == 1 + int(np.argmax(values))
+    assert len(values) == result.best_round + 10
+    assert result.forest.n_trees == result.best_round
+    shorter = fit(data, n_rounds=result.best_round, early_stopping_rounds=0, learning_rate=0.3)
+    assert np.array_equal(shorter.forest.node_value, result.forest.node_value)
+
+
+def test_sigma_changes_no_tree(data):
+    """Newton leaves and no lambda: scores scale by 1 / sigma (METHODS 3).  Powers of two keep every bit."""
+    one = fit(data, lambda_normalisation=False, min_hessian_in_leaf=0.0).forest
+    two = fit(data, lambda_normalisation=False, min_hessian_in_leaf=0.0, sigma=2.0).forest
+    assert np.array_equal(one.node_feature, two.node_feature)
+    assert np.array_equal(one.node_cut, two.node_cut)
+    assert np.array_equal(one.node_value, two.node_value * 2.0)
+
+
+def test_leaf_rows_obey_the_bound_and_add_up(data):
+    forest = fit(data, min_rows_in_leaf=15).forest
+    leaf = forest.node_feature < 0
+    assert forest.node_rows[leaf].min() >= 15
+    assert set(forest.node_rows[forest.tree_starts[:-1]]) == {len(data[0][1])}
+
+
+def test_no_rows_are_refused(data):
+    empty = (np.empty((0, 7), np.float32), np.empty(0, np.int32), np.zeros(1, np.int64))
+    with pytest.raises(TrainingDataRejected, match="no rows"):
+        fit((empty, data[1], data[2]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("learning_rate", 0.0, r"learning_rate must be in \(0, 1\], got 0.0"),
+        ("learning_rate", float("nan"), "learning_rate"),
+        ("max_leaves", 1, "max_leaves must be in 2"),
+        ("lambda_l2", -1.0, "lambda_l2 must be a number of 0 or more, got -1.0"),
+        ("lambda_l2", float("inf"), "lambda_l2"),
+        ("objective", "lambdamat", "did you mean 'lambdamart'"),
+        ("gain", "expo", "did you mean 'exp'"),
+        ("sigma", 0.0, "sigma"),
+        ("seed", -1, "seed"),
+    ],
+)
+def test_parameters_out_of_bounds_are_refused(name, value, message):
+    with pytest.raises(InvalidParameter, match=message):
+        TrainParameters(**{name: value})
+
+
+def test_negative_threads_are_refused(data):
+    with pytest.raises(InvalidParameter, match="n_threads"):
+        fit(data, n_threads=-1)
+
+
+def test_stopping_prefers_the_earliest_of_equals_and_ignores_nan():
+    stopping = EarlyStopping(patience=3)
+    assert [stopping.update(i, v) for i, v in enumerate([0.5, 0.7, 0.7, float("nan"), 0.6], start=1)] == [False] * 4 + [
+        True
+    ]
+    assert (stopping.best_round, stopping.best_value) == (2, 0.7)

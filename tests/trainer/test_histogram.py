@@ -1,0 +1,144 @@
+"""Histogram, packing, subtraction and partition kernels against their slow twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import naive
+from trainer import _kernels
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.layout import BlockedBins
+from trainer.packing import pack, scales_of
+
+LOOK_AHEAD = np.zeros(16, dtype=np.int32)
+
+
+def blocked(bins, width=16):
+    return BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32), width)
+
+
+def kernel_histogram(layout, rows, packed):
+    out = np.full((len(layout.n_bins), 256), 7, dtype=np.int64)  # 7: cells must be cleared first
+    rows = np.concatenate([rows.astype(np.int32), LOOK_AHEAD])
+    for block in range(layout.words.shape[0]):
+        _kernels.histogram(layout.words, rows, packed, 0, len(packed), layout.n_bins, block, out)
+    return out[: layout.n_features]
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+@pytest.mark.parametrize("n_features", [1, 15, 16, 17, 40])
+def test_any_block_width_sums_as_the_twin_does(width, n_features):
+    rng = np.random.default_rng(n_features)
+    bins = rng.integers(0, 256, size=(90, n_features), dtype=np.uint8)
+    rows = rng.permutation(90)[:53]
+    packed = rng.integers(-(2**40), 2**40, size=53)
+    assert np.array_equal(kernel_histogram(blocked(bins, width), rows, packed), naive.histogram(bins, rows, packed))
+
+
+def test_batches_of_any_size_fill_the_same_blocks():
+    bins = np.random.default_rng(3).integers(0, 200, size=(64, 21), dtype=np.uint8)
+    n_bins = np.full(21, 200, dtype=np.int32)
+    whole = BlockedBins.from_batches([bins], 64, n_bins)
+    parts = BlockedBins.from_batches([bins[:1], bins[1:40], bins[40:40], bins[40:]], 64, n_bins)
+    assert np.array_equal(whole.words, parts.words)
+    for feature in (0, 15, 16, 20):
+        column, stride = whole.column(feature)
+        assert np.array_equal(column[::stride][:64], bins[:, feature])
+
+
+@pytest.mark.parametrize(
+    ("batches", "error"),
+    [
+        ([np.zeros((3, 2), np.uint8)], TrainingDataRejected),  # a row short
+        ([np.zeros((4, 3), np.uint8)], TrainingDataRejected),  # a feature too many
+        ([np.full((4, 2), 9, np.uint8)], TrainingDataRejected),  # a bin out of range
+    ],
+)
+def test_bins_that_do_not_fit_are_refused(batches, error):
+    with pytest.raises(error):
+        BlockedBins.from_batches(batches, 4, np.array([5, 5], dtype=np.int32))
+
+
+def test_block_width_is_a_multiple_of_eight():
+    with pytest.raises(InvalidParameter, match="multiple of 8"):
+        BlockedBins.from_batches([np.zeros((1, 1), np.uint8)], 1, np.array([5], dtype=np.int32), width=12)
+
+
+numbers = st.floats(-1e6, 1e6, allow_nan=False, width=32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=50), st.sampled_from([1e-12, 1.0, 1e12]))
+def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
+    g = np.array([p[0] for p in pairs], dtype=np.float64) * unit
+    h = np.abs(np.array([p[1] for p in pairs], dtype=np.float64)) * unit
+    scale, _ = scales_of(g, h)
+    packed = np.empty(len(g), dtype=np.int64)
+    pack(g, h, scale, 0, len(g), packed)
+    low, high = packed & 0xFFFFFFFF, packed >> 32
+    total = int(packed.sum())
+    assert total >> 32 == int(high.sum())
+    assert total & 0xFFFFFFFF == int(low.sum()) < 2**32
+    assert abs(int(np.abs(high).sum())) < 2**31
+    error = len(g) / (2 * scale.gradient) + 1e-9 * np.abs(g).sum()
+    assert abs((total >> 32) / scale.gradient - g.sum()) <= error
+    assert abs((total & 0xFFFFFFFF) / scale.curvature - h.sum()) <= len(h) / (2 * scale.curvature) + 1e-9 * h.sum()
+
+
+def test_scales_are_powers_of_two_and_use_the_room():
+    rng = np.random.default_rng(1)
+    g, h = rng.normal(size=10_000), rng.random(10_000)
+    histograms, leaves = scales_of(g, h)
+    for scale, total, bits in (
+        (histograms.gradient, np.abs(g).sum(), 31),
+        (histograms.curvature, h.sum(), 31),
+        (leaves.gradient, np.abs(g).sum(), 62),
+    ):
+        assert np.frexp(scale)[0] == 0.5
+        assert 2.0 ** (bits - 2) - 10_000 < total * scale < 2.0**bits
+    assert scales_of(np.zeros(5), np.zeros(5))[0].gradient == 1.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_children_add_up_to_the_parent(seed):
+    rng = np.random.default_rng(seed)
+    bins = rng.integers(0, 256, size=(200, 20), dtype=np.uint8)
+    packed = rng.integers(-(2**40), 2**40, size=200)
+    layout = blocked(bins)
+    rows = rng.permutation(200)
+    parent = np.zeros((len(layout.n_bins), 256), dtype=np.int64)
+    parent[:20] = kernel_histogram(layout, rows, packed[rows])
+    small = np.zeros_like(parent)
+    small[:20] = kernel_histogram(layout, rows[:70], packed[rows[:70]])
+    _kernels.subtract(parent, small, layout.n_bins, 0, len(layout.n_bins))
+    assert np.array_equal(parent[:20], naive.histogram(bins, rows[70:], packed[rows[70:]]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    st.integers(1, 5),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, random):
+    n = len(column)
+    bins = np.array(column, dtype=np.uint8)
+    order = list(range(n))
+    random.shuffle(order)
+    first = random.randrange(n)
+    last = random.randrange(first, n + 1)
+    rows = np.array(order, dtype=np.int32)
+    packed = rows.astype(np.int64) * 10
+    n_left = _kernels.partition(
+        bins, 1, threshold, missing_left, rows, packed, first, last, np.empty(n, np.int32), np.empty(n, np.int64)
+    )
+    middle = order[first:last]
+    left = [row for row in middle if (missing_left if column[row] == 0 else column[row] <= threshold)]
+    right = [row for row in middle if row not in left]
+    assert n_left == len(left)
+    assert rows.tolist() == order[:first] + left + right + order[last:]
+    assert packed.tolist() == [row * 10 for row in rows.tolist()]

@@ -1,0 +1,170 @@
+"""Gradients of LambdaMART against the definition, finite differences and their symmetries."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import naive
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives import _kernels
+from trainer.objectives.lambdamart import LambdaMart
+from trainer.parameters import TrainParameters
+from trainer.workers import Team, with_team
+
+PLAIN = {"lambda_normalisation": False, "truncation": 10**6}
+
+
+def gradients(scores, grades, sizes=None, *, team=None, round_number=1, **parameters):
+    scores = np.asarray(scores, dtype=np.float64)
+    starts = np.concatenate(([0], np.cumsum(sizes or [len(scores)]))).astype(np.int64)
+    objective = LambdaMart(np.asarray(grades, dtype=np.int32), starts, TrainParameters(**{**PLAIN, **parameters}))
+    g, h = np.full(len(scores), np.nan), np.full(len(scores), np.nan)
+    objective.gradients(round_number, scores, g, h, team or Team(1))
+    return g, h
+
+
+def test_exponential_and_logarithm_keep_their_stated_errors():
+    x = np.concatenate([-np.logspace(-12, 2.8, 4000), [0.0, -1.0, -700.0]])
+    found = np.array([_kernels.exp_negative(v) for v in x])
+    assert np.max(np.abs(found / np.exp(x) - 1)) <= 1e-11
+    assert _kernels.exp_negative(-700.1) == 0.0
+    y = np.concatenate([np.logspace(-300, 300, 4000), np.linspace(0.5, 4, 3000)])
+    found = np.array([_kernels.log2_positive(v) for v in y])
+    assert np.max(np.abs(found - np.log2(y))) <= 1e-12 * 1000  # the sum with a large exponent rounds at 1e-13
+    near = (y > 0.5) & (y < 4)
+    assert np.max(np.abs(found - np.log2(y))[near]) <= 1e-12
+    assert _kernels.log2_positive(8.0) == 3.0
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0, 3.25]), min_size=1, max_size=70), st.integers(0, 2**63))
+def test_order_is_by_score_then_by_jitter(scores, key):
+    values = np.array([9.0, *scores, 9.0])  # rows before and after belong to other queries
+    n, key = len(scores), np.uint64(key)
+    order, spare = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    _kernels.order_by_score(values, key, 1, n + 1, order, spare)
+    expected = sorted(range(1, n + 1), key=lambda row: (-values[row], int(_kernels.jitter(key, row))))
+    assert order.tolist() == expected
+
+
+def test_ties_are_broken_anew_each_round_and_not_by_row():
+    places = np.zeros((200, 10))
+    for round_number in range(200):
+        order, spare = np.empty(10, dtype=np.int64), np.empty(10, dtype=np.int64)
+        key = np.uint64(_kernels.jitter(np.uint64(7), round_number))
+        _kernels.order_by_score(np.zeros(10), key, 0, 10, order, spare)
+        places[round_number, order] = np.arange(10)
+    assert np.all(np.abs(places.mean(axis=0) - 4.5) < 1.0)  # 5 standard errors of a uniform place
+
+
+@pytest.mark.parametrize("k", [1, 2, 10])
+@pytest.mark.parametrize("options", [{}, {"normalise": True}, {"truncation": 2}, {"sigma": 2.5}])
+def test_every_list_of_up_to_four_grades_agrees_with_the_definition(k, options):
+    rng = np.random.default_rng(k)
+    for n in (2, 3, 4):
+        for grades in itertools.product((0, 1, 3), repeat=n):
+            if len(set(grades)) < 2:
+                continue
+            scores = rng.permutation(n) + rng.random(n) * 0.5
+            g, h = gradients(
+                scores,
+                grades,
+                metric=f"ndcg@{k}",
+                sigma=options.get("sigma", 1.0),
+                truncation=options.get("truncation", 10**6),
+                lambda_normalisation=options.get("normalise", False),
+            )
+            expected_g, expected_h = naive.lambdas(scores, grades, k=k, **options)
+            assert g == pytest.approx(expected_g, rel=1e-9, abs=1e-14)
+            assert h == pytest.approx(expected_h, rel=1e-9, abs=1e-14)
+
+
+def frozen_loss(scores, at, grades, k):
+    """Sum of dZ log(1 + exp(-(s_i - s_j))) with dZ and the order frozen at the scores ``at``."""
+    order = sorted(range(len(at)), key=lambda i: -at[i])
+    rank = {row: place for place, row in enumerate(order)}
+    ideal = naive.dcg_in_order(sorted(grades, reverse=True), k)
+    total = 0.0
+    for i, j in itertools.permutations(range(len(at)), 2):
+        if grades[i] > grades[j]:
+            discount = abs(1 / math.log2(rank[i] + 2) - 1 / math.log2(rank[j] + 2))
+            delta = (2.0 ** grades[i] - 2.0 ** grades[j]) * discount / ideal
+            total += delta * math.log1p(math.exp(-(scores[i] - scores[j])))
+    return total
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradient_and_curvature_are_those_of_the_frozen_loss(seed):
+    rng = np.random.default_rng(seed)
+    n, step = 9, 1e-4
+    scores, grades = rng.normal(size=n), rng.integers(0, 4, size=n)
+    grades[:2] = (0, 3)
+    g, h = gradients(scores, grades, metric="ndcg@5")
+    for i in range(n):
+        up, down = scores.copy(), scores.copy()
+        up[i] += step
+        down[i] -= step
+        above, here, below = (frozen_loss(s, scores, grades, 5) for s in (up, scores, down))
+        assert g[i] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-8)
+        assert h[i] == pytest.approx((above - 2 * here + below) / step**2, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("truncation", [3, 1000])
+def test_gradients_of_a_query_sum_to_zero_and_ignore_a_shift(normalise, truncation):
+    rng = np.random.default_rng(11)
+    sizes = [1, 7, 40, 2, 30]
+    grades = rng.integers(0, 5, size=sum(sizes))
+    scores = rng.integers(-40, 40, size=sum(sizes)) / 64  # sums with 8 are exact
+    options = {"lambda_normalisation": normalise, "truncation": truncation}
+    g, h = gradients(scores, grades, sizes, **options)
+    assert np.add.reduceat(g, np.cumsum([0, *sizes[:-1]])) == pytest.approx(0.0, abs=1e-12)
+    assert (h >= 0).all()
+    shifted = gradients(scores + 8.0, grades, sizes, **options)
+    assert np.array_equal(shifted[0], g)
+    assert np.array_equal(shifted[1], h)
+
+
+def test_row_order_within_a_query_does_not_matter():
+    rng = np.random.default_rng(2)
+    grades, scores = rng.integers(0, 5, size=50), rng.permutation(50) / 7
+    g, h = gradients(scores, grades, truncation=10)
+    shuffle = rng.permutation(50)
+    shuffled = gradients(scores[shuffle], grades[shuffle], truncation=10)
+    assert shuffled[0] == pytest.approx(g[shuffle], rel=1e-12)
+    assert shuffled[1] == pytest.approx(h[shuffle], rel=1e-12)
+
+
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_threads_do_not_change_a_bit(n_threads):
+    rng = np.random.default_rng(4)
+    sizes = rng.integers(1, 60, size=40).tolist()
+    grades, scores = rng.integers(0, 5, size=sum(sizes)), rng.normal(size=sum(sizes)).round(1)
+    alone = gradients(scores, grades, sizes, lambda_normalisation=True, truncation=30)
+    together = with_team(
+        n_threads, lambda team: gradients(scores, grades, sizes, team=team, lambda_normalisation=True, truncation=30)
+    )
+    assert np.array_equal(alone[0], together[0])
+    assert np.array_equal(alone[1], together[1])
+
+
+def test_queries_without_pairs_have_no_gradient():
+    g, h = gradients([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 2, 0, 1, 0, 0], [2, 2, 2])
+    assert np.array_equal(g != 0, [False, False, True, True, False, False])
+    assert np.array_equal(h != 0, [False, False, True, True, False, False])
+
+
+def test_one_grade_everywhere_is_refused():
+    with pytest.raises(TrainingDataRejected, match="nothing to learn"):
+        gradients([1.0, 2.0], [1, 1])
+
+
+def test_a_metric_without_swap_deltas_is_refused():
+    with pytest.raises(InvalidParameter, match="ndcg@10"):
+        gradients([1.0, 2.0], [1, 0], metric="map")

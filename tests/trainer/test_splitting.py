@@ -1,0 +1,139 @@
+"""Split search against every split tried by hand; whole trees against a grower that tries everything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import naive
+from trainer import _kernels
+from trainer.growing import Grower
+from trainer.layout import BlockedBins
+from trainer.parameters import TrainParameters
+from trainer.splitting import best_of
+from trainer.workers import Team
+
+TOP = 8  # bins that the small cases use
+
+
+def small_case(seed, n=40, n_features=5, missing=0.2):
+    """Gradients that are multiples of 2^-10, so that fixed point holds them exactly and gains can be compared."""
+    rng = np.random.default_rng(seed)
+    bins = rng.integers(1, TOP, size=(n, n_features), dtype=np.uint8)
+    bins[rng.random(bins.shape) < missing] = 0
+    g = rng.integers(-1000, 1000, size=n) / 1024
+    h = rng.integers(1, 500, size=n) / 1024
+    return bins, g, h
+
+
+def grow(bins, g, h, team=None, **parameters):
+    defaults = {"min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "learning_rate": 1.0}
+    layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
+    scores = np.zeros(len(g))
+    tree = Grower(layout, TrainParameters(**{**defaults, **parameters}), team or Team(1)).grow(g, h, scores)
+    return tree, scores
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("bounds", [{}, {"lambda_l2": 0.75}, {"min_hessian": 2.5}])
+def test_the_first_split_is_the_best_of_all(seed, bounds):
+    bins, g, h = small_case(seed)
+    best = max(gain for gain, *_ in naive.splits(bins, g, h, **bounds))
+    parameters = {"lambda_l2": bounds.get("lambda_l2", 0.0), "min_hessian_in_leaf": bounds.get("min_hessian", 0.0)}
+    tree, _ = grow(bins, g, h, max_leaves=2, **parameters)
+    assert tree.gain[0] == pytest.approx(best, rel=1e-12)
+    column = bins[:, tree.feature[0]]
+    left = (column <= tree.threshold[0]) & ((column > 0) | bool(tree.missing_left[0]))
+    assert naive.split_gain(g, h, left, parameters["lambda_l2"]) == pytest.approx(best, rel=1e-12)
+    assert tree.rows.tolist() == [40, left.sum(), (~left).sum()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_whole_trees_equal_those_of_the_grower_that_tries_everything(seed, missing):
+    bins, g, h = small_case(seed, n=60, missing=missing)
+    tree, scores = grow(bins, g, h, max_leaves=7)
+    leaves = naive.grow_best_first(bins, g, h, 7)
+    for rows, step in leaves.items():
+        assert scores[list(rows)] == pytest.approx(step, rel=1e-9)
+    assert tree.n_leaves == len(leaves)
+    assert sorted(tree.rows[tree.feature < 0]) == sorted(len(rows) for rows in leaves)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("min_rows", [2, 5, 9])
+def test_no_leaf_has_fewer_rows_than_asked_for(seed, min_rows):
+    # curvatures over five powers of ten: rows estimated from them are far off
+    rng = np.random.default_rng(seed)
+    bins, g, _ = small_case(seed, n=120)
+    h = 10.0 ** rng.uniform(-5, 0, size=120)
+    tree, _ = grow(bins, g, h, max_leaves=16, min_rows_in_leaf=min_rows)
+    assert tree.rows[tree.feature < 0].min() >= min_rows
+    assert tree.rows[tree.feature < 0].sum() == 120
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_counted_search_obeys_the_row_bound_exactly(seed):
+    bins, g, h = small_case(seed, n=50, n_features=1)
+    allowed = [gain for gain, *_ in naive.splits(bins, g, h, min_rows=20)]
+    layout = BlockedBins.from_batches([bins], 50, np.array([256], dtype=np.int32))
+    packed = np.empty(50, dtype=np.int64)
+    _kernels.pack(g, h, 1024.0, 1024.0, 0, 50, packed)
+    hist = np.zeros((16, 256), dtype=np.int64)
+    hist[:1] = naive.histogram(bins, range(50), packed)
+    gains, splits = np.zeros(1), np.zeros((1, 4), dtype=np.int64)
+    counts = np.bincount(bins[:, 0], minlength=256).astype(np.int64)
+    bounds = np.array([1 / 1024, 1 / 1024, 0.0, 0.0, 0.0, 20.0])
+    _kernels.best_split(
+        hist, counts, layout.n_bins, np.ones(16, np.uint8), 0, 1, int(packed.sum()), 50, bounds, gains, splits[0]
+    )
+    best = best_of(gains, splits)
+    assert (best.gain if best else 0.0) == pytest.approx(max(allowed, default=0.0), rel=1e-12)
+
+
+@pytest.mark.parametrize("max_depth", [1, 2, 3])
+def test_depth_and_leaf_bounds_hold(max_depth):
+    bins, g, h = small_case(5, n=300)
+    tree, _ = grow(bins, g, h, max_depth=max_depth, max_leaves=64)
+    assert tree.n_leaves == 2**max_depth
+    depth = np.zeros(len(tree.feature), dtype=int)
+    for node in np.flatnonzero(tree.feature >= 0):
+        depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
+        assert tree.rows[node] == tree.rows[tree.left[node]] + tree.rows[tree.right[node]]
+    assert depth.max() == max_depth
+
+
+def test_rows_that_cannot_be_told_apart_make_a_single_leaf():
+    tree, scores = grow(np.ones((10, 2), np.uint8), np.arange(10.0), np.ones(10))
+    assert tree.n_leaves == 1
+    assert scores == pytest.approx(-4.5)
+    assert tree.feature.tolist() == [-1]
+
+
+def test_no_curvature_gives_no_step():
+    tree, scores = grow(small_case(0)[0], np.zeros(40), np.zeros(40))
+    assert tree.n_leaves == 1
+    assert not scores.any()
+
+
+def test_equal_gains_go_to_the_lowest_feature_then_the_lowest_bin():
+    column = np.array([1, 1, 3, 3], dtype=np.uint8)
+    bins = np.stack([np.ones(4, np.uint8), column, column], axis=1)
+    tree, _ = grow(bins, np.array([1.0, 1.0, -1.0, -1.0]), np.ones(4), max_leaves=2)
+    assert (tree.feature[0], tree.threshold[0]) == (1, 1)
+
+
+def test_missing_values_learn_their_side():
+    bins = np.array([[0], [0], [1], [2], [2]], dtype=np.uint8)
+    for missing, expected in ((-1.0, 0), (1.0, 1)):  # the missing behave as the high, or as the low values
+        g = np.array([missing, missing, 1.0, -1.0, -1.0])
+        tree, scores = grow(bins, g, np.ones(5), max_leaves=2)
+        assert tree.missing_left[0] == expected
+        assert scores == pytest.approx(-g)
+
+
+def test_a_split_may_part_the_missing_from_all_others():
+    bins = np.array([[0], [0], [1], [2], [3]], dtype=np.uint8)
+    tree, scores = grow(bins, np.array([1.0, 1.0, -1.0, -1.0, -1.0]), np.ones(5), max_leaves=2)
+    assert (tree.threshold[0], tree.missing_left[0]) == (3, 0)
+    assert scores.tolist() == [-1, -1, 1, 1, 1]
