@@ -13,6 +13,7 @@ from registry.names import PRODUCTION
 
 if TYPE_CHECKING:
     from registry.log import Entry
+    from registry.promotion import Expected
 
 app = typer.Typer(no_args_is_help=True, help="Versions of models: look at them, promote them, roll back, check them.")
 
@@ -53,7 +54,7 @@ def list_models(
         ]
         _print_table(["version", "aliases", "registered (UTC)", "metrics", "size", "sha256"], rows)
         return
-    models = []
+    models: list[dict[str, Any]] = []
     for model in store.names():
         versions, last = store.versions(model), store.log(model)[-1]
         aliases = {alias: version.number for version in versions for alias in version.aliases}
@@ -89,14 +90,14 @@ def show(
 
     version = Registry(registry).resolve(model, bare="latest")
     if as_json:
-        _print_json(version.to_json() | {"moves": [_entry_json(move) for move in version.moves]})
+        _print_json(version.to_json() | {"moves": [_entry_json(move) for move in version.moves.values()]})
         return
     facts = version.manifest
     features = facts["features"]
     names = features if len(features) <= 8 else [*features[:6], "...", features[-1]]
     rows = [
         ["registered", f"{_when(version.registered)} UTC by {_who(version.registered)}{_why(version.registered)}"],
-        *[[move.change.alias, f"since {_when(move)} UTC by {_who(move)}{_why(move)}"] for move in version.moves],
+        *[[alias, f"since {_when(move)} UTC by {_who(move)}{_why(move)}"] for alias, move in version.moves.items()],
         ["sha256", version.sha256],
         ["size", f"{_size(version.size)} ({version.size:,} bytes)"],
         ["file", str(version.model_path)],
@@ -207,7 +208,7 @@ def _bare(name: str) -> str:
     return name
 
 
-def _expected(text: str | None) -> Any:
+def _expected(text: str | None) -> Expected:
     if text is None:
         return ...
     if text == "none":
@@ -234,9 +235,10 @@ def _what(entry: Entry) -> str:
     change = entry.change
     if change.op == "register":
         return f"registered version {change.version}"
-    verb = {"promote": "promoted", "rollback": "rolled back"}[change.op]
-    previous = "not set" if change.previous is None else change.previous
-    return f"{verb}: {change.alias} {previous} -> {change.version}"
+    before = "not set before" if change.previous is None else f"before: {change.previous}"
+    if change.op == "promote":
+        return f"promoted version {change.version} to {change.alias} ({before})"
+    return f"rolled {change.alias} back to version {change.version} ({before})"
 
 
 def _when(entry: Entry) -> str:

@@ -55,7 +55,7 @@ class Disk:
 
     def link(self, source: Path, target: Path) -> None:
         """Give the file a second name; FileExistsError if that name is taken."""
-        os.link(source, target, follow_symlinks=False)
+        os.link(source, target)
 
     def unlink(self, path: Path) -> None:
         """Take one name away."""

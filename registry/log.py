@@ -44,7 +44,7 @@ class _Record(BaseModel):
 class Register(_Record):
     """A new version: the digests of its model bytes and manifest, and the size of the model in bytes."""
 
-    op: Literal["register"] = "register"
+    op: Literal["register"]
     version: Annotated[int, Field(ge=1)]
     model: Sha256
     size: Annotated[int, Field(ge=0)]
@@ -81,8 +81,11 @@ class Entry(_Record):
         return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the file, without the digest."""
-        return self.model_dump(mode="json")
+        """As it stands in the file, without the digest.
+
+        Only what was set: a field that a later version adds is not read into the bytes, and so the digest, of old entries.
+        """
+        return self.model_dump(mode="json", exclude_unset=True)
 
     def to_bytes(self) -> bytes:
         """Return the file."""

@@ -28,15 +28,15 @@ class Version:
     sha256: str
     size: int
     manifest_sha256: str
-    registered: Entry
-    moves: tuple[Entry, ...]
-    """For each alias that means this version, the entry that set it, by name of the alias."""
-    store: Store = field(repr=False)
+    registered: Entry = field(repr=False)
+    moves: Mapping[str, Entry] = field(repr=False, compare=False)
+    """For each alias that means this version, by name, the entry that set it."""
+    store: Store = field(repr=False, compare=False)
 
     @property
     def aliases(self) -> tuple[str, ...]:
         """The aliases that mean this version, by name."""
-        return tuple(move.change.alias for move in self.moves if isinstance(move.change, Move))
+        return tuple(self.moves)
 
     @property
     def model_path(self) -> Path:
@@ -120,7 +120,7 @@ class Registry:
                 if (change.model, change.manifest) == (sha256, manifest_sha256):
                     return entry
             number = len(state.versions) + 1
-            return Register(version=number, model=sha256, size=len(model), manifest=manifest_sha256)
+            return Register(op="register", version=number, model=sha256, size=len(model), manifest=manifest_sha256)
 
         entry = log.commit(decide, reason)
         return self._version(name, log.state(), entry.change.version)
@@ -238,7 +238,7 @@ class Registry:
     def _version(self, name: str, state: State, number: int) -> Version:
         check_version(name, state, number)
         change, entry = state.versions[number]
-        moves = tuple(state.moves[alias][-1] for alias in state.aliases(number))
+        moves = {alias: state.moves[alias][-1] for alias in state.aliases(number)}
         return Version(name, number, change.model, change.size, change.manifest, entry, moves, self._store)
 
     def _check_target(self, name: str, state: State, move: Move | Entry) -> None:

@@ -1,0 +1,64 @@
+"""Small registries, and ways to look at them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.disk import Disk
+from registry.registry import Registry
+
+FACTS = {
+    "features": ["f1", "f2", "f3"],
+    "dataset_digest": "d" * 64,
+    "parameters": {"learning_rate": 0.1, "max_leaves": 31},
+    "metrics": {"valid": {"ndcg@10": 0.5123}, "train": {"ndcg@10": 0.61}},
+    "best_round": 120,
+}
+
+
+class QuickDisk(Disk):
+    """Does not wait for stable storage: no test can pull the plug."""
+
+    def fsync(self, descriptor: int) -> None:
+        pass
+
+    def fsync_folder(self, folder: Path) -> None:
+        assert folder.is_dir()
+
+
+@pytest.fixture
+def facts() -> dict[str, object]:
+    return dict(FACTS)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    """An empty registry."""
+    return Registry(tmp_path / "registry", disk=QuickDisk())
+
+
+@pytest.fixture
+def web(registry: Registry) -> Registry:
+    """Three versions of ``web``; production went 1, 2, 3; shadow is 1."""
+    for number in (1, 2, 3):
+        registry.register("web", b"model %d" % number, manifest=FACTS | {"best_round": number}, reason="nightly")
+        registry.promote("web", number)
+    registry.promote("web", 1, alias="shadow")
+    return registry
+
+
+@pytest.fixture
+def tree() -> Callable[[Path], dict[str, tuple[int, bytes]]]:
+    """Everything below a folder: modification time and bytes of each file, times of the folders."""
+
+    def look(root: Path) -> dict[str, tuple[int, bytes]]:
+        paths = [root, *sorted(root.rglob("*"))]
+        return {
+            str(path.relative_to(root)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+            for path in paths
+        }
+
+    return look

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from registry.cli import app
+from registry.errors import ConflictError, IntegrityError, InvalidName, RegistryError, UnknownModel
+from registry.registry import Registry
+
+
+class Shell:
+    """``rankmill models`` on one registry."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, *words: str) -> str:
+        result = CliRunner().invoke(app, words, env={"RANKMILL_REGISTRY": str(self.root)})
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self(*words, "--json"))
+
+
+@pytest.fixture
+def models(web: Registry) -> Shell:
+    return Shell(web.root)
+
+
+def test_exactly_these_commands() -> None:
+    assert sorted(c.name or c.callback.__name__ for c in app.registered_commands if c.callback) == [
+        "list", "log", "promote", "rollback", "show", "verify",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["list", "show", "log", "promote", "rollback", "verify"])
+def test_help_has_an_example(command: str) -> None:
+    text = Shell(Path())(command, "--help")
+    assert f"Example: rankmill models {command}" in text
+    assert "--registry" in text
+    assert "--json" in text
+
+
+def test_list_names_the_models(models: Shell) -> None:
+    text = models("list")
+    assert "web" in text
+    assert "production = 3, shadow = 1" in text
+    (web,) = models.json("list")["models"]
+    assert (web["versions"], web["aliases"]) == (3, {"production": 3, "shadow": 1})
+
+
+def test_list_of_one_model_names_its_versions(models: Shell) -> None:
+    assert "web@3" in models("list", "web")
+    assert "valid ndcg@10 0.5123" in models("list", "web")
+    assert [v["version"] for v in models.json("list", "web")["versions"]] == [1, 2, 3]
+
+
+def test_list_of_nothing_says_what_to_do(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "none")
+    assert "rankmill train" in shell("list")
+    assert shell.json("list") == {"registry": str(tmp_path / "none"), "models": []}
+    assert not (tmp_path / "none").exists()
+
+
+def test_show_tells_the_lineage(models: Shell, web: Registry) -> None:
+    text = models("show", "web")
+    version = web.resolve("web@3", bare="latest")
+    for told in (version.sha256, "d" * 64, "3: f1, f2, f3", "learning_rate  0.1", "0.5123", "nightly", "production"):
+        assert told in text
+    facts = models.json("show", "web@production")
+    assert facts["manifest"] == version.manifest
+    assert (facts["version"], facts["aliases"], facts["size"]) == (3, ["production"], 7)
+    assert facts["moves"][0]["change"]["previous"] == 2
+
+
+def test_log_reads_as_a_history(models: Shell) -> None:
+    lines = [line for line in models("log", "web").splitlines() if " on " in line]
+    assert [line.split()[0] for line in lines] == list("1234567")
+    assert "registered version 1" in lines[0]
+    assert "promoted version 3 to production (before: 2)" in lines[5]
+    assert "promoted version 1 to shadow (not set before)" in lines[6]
+    assert [entry["number"] for entry in models.json("log", "web")["entries"]] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_promote_and_roll_back(models: Shell, web: Registry) -> None:
+    assert "promoted version 2 to production (before: 3)" in models("promote", "web@2", "--reason", "calmer")
+    assert "already" in models("promote", "web@2")
+    assert models.json("promote", "web@2")["changed"] is False
+    assert "rolled production back to version 3 (before: 2)" in models("rollback", "web")
+    assert models.json("rollback", "web", "--to", "1", "--expect", "3")["entry"]["change"]["version"] == 1
+    assert models.json("promote", "web@latest", "--alias", "new", "--expect", "none")["changed"] is True
+    assert "calmer" in models("log", "web")
+    assert len(web.log("web")) == 11
+
+
+def test_markup_and_control_codes_are_only_text(models: Shell, web: Registry) -> None:
+    web.promote("web", 1, reason="[red]not red[/red]")
+    assert "[red]not red[/red]" in models("log", "web")
+    web.register("odd", b"x", manifest=web.resolve("web@1", bare="latest").manifest | {"note": "a\x1b[2Jb"})
+    assert "a?[2Jb" in models("show", "odd")
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["show", "wbe"], UnknownModel, "did you mean 'web'"),
+        (["show", "web@prodution"], UnknownModel, "did you mean 'production'"),
+        (["show", "web@9"], UnknownModel, "versions 1 to 3"),
+        (["log", "web@2"], InvalidName, "such as 'web'"),
+        (["promote", "web"], InvalidName, "such as web@7"),
+        (["promote", "web@2", "--alias", "latest"], InvalidName, "cannot be moved"),
+        (["promote", "web@2", "--expect", "1"], ConflictError, "is version 3, expected version 1"),
+        (["promote", "web@2", "--expect", "old"], InvalidName, "number of a version"),
+        (["rollback", "web", "--alias", "shadow"], UnknownModel, "nothing to go back to"),
+        (["verify", "wbe"], UnknownModel, "did you mean 'web'"),
+    ],
+)
+def test_mistakes_raise_one_typed_line(
+    models: Shell, words: list[str], error: type[RegistryError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        models(*words)
+    assert "\n" not in str(caught.value)
+
+
+def test_verify_says_all_is_well_or_everything_that_is_not(models: Shell, web: Registry) -> None:
+    assert "All is well" in models("verify")
+    assert models.json("verify")["ok"] is True
+    lost = [web.resolve(f"web@{number}", bare="latest").model_path for number in (1, 2)]
+    for path in lost:
+        path.unlink()
+    for words in (["verify"], ["verify", "web", "--json"]):
+        result = CliRunner().invoke(app, words, env={"RANKMILL_REGISTRY": str(web.root)})
+        assert isinstance(result.exception, IntegrityError)
+        assert "findings: 2" in str(result.exception)
+        assert all(str(path) in result.stdout for path in lost)
+    assert len(json.loads(result.stdout)["findings"]) == 2
+
+
+def test_the_default_folder_is_registry_data(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(web.root.parent)
+    monkeypatch.delenv("RANKMILL_REGISTRY", raising=False)
+    web.root.rename("registry-data")
+    assert "web" in CliRunner().invoke(app, ["list"]).stdout
+
+
+def test_importing_the_command_line_loads_nothing_heavy() -> None:
+    code = "import registry, registry.cli, sys; print({'pydantic', 'numpy', 'polars', 'numba'} & set(sys.modules))"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert done.stdout.strip() == "set()"

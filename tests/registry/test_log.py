@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from registry.errors import IntegrityError
+from registry.log import GENESIS, Entry, Log, Register, State
+from registry.manifest import canonical_json
+from registry.registry import Registry
+from registry.store import Store
+
+
+def files(registry: Registry, kind: str) -> list[Path]:
+    return sorted(path for path in (registry.root / kind).rglob("*") if path.is_file())
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)  # the file is read-only
+    path.write_bytes(data)
+
+
+def flips(data: bytes, step: int = 1) -> Iterator[bytes]:
+    for at in range(0, len(data), step):
+        yield data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :]
+
+
+def test_the_chain_is_what_the_docstring_says(web: Registry) -> None:
+    entries = [Entry.from_bytes(path.read_bytes()) for path in files(web, "models")]
+    assert [entry.number for entry in entries] == list(range(1, 8))
+    assert [entry.prev for entry in entries] == [GENESIS, *(entry.digest for entry in entries[:-1])]
+    assert entries == web.log("web")
+    assert len({entry.txid for entry in entries}) == 7
+    assert files(web, "models")[0].name == "00000000000000000001.json"
+    assert web.verify().ok
+
+
+def test_the_state_is_a_fold_of_the_entries(web: Registry) -> None:
+    state = State()
+    for entry in web.log("web"):
+        state.apply(entry)
+    assert (state.head, len(state.versions)) == (7, 3)
+    assert (state.target("production"), state.target("shadow"), state.target("none")) == (3, 1, None)
+    assert (state.aliases(1), state.aliases(2), state.aliases(3)) == (("shadow",), (), ("production",))
+
+
+def test_every_flipped_bit_of_an_entry_is_found(web: Registry) -> None:
+    data = files(web, "models")[4].read_bytes()
+    for at in range(len(data)):
+        for bit in range(8):
+            with pytest.raises(IntegrityError):
+                Entry.from_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+
+
+def test_every_truncation_of_an_entry_is_found(web: Registry) -> None:
+    data = files(web, "models")[-1].read_bytes()
+    for length in range(len(data)):
+        with pytest.raises(IntegrityError):
+            Entry.from_bytes(data[:length])
+
+
+@pytest.mark.parametrize("kind", ["models", "blobs"])
+def test_verify_finds_a_flipped_byte_in_any_file(web: Registry, kind: str) -> None:
+    for path in files(web, kind):
+        whole = path.read_bytes()
+        for damaged in flips(whole, step=max(1, len(whole) // 12)):
+            rewrite(path, damaged)
+            report = web.verify()
+            assert not report.ok
+            assert str(path) in report.findings[0]
+        rewrite(path, whole)
+    assert web.verify().ok
+
+
+def test_no_reader_serves_a_damaged_log(web: Registry) -> None:
+    path = files(web, "models")[2]
+    rewrite(path, next(flips(path.read_bytes())))
+    for read in (lambda: web.log("web"), lambda: web.resolve("web", bare="latest"), lambda: web.promote("web", 2)):
+        with pytest.raises(IntegrityError, match=path.name):
+            read()
+
+
+def test_a_missing_entry_is_found_by_all(web: Registry) -> None:
+    path = files(web, "models")[3]
+    path.unlink()
+    assert any(path.name in finding and "missing" in finding for finding in web.verify().findings)
+    with pytest.raises(IntegrityError, match=rf"{path.name} is missing"):
+        web.versions("web")
+
+
+def test_an_entry_forged_with_a_right_checksum_breaks_the_chain(web: Registry) -> None:
+    path = files(web, "models")[3]
+    entry = Entry.from_bytes(path.read_bytes())
+    rewrite(path, entry.model_copy(update={"actor": "somebody else"}).to_bytes())
+    (finding,) = web.verify().findings
+    assert "00000000000000000005.json" in finding
+    assert "chain" in finding
+
+
+def test_entries_that_cannot_follow_are_refused(web: Registry) -> None:
+    state = Log(Store(web.root), "web").state()
+    follow = {"number": state.head + 1, "prev": state.digest}
+    last = web.log("web")[-1]
+    wrong = [
+        {"number": state.head + 2},
+        {"prev": GENESIS},
+        {"change": Register(op="register", version=9, model=GENESIS, size=1, manifest=GENESIS)},
+        {"change": last.change.model_copy(update={"version": 9, "previous": 1})},
+        {"change": last.change.model_copy(update={"version": 2, "previous": None})},
+    ]
+    for update in wrong:
+        with pytest.raises(IntegrityError):
+            state.apply(last.model_copy(update=follow | update))
+
+
+def test_an_operation_of_a_later_version_is_named(web: Registry) -> None:
+    path = files(web, "models")[-1]
+    rewrite(path, path.read_bytes().replace(b'"promote"', b'"tag"'))
+    with pytest.raises(IntegrityError, match=r"00000000000000000007\.json: .*'tag'"):
+        web.log("web")
+
+
+GOLDEN = (
+    b'{"entry":{"actor":"ada","change":{"alias":"production","op":"promote","previous":null,"version":1},"host":"vm",'
+    b'"number":2,"prev":"' + b"0" * 64 + b'","reason":"caf\xc3\xa9","time":"2026-01-02T03:04:05.678Z","txid":"7"},'
+    b'"sha256":"2d702b634b51f3c499bae0731fcae93028556a9b8333321b03751fe468dec2d7"}\n'
+)
+
+
+def test_entries_of_today_stay_readable() -> None:
+    entry = Entry.from_bytes(GOLDEN)
+    assert (entry.number, entry.reason, entry.change.version) == (2, "café", 1)
+
+    class Later(Entry):
+        gate_report: str | None = None
+
+    assert Later.model_validate_json(canonical_json(entry.to_json())).to_bytes() == GOLDEN
+
+
+def test_verify_reports_foreign_files_and_missing_blobs_together(web: Registry) -> None:
+    (web.root / "models" / "web" / "log" / "notes.txt").touch()
+    lost = web.resolve("web@2", bare="latest").model_path
+    lost.unlink()
+    findings = web.verify("web").findings
+    assert len(findings) == 2
+    assert "notes.txt" in findings[0]
+    assert str(lost) in findings[1]
+
+
+def test_a_listing_that_lags_behind_hides_nothing(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "listed", lambda self: 1)
+    assert len(web.log("web")) == 7

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from registry.errors import ConflictError, IntegrityError, InvalidName, UnknownModel
+from registry.registry import Registry
+from tests.registry.conftest import FACTS, QuickDisk
+
+
+def production(registry: Registry) -> int:
+    return registry.resolve("web@production", bare="latest").number
+
+
+def test_rollback_undoes_a_promotion(web: Registry) -> None:
+    for version in (1, 2):
+        before = production(web)
+        web.promote("web", version)
+        assert production(web) == version
+        web.rollback("web")
+        assert production(web) == before
+
+
+def test_the_log_tells_each_move(web: Registry) -> None:
+    entry = web.rollback("web", reason="slow")
+    assert entry == web.log("web")[-1]
+    assert entry.change.model_dump() == {"op": "rollback", "alias": "production", "version": 2, "previous": 3}
+    assert entry.reason == "slow"
+
+
+def test_a_second_rollback_comes_back(web: Registry) -> None:
+    web.rollback("web")
+    web.rollback("web")
+    assert production(web) == 3
+
+
+def test_rollback_to_a_named_version(web: Registry) -> None:
+    web.rollback("web", to=1)
+    assert production(web) == 1
+    assert web.rollback("web", to=1) == web.log("web")[-1]
+
+
+def test_promoting_what_stands_returns_the_entry_that_set_it(web: Registry) -> None:
+    entries = web.log("web")
+    assert web.promote("web", 3, reason="again") == entries[5]
+    assert web.log("web") == entries
+
+
+def test_aliases_move_apart(web: Registry) -> None:
+    web.promote("web", 2, alias="shadow")
+    assert production(web) == 3
+    web.rollback("web", alias="shadow")
+    assert (production(web), web.resolve("web@shadow", bare="latest").number) == (3, 1)
+
+
+def test_preconditions_hold_or_nothing_happens(web: Registry) -> None:
+    entries = web.log("web")
+    with pytest.raises(ConflictError, match="web@production is version 3, expected version 2"):
+        web.promote("web", 1, expect=2)
+    with pytest.raises(ConflictError, match="expected not set"):
+        web.promote("web", 3, expect=None)
+    with pytest.raises(ConflictError, match="web@new is not set, expected version 1"):
+        web.promote("web", 1, alias="new", expect=1)
+    with pytest.raises(ConflictError):
+        web.rollback("web", expect=2)
+    assert web.log("web") == entries
+    web.promote("web", 1, expect=3)
+    web.promote("web", 1, alias="new", expect=None)
+    web.rollback("web", expect=1)
+    assert production(web) == 3
+
+
+def test_what_cannot_be_rolled_back_says_why(web: Registry) -> None:
+    with pytest.raises(UnknownModel, match="only ever meant version 1"):
+        web.rollback("web", alias="shadow")
+    with pytest.raises(UnknownModel, match="did you mean 'production'"):
+        web.rollback("web", alias="prodution")
+    with pytest.raises(UnknownModel, match="has no version 9"):
+        web.rollback("web", to=9)
+    with pytest.raises(UnknownModel, match="never meant version 2; promote web@2"):
+        web.rollback("web", alias="shadow", to=2)
+
+
+@pytest.mark.parametrize("alias", ["latest", "3", "a/b"])
+def test_no_alias_of_a_bad_name(web: Registry, alias: str) -> None:
+    for move in (lambda: web.promote("web", 1, alias=alias), lambda: web.rollback("web", alias=alias)):
+        with pytest.raises(InvalidName):
+            move()
+
+
+def test_no_alias_moves_to_damaged_bytes(web: Registry) -> None:
+    web.resolve("web@2", bare="latest").model_path.unlink()
+    for move in (lambda: web.promote("web", 2), lambda: web.rollback("web")):
+        with pytest.raises(IntegrityError, match="missing"):
+            move()
+    assert production(web) == 3
+
+
+class Operators(RuleBasedStateMachine):
+    """The registry against the obvious twin: a list of versions and, for each alias, the list of what it meant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp()
+        self.registry = Registry(Path(self.folder) / "r", disk=QuickDisk())
+        self.models: list[bytes] = []
+        self.meant: dict[str, list[int]] = {}
+        self.moves = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    @rule(model=st.sampled_from([b"a", b"b", b"c", b"d"]))
+    def register(self, model: bytes) -> None:
+        if model not in self.models:
+            self.models.append(model)
+        version = self.registry.register("web", model, manifest=FACTS)
+        assert version.number == self.models.index(model) + 1
+
+    @precondition(lambda self: self.models)
+    @rule(alias=st.sampled_from(["production", "shadow"]), data=st.data())
+    def promote(self, alias: str, data: st.DataObject) -> None:
+        version = data.draw(st.integers(1, len(self.models)))
+        self.registry.promote("web", version, alias=alias)
+        self._moved(alias, version)
+
+    @precondition(lambda self: self.meant)
+    @rule(data=st.data())
+    def rollback(self, data: st.DataObject) -> None:
+        alias = data.draw(st.sampled_from(sorted(self.meant)))
+        earlier = [version for version in self.meant[alias] if version != self.meant[alias][-1]]
+        if earlier:
+            self.registry.rollback("web", alias=alias)
+            self._moved(alias, earlier[-1])
+        else:
+            with pytest.raises(UnknownModel):
+                self.registry.rollback("web", alias=alias)
+
+    def _moved(self, alias: str, version: int) -> None:
+        trail = self.meant.setdefault(alias, [])
+        if trail[-1:] != [version]:
+            trail.append(version)
+            self.moves += 1
+
+    @invariant()
+    def agrees(self) -> None:
+        if not self.models:
+            return
+        assert [version.read() for version in self.registry.versions("web")] == self.models
+        for alias, trail in self.meant.items():
+            assert self.registry.resolve(f"web@{alias}", bare="latest").number == trail[-1]
+        assert len(self.registry.log("web")) == len(self.models) + self.moves
+        assert self.registry.verify().ok
+
+
+Operators.TestCase.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestOperators = Operators.TestCase

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry import Registry, Version
+from registry.disk import Disk
+from registry.errors import InputError, InvalidName, UnknownModel
+
+
+def test_a_version_gives_back_what_was_registered(registry: Registry, facts: dict[str, Any]) -> None:
+    version = registry.register("web", b"model", manifest=facts, reason="nightly")
+    assert isinstance(version, Version)
+    assert (str(version), version.size, version.aliases) == ("web@1", 5, ())
+    assert version.read() == b"model" == version.model_path.read_bytes()
+    assert version.manifest == facts
+    assert version.registered.reason == "nightly"
+    assert registry.versions("web") == [version]
+    assert registry.names() == ["web"]
+
+
+def test_registering_the_same_again_changes_nothing(
+    registry: Registry, facts: dict[str, Any], tree: Callable[[Path], object]
+) -> None:
+    first = registry.register("web", b"model", manifest=facts)
+    before = tree(registry.root)
+    assert registry.register("web", b"model", manifest=dict(reversed(facts.items()))) == first
+    assert tree(registry.root) == before
+    assert registry.register("web", b"model", manifest=facts | {"best_round": 7}).number == 2
+    assert registry.register("web", b"other", manifest=facts).number == 3
+    assert registry.register("shop", b"model", manifest=facts).number == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": []}, "features"),
+        ({"features": "f1"}, "features"),
+        ({"dataset_digest": "abc"}, "dataset_digest"),
+        ({"parameters": None}, "parameters"),
+        ({"metrics": {"ndcg@10": float("nan")}}, "JSON"),
+        ({"extra": object()}, "JSON"),
+        ({"extra": "\ud800"}, "JSON"),
+    ],
+)
+def test_a_manifest_that_breaks_the_rules_is_refused(
+    registry: Registry, facts: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=rf"manifest: .*{message}") as caught:
+        registry.register("web", b"model", manifest=facts | change)
+    assert "\n" not in str(caught.value)
+    assert not registry.root.exists()
+
+
+@pytest.mark.parametrize("missing", ["features", "dataset_digest", "parameters", "metrics"])
+def test_a_fact_left_out_is_named(registry: Registry, facts: dict[str, Any], missing: str) -> None:
+    del facts[missing]
+    with pytest.raises(InputError, match=missing):
+        registry.register("web", b"model", manifest=facts)
+
+
+def test_references_resolve(web: Registry) -> None:
+    def number(text: str) -> int:
+        return web.resolve(text, bare="production").number
+
+    web.promote("web", 2)
+    assert [number(text) for text in ("web", "web@production", "web@latest", "web@1", "web@shadow")] == [2, 2, 3, 1, 1]
+    assert web.resolve("web", bare="latest").number == 3
+    assert web.resolve("web", bare="production").aliases == ("production",)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("wbe", "unknown model 'wbe'; did you mean 'web'"),
+        ("web@prodction", "unknown alias of web 'prodction'; did you mean 'production'"),
+        ("web@4", "web has no version 4; there are versions 1 to 3"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(web: Registry, reference: str, message: str) -> None:
+    with pytest.raises(UnknownModel, match=message):
+        web.resolve(reference, bare="production")
+
+
+def test_a_model_without_production_says_how_to_promote(registry: Registry, facts: dict[str, Any]) -> None:
+    registry.register("web", b"model", manifest=facts)
+    with pytest.raises(UnknownModel, match=r"promote web@1\) or name it \(web@latest\)"):
+        registry.resolve("web", bare="production")
+
+
+def test_an_empty_registry_is_no_error_until_a_model_is_asked_for(registry: Registry) -> None:
+    assert registry.names() == []
+    assert registry.verify().ok
+    with pytest.raises(UnknownModel, match="no model is registered"):
+        registry.versions("web")
+    assert not registry.root.exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "", "Web"])
+def test_no_path_is_made_of_a_bad_name(registry: Registry, facts: dict[str, Any], name: str) -> None:
+    for call in (
+        lambda: registry.register(name, b"model", manifest=facts),
+        lambda: registry.versions(name),
+        lambda: registry.promote(name, 1),
+        lambda: registry.resolve(name, bare="latest"),
+    ):
+        with pytest.raises(InvalidName):
+            call()
+    assert not registry.root.exists()
+
+
+def test_a_reason_is_one_printable_line(web: Registry) -> None:
+    with pytest.raises(InputError, match="one line"):
+        web.promote("web", 1, reason="two\nlines")
+
+
+class ReadOnlyDisk(Disk):
+    """Fails whatever would write."""
+
+    def _refuse(self, *_: object) -> Any:
+        raise AssertionError("a reader writes")
+
+    make_folder = create = write = fsync = link = unlink = fsync_folder = _refuse
+
+
+def test_readers_write_nothing(web: Registry, tree: Callable[[Path], object]) -> None:
+    before = tree(web.root)
+    reader = Registry(web.root, disk=ReadOnlyDisk())
+    assert reader.names() == ["web"]
+    assert [version.read() for version in reader.versions("web")] == [b"model 1", b"model 2", b"model 3"]
+    assert reader.resolve("web", bare="production").manifest["best_round"] == 3
+    assert len(reader.log("web")) == 7
+    assert reader.verify().ok
+    assert reader.promote("web", 3).number == 6  # stands already: nothing to write
+    assert tree(web.root) == before

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from registry.disk import Disk
+from registry.errors import InputError, IntegrityError
+from registry.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "a" / "b")
+    store.prepare()
+    return store
+
+
+def test_nothing_is_there_before_the_first_write(tmp_path: Path) -> None:
+    assert not Store(tmp_path / "none").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_blob_is_read_only_and_named_by_its_digest(store: Store) -> None:
+    sha256 = store.put_blob(b"bytes")
+    path = store.root / "blobs" / "sha256" / sha256[:2] / sha256
+    assert path == store.blob_path(sha256)
+    assert path.stat().st_mode & 0o222 == 0
+    assert store.read_blob(sha256) == b"bytes"
+    assert list((store.root / "tmp").iterdir()) == []
+
+
+def test_a_large_blob_survives_short_writes(tmp_path: Path) -> None:
+    class Slow(Disk):
+        def write(self, descriptor: int, data: memoryview) -> int:
+            return os.write(descriptor, data[:1000])
+
+    store = Store(tmp_path / "r", Slow())
+    store.prepare()
+    assert store.read_blob(store.put_blob(b"0123456789" * 777)) == b"0123456789" * 777
+
+
+def test_put_if_absent_never_replaces(store: Store) -> None:
+    target = store.root / "one"
+    assert store.put_if_absent(target, b"first")
+    assert not store.put_if_absent(target, b"second")
+    assert store.put_if_absent(target, b"first")
+    assert target.read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("flaw", [b"", b"byteS", b"bytes and more"])
+def test_a_damaged_blob_is_neither_served_nor_built_upon(store: Store, flaw: bytes) -> None:
+    sha256 = store.put_blob(b"bytes")
+    store.blob_path(sha256).unlink()
+    store.blob_path(sha256).write_bytes(flaw)
+    with pytest.raises(IntegrityError, match=sha256):
+        store.read_blob(sha256)
+    with pytest.raises(IntegrityError, match=sha256):
+        store.put_blob(b"bytes")
+
+
+def test_a_missing_blob_is_damage(store: Store) -> None:
+    with pytest.raises(IntegrityError, match="missing"):
+        store.read_blob("0" * 64)
+
+
+def test_a_symbolic_link_is_no_blob(store: Store, tmp_path: Path) -> None:
+    sha256 = store.put_blob(b"bytes")
+    store.blob_path(sha256).rename(tmp_path / "elsewhere")
+    store.blob_path(sha256).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        store.read_blob(sha256)
+
+
+def test_another_format_number_is_named_with_ours(store: Store) -> None:
+    (store.root / "FORMAT.json").unlink()
+    (store.root / "FORMAT.json").write_text('{"format":2}\n')
+    with pytest.raises(IntegrityError, match=r"format 2, .* reads format 1"):
+        Store(store.root).exists()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format":true}', '{"format":1', "\x00"])
+def test_a_damaged_format_file_is_reported(store: Store, text: str) -> None:
+    (store.root / "FORMAT.json").unlink()
+    (store.root / "FORMAT.json").write_text(text)
+    with pytest.raises(IntegrityError, match=r"FORMAT\.json"):
+        Store(store.root).prepare()
+
+
+def test_a_lost_format_file_is_no_empty_registry(store: Store) -> None:
+    store.make_folders(store.root / "models" / "web" / "log")
+    (store.root / "FORMAT.json").unlink()
+    with pytest.raises(IntegrityError, match="missing"):
+        Store(store.root).exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(InputError, match="'thesis"):
+        Store(tmp_path).prepare()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_fresh_volume_is_empty_enough(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".gitkeep").touch()
+    Store(tmp_path).prepare()
+    assert Store(tmp_path).exists()
+
+
+def test_a_copy_without_the_empty_folder_still_takes_writes(store: Store) -> None:
+    (store.root / "tmp").rmdir()
+    assert store.read_blob(store.put_blob(b"x")) == b"x"
+
+
+@pytest.mark.parametrize("answer", [OSError(errno.EIO, "lost"), FileExistsError(errno.EEXIST, "sent twice")])
+def test_a_link_that_was_made_counts_whatever_the_answer(tmp_path: Path, answer: OSError) -> None:
+    class LosesTheAnswer(Disk):
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            raise answer
+
+    store = Store(tmp_path / "r", LosesTheAnswer())
+    store.prepare()
+    assert store.put_if_absent(store.root / "one", b"first")
+    assert not store.put_if_absent(store.root / "one", b"second")
+    assert (store.root / "one").read_bytes() == b"first"
+
+
+def test_a_file_system_without_hard_links_is_named_as_the_reason(tmp_path: Path) -> None:
+    class NoLinks(Disk):
+        def link(self, source: Path, target: Path) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with pytest.raises(OSError, match="no hard links"):
+        Store(tmp_path / "r", NoLinks()).prepare()
+    assert list((tmp_path / "r" / "tmp").iterdir()) == []
+
+
+def test_only_what_is_older_than_a_day_is_swept(store: Store) -> None:
+    old, new = store.root / "tmp" / "old", store.root / "tmp" / "new"
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    store.sweep()
+    assert [path.name for path in (store.root / "tmp").iterdir()] == ["new"]
+
+
+def test_bytes_are_flushed_before_they_are_named_and_the_name_before_success(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Recorder(Disk):
+        def __getattribute__(self, name: str) -> object:
+            if not name.startswith("_"):
+                calls.append(name)
+            return super().__getattribute__(name)
+
+    store = Store(tmp_path / "r", Recorder())
+    store.prepare()
+    calls.clear()
+    store.put_if_absent(store.root / "one", b"first")
+    assert calls == ["is_folder", "create", "write", "fsync", "close", "link", "unlink", "fsync_folder"]
