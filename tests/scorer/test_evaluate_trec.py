@@ -1,0 +1,69 @@
+"""Runs and judgments in text."""
+
+import pytest
+
+from scorer.errors import CandidatesRejected, InputError
+from scorer.trec import read_qrels, read_run
+
+RUN = "1 Q0 d1 1 2.5 tag\n\n1\tQ0\td2\t2\t-1e3\ttag and words after it\r\n 2 Q0 é 1 inf tag\n"
+
+
+def test_a_run_is_read_between_any_white_space(tmp_path):
+    path = tmp_path / "a.run"
+    path.write_text(RUN, encoding="utf-8", newline="")
+    assert read_run(path).to_pydict() == {
+        "qid": ["1", "1", "2"],
+        "doc_id": ["d1", "d2", "é"],
+        "score": [2.5, -1000.0, float("inf")],
+    }
+
+
+def test_judgments_may_be_negative(tmp_path):
+    path = tmp_path / "qrels"
+    path.write_text("1 0 d1 2\n1 0 d2 -1\n2 x d1 0")
+    assert read_qrels(path).to_pydict() == {"qid": ["1", "1", "2"], "doc_id": ["d1", "d2", "d1"], "grade": [2, -1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"1 Q0 d1 1 2.5\n", ":1: expected 6 fields, 'qid Q0 doc_id rank score tag', found 5 fields"),
+        (b"1 Q0 d1 1 2.5 t\n1 Q0 d2 2 high t\n", ":2: expected a score in field 5, found 'high'"),
+        (b"1 Q0 d1 1 nan t\n", ":1: expected a score that is a number in field 5, found 'nan'"),
+        (b"1 Q0 \xff 1 2.5 t\n", ":1: expected UTF-8 text, found other bytes"),
+        (b"\n \n", ": expected lines 'qid Q0 doc_id rank score tag', found an empty file"),
+    ],
+)
+def test_a_broken_run_names_its_line(tmp_path, text, message):
+    path = tmp_path / "a.run"
+    path.write_bytes(text)
+    with pytest.raises(CandidatesRejected) as caught:
+        read_run(path)
+    assert str(caught.value) == f"{path}{message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 0 d1\n", ":1: expected 4 fields, 'qid iteration doc_id grade', found 3 fields"),
+        ("1 0 d1 1 x\n", ":1: expected 4 fields, 'qid iteration doc_id grade', found 5 fields"),
+        ("1 0 d1 0.5\n", ":1: expected a whole number as grade in field 4, found '0.5'"),
+        ("1 0 d1 4294967296\n", ":1: expected a whole number as grade in field 4, found '4294967296'"),
+        ("1 0 a 1\n2 0 a 1\n1 0 a 1\n", ":3: expected each document judged once a query, found 'a' of query '1' again (first in line 1)"),
+        ("", ": expected lines 'qid iteration doc_id grade', found an empty file"),
+    ],
+)  # fmt: skip
+def test_broken_judgments_name_their_line(tmp_path, text, message):
+    path = tmp_path / "qrels"
+    path.write_text(text)
+    with pytest.raises(CandidatesRejected) as caught:
+        read_qrels(path)
+    assert str(caught.value) == f"{path}{message}"
+
+
+@pytest.mark.parametrize("read", [read_run, read_qrels])
+def test_a_missing_file_or_a_folder_is_the_callers_mistake(tmp_path, read):
+    with pytest.raises(InputError, match="no such file"):
+        read(tmp_path / "none")
+    with pytest.raises(InputError, match="expected a file, found a folder"):
+        read(tmp_path)
