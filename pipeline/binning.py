@@ -22,10 +22,11 @@ from pipeline import _kernels
 from pipeline.errors import DataRejected, DatasetFormatError, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pipeline.dataset import Dataset
-    from pipeline.manifest import Shard
+    from pipeline.manifest import Shard, SplitName
 
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
 EDGE = np.float32  # so that x <= edge compares exactly
@@ -240,16 +241,22 @@ def bin_dataset(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec:
     return spec
 
 
+def columns_of(dataset: Dataset, split: SplitName | None = None) -> Iterator[tuple[str, Values]]:
+    """Yield every feature of ``split`` with its values (n,) in canonical order; a few columns are in memory at a time."""
+    rows = dataset.manifest.rows if split is None else dataset.manifest.splits[split].rows
+    together = max(1, _COLUMN_BYTES // (4 * max(1, rows)))
+    for first in range(0, len(dataset.feature_names), together):
+        names = dataset.feature_names[first : first + together]
+        table = dataset.rows(split, names)
+        for name in names:
+            yield name, table.column(name).to_numpy()
+
+
 def _train_bins(dataset: Dataset, max_bin: int) -> BinSpec:
     train = dataset.manifest.splits.get("train")
     if train is None or train.rows == 0:
         raise DataRejected(f"{dataset.path}: the train split has no rows, and edges come from it; ingest training data")
-    together = max(1, _COLUMN_BYTES // (4 * train.rows))
-    features: list[FeatureBins] = []
-    for first in range(0, len(dataset.feature_names), together):
-        names = dataset.feature_names[first : first + together]
-        columns = dataset.rows("train", names)
-        features += [feature_bins(name, columns.column(name).to_numpy(), max_bin) for name in names]
+    features = [feature_bins(name, values, max_bin) for name, values in columns_of(dataset, "train")]
     return BinSpec(tuple(features), max_bin)
 
 

@@ -1,0 +1,268 @@
+"""What is in a dataset: sizes, grades, queries that cannot teach anything, and what each feature looks like."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.binning import columns_of
+from pipeline.manifest import SPLITS
+
+if TYPE_CHECKING:
+    from pipeline.dataset import Dataset
+    from pipeline.manifest import SplitName
+
+_FEW_GRADES = 10  # shown even where no row has them
+_MAX_FEATURES_SHOWN = 200  # above, a person wants the remarkable ones
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSummary:
+    """One split."""
+
+    name: str
+    queries: int
+    rows: int
+    documents_min: int
+    documents_median: float
+    documents_max: int
+    nothing_relevant: int
+    """Queries whose grades are all 0."""
+    one_grade: int
+    """Queries of two or more documents that all have the same grade: no pair to learn from."""
+    one_document: int
+    grades: tuple[int, ...]
+    """Rows of grade 0, 1, ... up to the dataset's highest."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSummary:
+    """One feature over all splits."""
+
+    name: str
+    minimum: float | None
+    """None where all values are missing."""
+    maximum: float | None
+    missing: int
+    zeros: int
+    distinct: int
+    """Different values; missing ones do not count."""
+    bins: int | None
+    """Value bins of the newest binned copy; None where there is none."""
+    constant_in_query: bool
+    """No query has two values: of no use but together with other features."""
+    same_as: str | None
+    """The first feature with the same value in every row."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a person should know, in words."""
+        if self.distinct == 0:
+            return ["all missing"]
+        remarks = []
+        if self.same_as is not None:
+            remarks.append(f"same as {self.same_as}")
+        if self.distinct == 1 and self.missing == 0:
+            remarks.append("constant")
+        elif self.constant_in_query:
+            remarks.append("constant in each query")
+        if not (np.isfinite(self.minimum or 0.0) and np.isfinite(self.maximum or 0.0)):
+            remarks.append("has infinite values")
+        return remarks
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What `describe` found."""
+
+    digest: str
+    rows: int
+    queries: int
+    max_grade: int
+    missing_values: int
+    rejected_rows: int
+    buckets: int
+    meaning: dict[str, Any]
+    sources: tuple[dict[str, Any], ...]
+    binned: tuple[dict[str, Any], ...]
+    splits: tuple[SplitSummary, ...]
+    features: tuple[FeatureSummary, ...]
+
+    def to_json(self) -> str:
+        """Return one JSON object; infinite values are written as words."""
+        content = asdict(self)
+        for feature in content["features"]:
+            for key in ("minimum", "maximum"):
+                if feature[key] is not None and not np.isfinite(feature[key]):
+                    feature[key] = str(feature[key])
+        return json.dumps(content, ensure_ascii=False, allow_nan=False)
+
+    def render(self, width: int = 120) -> str:
+        """Return the description for a person, ``width`` characters wide."""
+        from rich.console import Console
+
+        out = io.StringIO()
+        console = Console(file=out, width=width, color_system=None)
+        console.print(self._head(), highlight=False, markup=False)
+        console.print(self._split_table())
+        console.print(self._feature_table())
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def _head(self) -> str:
+        cells = self.rows * len(self.features)
+        split = self.meaning["split"]
+        shares = (
+            "by file" if split is None else ", ".join(f"{name} {split[name]:g}" for name in SPLITS if name in split)
+        )
+        sources = [f"{s['name']} ({s['size']:,} bytes)" for s in self.sources]
+        if len(sources) > 10:
+            sources = [*sources[:9], f"and {len(sources) - 9} more"]
+        return "\n".join(
+            [
+                f"{self.rows:,} documents, {self.queries:,} queries, {len(self.features):,} features,"
+                f" grades 0 to {self.max_grade}",
+                f"digest    {self.digest}",
+                f"missing   {self.missing_values:,} values ({_share(self.missing_values, cells)}),"
+                f" rejected rows {self.rejected_rows:,}",
+                f"read as   absent = {self.meaning['absent']}, index base {self.meaning['index_base']}; split {shares}",
+                "binned    "
+                + (", ".join(f"{b['max_bin']} bins ({b['binspec'][:12]})" for b in self.binned) or "not yet"),
+                "sources   " + "\n          ".join(sources),
+            ]
+        )
+
+    def _split_table(self) -> Any:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("split")
+        for s in self.splits:
+            table.add_column(s.name, justify="right")
+        rows: list[tuple[str, list[str]]] = [
+            ("queries", [f"{s.queries:,}" for s in self.splits]),
+            ("documents", [f"{s.rows:,}" for s in self.splits]),
+            (
+                "documents per query, min / median / max",
+                [f"{s.documents_min:,} / {s.documents_median:,g} / {s.documents_max:,}" for s in self.splits],
+            ),
+            ("queries with nothing relevant", [f"{s.nothing_relevant:,}" for s in self.splits]),
+            ("queries with one grade only", [f"{s.one_grade:,}" for s in self.splits]),
+            ("queries with one document", [f"{s.one_document:,}" for s in self.splits]),
+        ]
+        grades = [g for g in range(self.max_grade + 1) if g <= _FEW_GRADES or any(s.grades[g] for s in self.splits)]
+        rows += [
+            (f"grade {g}", [f"{s.grades[g]:,} ({_share(s.grades[g], s.rows)})" for s in self.splits]) for g in grades
+        ]
+        for name, numbers in rows:
+            table.add_row(name, *numbers)
+        return table
+
+    def _feature_table(self) -> Any:
+        from rich import box
+        from rich.table import Table
+
+        shown, title = self.features, None
+        if len(shown) > _MAX_FEATURES_SHOWN:
+            shown = tuple(feature for feature in shown if feature.remarks)
+            title = f"Features with a remark ({len(shown)} of {len(self.features)}; --json lists all)"
+        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+        table.add_column("feature", overflow="fold")
+        for heading in ("min", "max", "missing", "zero", "distinct", "bins"):
+            table.add_column(heading, justify="right")
+        table.add_column("remark", overflow="fold")
+        for f in shown:
+            low, high = ("-" if x is None else f"{x:.6g}" for x in (f.minimum, f.maximum))
+            bins = "-" if f.bins is None else str(f.bins)
+            shares = (_share(f.missing, self.rows), _share(f.zeros, self.rows))
+            table.add_row(f.name, low, high, *shares, f"{f.distinct:,}", bins, ", ".join(f.remarks))
+        return table
+
+
+def describe(dataset: Dataset) -> Description:
+    """Look through ``dataset``, a few feature columns at a time."""
+    manifest = dataset.manifest
+    return Description(
+        digest=dataset.digest,
+        rows=manifest.rows,
+        queries=manifest.queries,
+        max_grade=manifest.max_grade,
+        missing_values=manifest.missing_values,
+        rejected_rows=manifest.rejected_rows,
+        buckets=manifest.buckets,
+        meaning=manifest.meaning.model_dump(),
+        sources=tuple(source.model_dump() for source in manifest.sources),
+        binned=tuple({"binspec": entry.binspec, "max_bin": entry.max_bin} for entry in manifest.bins),
+        splits=tuple(_split(dataset, name) for name in SPLITS if name in manifest.splits),
+        features=_features(dataset),
+    )
+
+
+def _split(dataset: Dataset, name: SplitName) -> SplitSummary:
+    starts = dataset.queries(name).starts
+    grades: npt.NDArray[np.int32] = dataset.rows(name, ["grade"]).column(0).to_numpy()
+    sizes = np.diff(starts)
+    counts = np.bincount(grades, minlength=dataset.max_grade + 1)
+    if not len(sizes):
+        return SplitSummary(name, 0, 0, 0, 0.0, 0, 0, 0, 0, tuple(counts.tolist()))
+    highest = np.maximum.reduceat(grades, starts[:-1])
+    lowest = np.minimum.reduceat(grades, starts[:-1])
+    return SplitSummary(
+        name=name,
+        queries=len(sizes),
+        rows=int(starts[-1]),
+        documents_min=int(sizes.min()),
+        documents_median=float(np.median(sizes)),
+        documents_max=int(sizes.max()),
+        nothing_relevant=int(np.count_nonzero(highest == 0)),
+        one_grade=int(np.count_nonzero((highest == lowest) & (sizes > 1))),
+        one_document=int(np.count_nonzero(sizes == 1)),
+        grades=tuple(counts.tolist()),
+    )
+
+
+def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:
+    bins: dict[str, int] = {}
+    if dataset.manifest.bins:
+        bins = {feature.name: feature.n_bins - 1 for feature in dataset.binspec().features}
+    starts = dataset.queries().starts
+    first_with: dict[bytes, str] = {}
+    summaries = []
+    for name, stored in columns_of(dataset):
+        values = stored + np.float32(0)  # -0.0 becomes 0.0
+        values[np.isnan(values)] = np.nan  # one NaN of the many
+        same_as = first_with.setdefault(hashlib.blake2b(values.tobytes(), digest_size=16).digest(), name)
+        present = np.sort(values[~np.isnan(values)])
+        summaries.append(
+            FeatureSummary(
+                name=name,
+                minimum=float(present[0]) if len(present) else None,
+                maximum=float(present[-1]) if len(present) else None,
+                missing=len(values) - len(present),
+                zeros=int(np.count_nonzero(values == 0)),
+                distinct=int(np.count_nonzero(present[1:] != present[:-1])) + 1 if len(present) else 0,
+                bins=bins.get(name),
+                constant_in_query=_constant_in_query(values, starts),
+                same_as=None if same_as == name else same_as,
+            )
+        )
+    return tuple(summaries)
+
+
+def _constant_in_query(values: npt.NDArray[np.float32], starts: npt.NDArray[np.int64]) -> bool:
+    """Say whether every query has one value throughout (a missing one is a value here)."""
+    changes = values[1:] != values[:-1]
+    changes &= ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
+    inside = np.ones(len(changes), dtype=np.bool_)
+    inside[starts[1:-1] - 1] = False  # from the last row of a query to the first of the next
+    return not bool(np.any(changes & inside))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
