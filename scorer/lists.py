@@ -122,12 +122,14 @@ def judged_lists(table: pa.Table, where: str, qrels: Path, *, complete: bool) ->
 def with_grade_counts(lists: ScoredLists, grade_counts: pa.Table | Path) -> ScoredLists:
     """Replace the ideal list by that of a table (or Parquet file) qid, grade, count of each query's whole list.
 
+    A query without counts has no document of known grade.
+
     Raises
     ------
     InputError
         There is no such file.
     CandidatesRejected
-        A column or a query is lacking, or a count is below that of the rows themselves.
+        A column is lacking, or a grade occurs more often among the rows than it was counted.
     """
     where = "grade counts" if isinstance(grade_counts, pa.Table) else str(grade_counts)
     if isinstance(grade_counts, Path):
@@ -145,24 +147,48 @@ def with_grade_counts(lists: ScoredLists, grade_counts: pa.Table | Path) -> Scor
     except (KeyError, pa.ArrowInvalid):
         raise CandidatesRejected(f"{where}: expected whole numbers in columns qid, grade, count") from None
     query = _places_in(column["qid"], lists.qids)
-    count = np.where(query >= 0, column["count"].to_numpy(zero_copy_only=False), 0)
-    known = np.bincount(query[query >= 0], minlength=len(lists.qids)) > 0
-    if not known.all():
-        raise CandidatesRejected(
-            f"{where}: expected counts for query {lists.qids[int(np.argmin(known))]!r}, found none"
-        )
+    ours = query >= 0
+    query = query[ours]
+    grade = column["grade"].to_numpy(zero_copy_only=False)[ours]
+    count = column["count"].to_numpy(zero_copy_only=False)[ours]
+    _refuse_foreign(lists, query, grade, count, where)
     order = np.argsort(query, kind="stable")
-    grades = np.repeat(column["grade"].to_numpy(zero_copy_only=False)[order], count[order])
-    starts = _offsets(
-        np.bincount(query[query >= 0], weights=count[query >= 0], minlength=len(lists.qids)).astype(np.int64)
+    sizes = np.zeros(len(lists.qids), np.int64)
+    np.add.at(sizes, query, count)
+    return replace(
+        lists,
+        ideal="grade counts",
+        ideal_grades=np.repeat(grade[order], count[order]),
+        ideal_starts=_offsets(sizes),
     )
-    short = np.diff(starts) < np.diff(lists.starts)
+
+
+def _refuse_foreign(
+    lists: ScoredLists,
+    query: npt.NDArray[np.int64],
+    grade: npt.NDArray[np.int32],
+    count: npt.NDArray[np.int64],
+    where: str,
+) -> None:
+    """Raise CandidatesRejected where a relevant grade occurs more often among the rows than it was counted."""
+    width = max(int(grade.max(initial=0)), int(lists.grades.max(initial=0))) + 1
+    relevant = lists.grades > 0
+    query_of_row = np.repeat(np.arange(len(lists.qids)), np.diff(lists.starts))
+    keys, found = np.unique((query_of_row * width + lists.grades)[relevant], return_counts=True)
+    counted = np.zeros(keys.shape[0], np.int64)
+    known = np.maximum(grade, 0) + query * width  # grade 0 and below are no key
+    place = np.searchsorted(keys, known)
+    match = place < keys.shape[0]
+    match[match] = keys[place[match]] == known[match]
+    np.add.at(counted, place[match], count[match])
+    short = found > counted
     if short.any():
-        qid = lists.qids[int(np.argmax(short))]
+        worst = int(np.argmax(short))
+        qid, y = lists.qids[int(keys[worst]) // width], int(keys[worst]) % width
         raise CandidatesRejected(
-            f"{where}: query {qid!r} has more scored documents than were counted; these belong to another run"
+            f"{where}: expected grade {y} at least {found[worst]} times for query {qid!r}, found {counted[worst]}; "
+            "these counts belong to another list"
         )
-    return replace(lists, ideal="grade counts", ideal_grades=grades, ideal_starts=starts)
 
 
 def _by_query(qid: pa.ChunkedArray[Any]) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -198,10 +198,14 @@ def test_counts_of_grades_must_belong_to_the_list(tmp_path):
     found = evaluate_scored(table, NDCG, POLICY, grade_counts=path)
     assert found.means == evaluate_scored(table, NDCG, POLICY).means
     assert "of which the top was kept" in found.render()
-    with pytest.raises(CandidatesRejected, match="expected counts for query 'c', found none"):
-        evaluate_scored(table, NDCG, POLICY, grade_counts=counts.filter(pc.not_equal(counts["qid"], "c")))
-    with pytest.raises(CandidatesRejected, match="query 'a' has more scored documents than were counted"):
-        evaluate_scored(table, NDCG, POLICY, grade_counts=counts.set_column(2, "count", pa.array([1, 0, 1, 1, 1])))
+    without_c = counts.filter(pc.not_equal(counts["qid"], "c"))  # grade 0 and unknown grades need no count
+    assert evaluate_scored(table, NDCG, POLICY, grade_counts=without_c).to_dict() == found.to_dict()
+    for foreign in (counts.filter(pc.not_equal(counts["grade"], 4)), counts.slice(0, 0)):
+        with pytest.raises(CandidatesRejected) as caught:
+            evaluate_scored(table, NDCG, POLICY, grade_counts=foreign)
+        assert str(caught.value) == (
+            "grade counts: expected grade 4 at least 1 times for query 'a', found 0; these counts belong to another list"
+        )
     with pytest.raises(CandidatesRejected, match="expected whole numbers in columns qid, grade, count"):
         evaluate_scored(table, NDCG, POLICY, grade_counts=counts.drop_columns("grade"))
     with pytest.raises(InputError, match="no such file"):

@@ -2,12 +2,16 @@
 
 import math
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scorer.metrics
 from scorer.errors import InputError
 from scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
 from scorer.metrics.discount import discounts, gains, stable_log2, stop_probabilities
@@ -112,3 +116,9 @@ def test_stop_probabilities_need_the_scale():
         stop_probabilities(np.array([1], np.int32), None)
     with pytest.raises(InputError, match="found grade 3, above max_grade 2"):
         stop_probabilities(np.array([3], np.int32), 2)
+
+
+def test_naming_metrics_loads_no_numeric_library():
+    code = "import sys, scorer.metrics; print(sorted({'numpy', 'numba', 'pyarrow', 'polars'} & sys.modules.keys()))"
+    root = Path(scorer.metrics.__file__).parents[2]
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True) == "[]\n"
