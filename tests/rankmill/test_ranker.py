@@ -1,0 +1,96 @@
+"""The Python face: scikit-learn's habits, and the same answer however queries are handed over."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.base import clone
+
+from rankmill import Ranker
+from trainer.errors import InvalidParameter, TrainingDataRejected
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(400, 4)).astype(np.float32)
+    qid = np.repeat(np.arange(40), 10)
+    y = np.clip(np.round(X[:, 0] + X[:, 1] ** 2), 0, 4)
+    return X, y, qid
+
+
+def small(**parameters):
+    return Ranker(**{"n_rounds": 8, "max_leaves": 5, "n_threads": 1, **parameters})
+
+
+def test_query_ids_and_group_sizes_are_two_ways_to_say_the_same(arrays):
+    X, y, qid = arrays
+    by_id = small().fit(X, y, qid=qid).forest_.to_bytes()
+    assert small().fit(X, y, group=[10] * 40).forest_.to_bytes() == by_id
+    assert small().fit(X, y, qid=[f"q{q:02}" for q in qid]).forest_.to_bytes() == by_id
+
+
+def test_queries_need_not_be_together(arrays):
+    X, y, qid = arrays
+    woven = np.argsort(np.arange(400) % 10, kind="stable")  # first documents of all queries, then the second ..
+    expected = small().fit(X, y, qid=qid).predict(X)
+    assert np.array_equal(small().fit(X[woven], y[woven], qid=qid[woven]).predict(X), expected)
+
+
+def test_frames_give_names_and_the_same_scores(arrays):
+    X, y, qid = arrays
+    frame = pl.DataFrame(X, schema=["bm25", "age", "clicks", "length"])
+    ranker = small().fit(frame, y, qid=qid)
+    assert ranker.forest_.feature_names == ("bm25", "age", "clicks", "length")
+    assert np.array_equal(ranker.predict(frame), small().fit(X, y, qid=qid).predict(X))
+
+
+def test_clone_parameters_and_pickle(arrays):
+    X, y, qid = arrays
+    ranker = small(learning_rate=0.3, max_bin=31).fit(X, y, qid=qid)
+    copy = clone(ranker)
+    assert copy.get_params() == ranker.get_params()
+    assert not hasattr(copy, "forest_")
+    assert copy.set_params(max_leaves=3).get_params()["max_leaves"] == 3
+    assert np.array_equal(pickle.loads(pickle.dumps(ranker)).predict(X), ranker.predict(X))
+
+
+def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):
+    X, y, qid = arrays
+    held = qid >= 30
+    ranker = small(n_rounds=200, learning_rate=0.5)
+    ranker.fit(X[~held], y[~held], qid=qid[~held], eval_set=(X[held], y[held], qid[held]), early_stopping_rounds=5)
+    assert ranker.best_round_ == ranker.forest_.n_trees == len(ranker.history_) - 5
+    assert np.array_equal(ranker.predict(X, n_rounds=ranker.best_round_), ranker.predict(X))
+    assert not np.array_equal(ranker.predict(X, n_rounds=1), ranker.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"y": -1.0}, TrainingDataRejected, "row 0: expected a grade"),
+        ({"y": 0.5}, TrainingDataRejected, r"found 0\.5"),
+        ({"y": float("nan")}, TrainingDataRejected, "found nan"),
+        ({"qid": None}, InvalidParameter, "either qid"),
+        ({"group": [10] * 40}, InvalidParameter, "either qid"),
+        ({"qid": None, "group": [7] * 40}, TrainingDataRejected, "sum to 280 for 400 rows"),
+        ({"qid": np.arange(399)}, TrainingDataRejected, "400, 400 and 399 rows"),
+        ({"X": np.zeros(400)}, TrainingDataRejected, "n_features"),
+    ],
+)
+def test_bad_input_is_refused(arrays, change, error, message):
+    X, y, qid = arrays
+    given = {"X": X, "y": y.copy(), "qid": qid}
+    if "y" in change:
+        given["y"][0] = change["y"]
+        change = {}
+    with pytest.raises(error, match=message):
+        small().fit(**{**given, **change})
+
+
+def test_unknown_parameters_are_refused():
+    with pytest.raises(InvalidParameter, match="unknown parameter 'max_leafs'"):
+        Ranker().set_params(max_leafs=3)
