@@ -26,7 +26,7 @@ class InputError(PipelineError):
         return cls(f"unknown {what} {name!r}; {hint}")
 
 
-class DataRejected(PipelineError):  # noqa: N818  a refusal, not a failure: the name says what happened to the data
+class DataRejected(PipelineError):
     """The data break a rule of the format; nothing was written."""
 
 
@@ -40,7 +40,35 @@ class MalformedLine(DataRejected):
 
     def __str__(self) -> str:
         cure = f"; {self.cure}" if self.cure else ""
-        return f"{self.path}:{self.line}:{self.column}: expected {self.expected}, found {self.found!r}{cure}"
+        found = repr(self.found) if self.found else "the end of the line"
+        return f"{self.path}:{self.line}:{self.column}: expected {self.expected}, found {found}{cure}"
+
+
+class MalformedRow(DataRejected):
+    """One row of a table without lines (Parquet) breaks the format.  ``row`` counts from 1."""
+
+    def __init__(self, path: Path, row: int, column: str, found: str, expected: str, cure: str = "") -> None:
+        super().__init__(path, row, column, found, expected, cure)
+        self.path, self.row, self.column = path, row, column
+        self.found, self.expected, self.cure = found, expected, cure
+
+    def __str__(self) -> str:
+        cure = f"; {self.cure}" if self.cure else ""
+        return (
+            f"{self.path}: row {self.row}, column {self.column!r}: expected {self.expected}, found {self.found}{cure}"
+        )
+
+
+class TooManyRejects(DataRejected):
+    """More rows break the format than ``--max-rejects`` allows; ``first`` is the first of them in reading order."""
+
+    def __init__(self, first: str, limit: int, rejects: str = "") -> None:
+        super().__init__(first, limit, rejects)
+        self.first, self.limit, self.rejects = first, limit, rejects
+
+    def __str__(self) -> str:
+        listed = f"; listed in {self.rejects}" if self.rejects else ""
+        return f"{self.first} (and more bad rows than --max-rejects {self.limit} allows{listed})"
 
 
 class DatasetFormatError(PipelineError):

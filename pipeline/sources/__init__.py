@@ -1,1 +1,1 @@
-"""The byte formats that judgments and candidates come in, one file each."""
+"""One reader a file format; all of them hand over the same batches of rows."""

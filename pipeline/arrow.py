@@ -1,0 +1,51 @@
+"""Where numpy and Arrow meet: the conversions of this package, typed once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def as_buffer(array: npt.NDArray[Any]) -> pa.Buffer:
+    """Return the bytes of a contiguous ``array`` as a buffer, not copied."""
+    return pa.py_buffer(cast("Any", array))
+
+
+def as_array(array: npt.NDArray[Any]) -> pa.Array[Any]:
+    """Return a one-dimensional ``array`` of numbers as an Arrow array, not copied where it is contiguous."""
+    return cast("pa.Array[Any]", pa.array(cast("Any", array)))
+
+
+def as_numbers(buffer: pa.Buffer | None, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """Return ``buffer`` as a read-only array of ``dtype``, not copied; empty for an empty buffer or none."""
+    if buffer is None or not buffer.size:
+        return np.empty(0, dtype=dtype)
+    return np.frombuffer(cast("Any", buffer), dtype=dtype, count=buffer.size // np.dtype(dtype).itemsize)
+
+
+def strings_from(
+    offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], known: npt.NDArray[np.bool_] | None = None
+) -> pa.StringArray:
+    """Return the string array over valid UTF-8 ``data`` with ``offsets`` (n + 1,); null where not ``known`` (n,)."""
+    bitmap = None if known is None or known.all() else as_buffer(np.packbits(known, bitorder="little"))
+    return pa.StringArray.from_buffers(len(offsets) - 1, as_buffer(offsets), as_buffer(data), bitmap)
+
+
+def parts_of(strings: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Return offsets (n + 1,) and bytes of a ``pa.string()`` array, not copied; the offsets need not begin at 0."""
+    if not len(strings):
+        return np.zeros(1, dtype=np.int32), np.empty(0, dtype=np.uint8)
+    _, offsets, data = strings.buffers()
+    starts = as_numbers(offsets, np.int32)
+    return starts[strings.offset : strings.offset + len(strings) + 1], as_numbers(data, np.uint8)
+
+
+def schema_of(fields: Iterable[tuple[str, pa.DataType, bool]]) -> pa.Schema:
+    """Build a schema from (name, type, nullable)."""
+    return pa.schema([pa.field(name, kind, nullable=nullable) for name, kind, nullable in fields])

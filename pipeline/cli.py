@@ -1,0 +1,81 @@
+"""``rankmill data``: from raw judgments to a dataset."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
+
+
+@app.command()
+def ingest(
+    sources: Annotated[list[Path], typer.Argument(metavar="SRC...", help="Files with judgments, in any order.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the dataset to make.")],
+    valid: Annotated[list[Path] | None, typer.Option(help="File of the valid split (may be repeated).")] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="File of the test split (may be repeated).")] = None,
+    split: Annotated[str | None, typer.Option(help="Draw the splits by query: train=0.8,valid=0.1,test=0.1.")] = None,
+    format: Annotated[  # noqa: A002
+        Literal["auto", "letor", "csv", "tsv", "parquet"], typer.Option(help="Format of the files; auto: by suffix.")
+    ] = "auto",
+    absent: Annotated[
+        Literal["zero", "missing"], typer.Option(help="What a feature means that a line of LETOR text leaves out.")
+    ] = "zero",
+    index_base: Annotated[int, typer.Option(min=0, max=1, help="Number of the first feature in LETOR text.")] = 1,
+    n_features: Annotated[
+        int | None, typer.Option(min=1, help="Features of LETOR text; default: highest seen.")
+    ] = None,
+    max_grade: Annotated[int | None, typer.Option(min=0, help="Highest grade allowed; default: highest seen.")] = None,
+    max_rejects: Annotated[int, typer.Option(min=0, help="Bad rows to put aside before giving up.")] = 0,
+    buckets: Annotated[int, typer.Option(min=1, help="Shards of the dataset.")] = 32,
+    memory: Annotated[str, typer.Option(help="Bound on the memory of the process, 512MB or more.")] = "2GB",
+    block_size: Annotated[str, typer.Option(help="Text parsed at a time.")] = "16MiB",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is in the way.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Group judgments by query and write them as a dataset.
+
+    Rows of a query may stand anywhere in the input.  Example:
+
+    rankmill data ingest S1.txt S2.txt S3.txt --valid S4.txt --test S5.txt -o DATASET
+    """
+    from pipeline.group.hashing import parse_shares
+    from pipeline.ingest import IngestOptions
+    from pipeline.ingest import ingest as build
+    from pipeline.sizes import parse_size
+    from pipeline.sources.batch import ReadOptions
+
+    options = IngestOptions(
+        format=format,
+        read=ReadOptions(absent=absent, index_base=1 if index_base else 0, n_features=n_features, max_grade=max_grade),
+        shares=None if split is None else parse_shares(split),
+        max_rejects=max_rejects,
+        buckets=buckets,
+        memory=parse_size(memory, "--memory"),
+        block_bytes=parse_size(block_size, "--block-size"),
+        overwrite=overwrite,
+    )
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        with Progress(
+            TextColumn("reading"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ) as bar:
+            task = bar.add_task("reading", total=None)
+            report = build(
+                sources, out, valid=valid or (), test=test or (), options=options,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )  # fmt: skip
+    else:
+        report = build(sources, out, valid=valid or (), test=test or (), options=options)
+    typer.echo(json.dumps(report.to_json()) if as_json else report.render())

@@ -1,0 +1,60 @@
+"""Digests of the input files, taken in a thread while they are parsed."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Self
+
+from pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_CHUNK = 1 << 20
+
+
+class SourceDigests:
+    """Size and sha256 of some files; a file that changes between the start and :meth:`results` is an error."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._before = [path.stat() for path in paths]
+        self._stop = threading.Event()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="digest")
+
+    def __enter__(self) -> Self:
+        self._futures = [self._worker.submit(self._digest, path) for path in self._paths]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._worker.shutdown(cancel_futures=True)
+
+    def results(self) -> list[tuple[int, str]]:
+        """Return (size, sha256) of each file.
+
+        Raises
+        ------
+        InputError
+            A file was changed while it was read: rows and digest might be of different states.
+        """
+        digests = [future.result() for future in self._futures]
+        for path, before in zip(self._paths, self._before, strict=True):
+            if _state(path.stat()) != _state(before):
+                raise InputError(f"{path}: was changed while it was read; run again when it is complete")
+        return [(before.st_size, digest) for before, digest in zip(self._before, digests, strict=True)]
+
+    def _digest(self, path: Path) -> str:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while not self._stop.is_set() and (chunk := file.read(_CHUNK)):
+                digest.update(chunk)
+        return digest.hexdigest()
+
+
+def _state(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_size, found.st_mtime_ns, found.st_ino

@@ -1,0 +1,120 @@
+"""First pass: each row goes to the file of its bucket, in the order it comes.
+
+A bucket's file is an Arrow IPC stream in a staging folder.  The values of a row travel as the bytes of its float32s,
+because how many features there are is known only when all input has been read.  Files are opened for each append, so
+the number of buckets is not bounded by the number of open files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.arrow import as_array, as_buffer, as_numbers, schema_of
+from pipeline.group.hashing import buckets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pipeline.sources.batch import RowBatch
+
+_SCHEMA = schema_of(
+    [
+        ("qid", pa.string(), False),
+        ("doc_id", pa.string(), True),
+        ("grade", pa.int32(), False),
+        ("source", pa.int32(), False),
+        ("values", pa.large_binary(), False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledRows:
+    """Some rows of a bucket."""
+
+    qid: pa.Array[Any]
+    doc_id: pa.Array[Any]
+    grade: npt.NDArray[np.int32]
+    source: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]  # (n, width)
+
+
+class Spill:
+    """The buckets of an ingest.  Memory: a copy of the batch that is being added."""
+
+    def __init__(self, folder: Path, buckets: int) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self.rows = np.zeros(buckets, dtype=np.int64)
+        self.width = 0
+
+    def add(self, batch: RowBatch, source: int) -> None:
+        """Append the rows of ``batch``, which came from input file number ``source``."""
+        n, width = batch.values.shape
+        grade = batch.grade
+        if grade is None:
+            raise ValueError("training rows need grades")
+        self.width = max(self.width, width)
+        bucket = buckets_of(batch.qid, len(self.rows))
+        order = np.argsort(bucket, kind="stable")
+        counts = np.bincount(bucket, minlength=len(self.rows))
+        doc_id = pa.nulls(n, pa.string()) if batch.doc_id is None else batch.doc_id
+        offsets = (
+            np.arange(0, 4 * width * n + 1, 4 * width, dtype=np.int64) if width else np.zeros(n + 1, dtype=np.int64)
+        )
+        values = pa.Array.from_buffers(pa.large_binary(), n, [None, as_buffer(offsets), as_buffer(batch.values[order])])
+        places = as_array(order)
+        rows = pa.record_batch(
+            [
+                batch.qid.take(places),
+                doc_id.take(places),
+                as_array(grade[order]),
+                as_array(np.full(n, source, dtype=np.int32)),
+                values,
+            ],
+            schema=_SCHEMA,
+        )
+        start = 0
+        for number in np.flatnonzero(counts):
+            count = int(counts[number])
+            self._append(int(number), rows.slice(start, count))
+            start += count
+        self.rows += counts
+
+    def batches(self, bucket: int) -> Iterator[SpilledRows]:
+        """Yield the rows of ``bucket`` in the order they were added."""
+        if not self.rows[bucket]:
+            return
+        with pa.OSFile(str(self._path(bucket)), "rb") as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                _, _, data = batch.column("values").buffers()
+                width = len(batch.column("values")[0].as_buffer()) // 4
+                values = as_numbers(data, np.float32)[: len(batch) * width]
+                yield SpilledRows(
+                    qid=batch.column("qid"),
+                    doc_id=batch.column("doc_id"),
+                    grade=batch.column("grade").to_numpy(),
+                    source=batch.column("source").to_numpy(),
+                    values=values.reshape(len(batch), width),
+                )
+
+    def drop(self, bucket: int) -> None:
+        """Remove the file of ``bucket``: its rows are in a shard now."""
+        self._path(bucket).unlink(missing_ok=True)
+
+    def _append(self, bucket: int, rows: pa.RecordBatch) -> None:
+        path = self._path(bucket)
+        new = not self.rows[bucket]
+        with path.open("ab") as file:
+            if new:
+                file.write(_SCHEMA.serialize())
+            file.write(rows.serialize())
+
+    def _path(self, bucket: int) -> Path:
+        return self._folder / f"{bucket:05d}.arrows"

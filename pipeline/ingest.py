@@ -1,0 +1,260 @@
+"""From judgments in files to a dataset: read, spill by query, sort, write, publish.
+
+Peak memory: in the first pass one block of text, its numbers and two copies of a batch of dense rows; in the second the
+values of one bucket if they fit (else a part of them, read in several goes), one row group, and ids and order of the
+bucket.  Disk: the spilled rows, four bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound
+nor the size of the blocks shows in what is written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.digests import SourceDigests
+from pipeline.errors import DataRejected, InputError, TooManyRejects
+from pipeline.group.hashing import check_shares
+from pipeline.group.shards import Layout, write_shard
+from pipeline.group.spill import Spill
+from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, SourceFile, SplitCount, SplitName
+from pipeline.publish import staging_folder
+from pipeline.rejects import write_rejects
+from pipeline.replace import check_destination, publish_dataset
+from pipeline.report import IngestReport
+from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch
+from pipeline.sources.opening import check_file, open_source
+from pipeline.validate import sources_disagree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pipeline.group.shards import ShardSummary
+    from pipeline.sources.batch import Source
+
+MIN_MEMORY = 512 * 10**6
+MAX_BUCKETS = 4096
+_RESIDENT = 450 * 10**6  # the process with its libraries, a row group on its way out, ids and order of a bucket
+_MIN_GATHER = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    """How to build a dataset.
+
+    Attributes
+    ----------
+    format
+        ``letor``, ``csv``, ``tsv``, ``parquet``; ``auto`` goes by each file's suffix.
+    read
+        What the input means.
+    shares
+        Shares of the splits, by hash of the query; None: the splits are the files, as given.
+    max_rejects
+        Bad rows to put aside before giving up.
+    buckets
+        Number of shards.  A constant of the dataset: the order of its rows depends on it.
+    memory
+        Bound in bytes on the memory of the process; a bucket that does not fit is read several times.
+    block_bytes
+        Text parsed at a time.
+    overwrite
+        Whether a dataset that is in the way is replaced.
+    """
+
+    format: str = "auto"
+    read: ReadOptions = ReadOptions()  # noqa: RUF009  frozen
+    shares: Mapping[str, float] | None = None
+    max_rejects: int = 0
+    buckets: int = 32
+    memory: int = 2 * 10**9
+    block_bytes: int = DEFAULT_BLOCK_BYTES
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shares is not None:
+            check_shares(self.shares)
+        if self.max_rejects < 0:
+            raise InputError(f"--max-rejects must be 0 or more, got {self.max_rejects}")
+        if not 1 <= self.buckets <= MAX_BUCKETS:
+            raise InputError(f"--buckets must be in 1..{MAX_BUCKETS}, got {self.buckets}")
+        if self.memory < MIN_MEMORY:
+            raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {self.memory / 1e6:g}MB")
+        if not 1 <= self.block_bytes <= 1 << 30:
+            raise InputError(f"--block-size must be in 1 byte..1GiB, got {self.block_bytes}")
+
+    @property
+    def gather_bytes(self) -> int:
+        """Bytes of values that the second pass holds at once."""
+        return max(_MIN_GATHER, (self.memory - _RESIDENT) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    path: Path
+    split: SplitName
+
+
+def ingest(
+    train: Sequence[Path],
+    out: Path,
+    *,
+    valid: Sequence[Path] = (),
+    test: Sequence[Path] = (),
+    options: IngestOptions | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> IngestReport:
+    """Build the dataset ``out`` from judgments in files and say what is in it.
+
+    Parameters
+    ----------
+    train, valid, test
+        The files of each split, in any order.  With ``options.shares`` all of them are given as ``train``.
+    out
+        The folder to make.
+    options
+        See :class:`IngestOptions`.
+    progress
+        Called with (bytes read, bytes in all) now and then.
+
+    Raises
+    ------
+    InputError
+        A file is missing, options contradict each other, or ``out`` is in the way.
+    DataRejected
+        The data break a rule; nothing was written, but a list of the bad rows next to ``out`` if some were allowed.
+    """
+    started = time.perf_counter()
+    options = IngestOptions() if options is None else options
+    inputs = _inputs(train, valid, test, options)
+    check_destination(out, overwrite=options.overwrite)
+    quarantine = Quarantine(options.max_rejects)
+    sources = [open_source(given.path, options.format, options.read, quarantine) for given in inputs]
+    columns = _common_columns(sources, options)
+    with staging_folder(out) as staging, SourceDigests([given.path for given in inputs]) as digests:
+        spill = Spill(staging / "spill", options.buckets)
+        try:
+            _read_all(sources, columns, spill, options, progress)
+        except TooManyRejects as error:
+            listed = out.with_name(f"{out.name}.rejects.parquet")
+            write_rejects(listed, quarantine.rejects)
+            raise TooManyRejects(error.first, error.limit, str(listed)) from None
+        features = columns or sources[0].names(spill.width)
+        if not features:
+            raise DataRejected(f"{inputs[0].path}: no line has a feature")
+        layout = Layout(
+            features=features,
+            absent=options.read.absent_value,
+            shares=options.shares,
+            source_split=[SPLITS.index(given.split) for given in inputs],
+            source_name=[str(given.path) for given in inputs],
+        )
+        staged = staging / "dataset"
+        staged.mkdir()
+        summaries = []
+        for bucket in np.flatnonzero(spill.rows):
+            summaries.append(write_shard(spill, int(bucket), layout, staged, options.gather_bytes))
+            spill.drop(int(bucket))
+        files = [
+            SourceFile(name=given.path.name, size=size, sha256=sha256, split=None if options.shares else given.split)
+            for given, (size, sha256) in zip(inputs, digests.results(), strict=True)
+        ]
+        manifest = _manifest(features, summaries, files, options, len(quarantine.rejects))
+        if quarantine.rejects:
+            write_rejects(staged / "rejects.parquet", quarantine.rejects)
+        publish_dataset(staged, out, manifest, overwrite=options.overwrite)
+    return IngestReport(path=out, manifest=manifest, seconds=time.perf_counter() - started)
+
+
+def _inputs(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], options: IngestOptions) -> list[_Input]:
+    """Return the input files in an order that does not depend on how they were given."""
+    if options.shares is not None and (valid or test):
+        raise InputError("--split draws the splits by query; it cannot be combined with --valid or --test files")
+    if not train:
+        raise InputError("no input files")
+    inputs = [_Input(path, split) for split, paths in zip(SPLITS, (train, valid, test), strict=True) for path in paths]
+    seen: set[Path] = set()
+    for given in inputs:
+        check_file(given.path)
+        if given.path.resolve() in seen:
+            raise InputError(f"{given.path}: is given twice")
+        seen.add(given.path.resolve())
+    return sorted(inputs, key=lambda given: (given.path.name, os.fspath(given.path)))
+
+
+def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[str, ...] | None:
+    """Return the features' names if the files name them (their order is that of the first), None for LETOR text."""
+    first = sources[0]
+    for other in sources[1:]:
+        if (first.columns is None) != (other.columns is None):
+            raise InputError(
+                f"{first.path} and {other.path}: text with numbered features cannot be mixed with tables with named ones"
+            )
+        if first.columns is not None and other.columns is not None:
+            complaint = sources_disagree(first.columns, str(first.path), other.columns, str(other.path))
+            if complaint:
+                raise DataRejected(complaint)
+    if first.columns is not None and options.read.n_features is not None:
+        raise InputError(f"--n-features is for LETOR text; {first.path} names its features")
+    return first.columns
+
+
+def _read_all(
+    sources: Sequence[Source],
+    columns: tuple[str, ...] | None,
+    spill: Spill,
+    options: IngestOptions,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    sizes = [source.path.stat().st_size for source in sources]
+    for number, source in enumerate(sources):
+        rows = 0
+        place = None
+        if columns is not None and source.columns is not None and source.columns != columns:
+            place = np.array([source.columns.index(name) for name in columns])
+        for batch in source.batches(options.block_bytes):
+            rows += len(batch)
+            if place is not None:
+                batch = RowBatch(batch.qid, batch.doc_id, batch.grade, batch.values[:, place])  # noqa: PLW2901
+            if len(batch):
+                spill.add(batch, number)
+            if progress is not None:
+                progress(sum(sizes[:number]) + source.position, sum(sizes))
+        if not rows:
+            raise DataRejected(f"{source.path}: no rows in it")
+
+
+def _manifest(
+    features: tuple[str, ...],
+    summaries: Sequence[ShardSummary],
+    files: list[SourceFile],
+    options: IngestOptions,
+    rejected: int,
+) -> Manifest:
+    grades: Counter[int] = sum((summary.grades for summary in summaries), Counter())
+    queries: Counter[str] = sum((summary.queries for summary in summaries), Counter())
+    rows: Counter[str] = sum((summary.rows for summary in summaries), Counter())
+    return Manifest(
+        format=1,
+        features=list(features),
+        max_grade=max(grades) if options.read.max_grade is None else options.read.max_grade,
+        buckets=options.buckets,
+        meaning=Meaning(
+            absent=options.read.absent,
+            index_base=options.read.index_base,
+            split=None if options.shares is None else dict(options.shares),
+        ),
+        rows=rows.total(),
+        queries=queries.total(),
+        missing_values=sum(summary.missing_values for summary in summaries),
+        grades=[GradeCount(grade=grade, rows=grades[grade]) for grade in sorted(grades)],
+        splits={name: SplitCount(queries=queries[name], rows=rows[name]) for name in SPLITS if queries[name]},
+        shards=[summary.shard for summary in summaries],
+        sources=sorted(files, key=lambda file: (file.name, file.sha256)),
+        rejected_rows=rejected,
+    )

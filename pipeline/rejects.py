@@ -1,0 +1,37 @@
+"""The list of rows that broke the format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.arrow import schema_of
+from pipeline.publish import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pipeline.sources.batch import Reject
+
+_SCHEMA = schema_of(
+    [
+        ("source", pa.string(), False),
+        ("line", pa.int64(), False),
+        ("column", pa.int64(), False),
+        ("reason", pa.string(), False),
+        ("text", pa.string(), False),
+    ]
+)
+
+
+def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
+    """Write ``rejects`` to the Parquet file ``path``: source, line and column (from 1), reason, text of the row."""
+    columns = [pa.array([getattr(reject, field.name) for reject in rejects], field.type) for field in _SCHEMA]
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.Table.from_arrays(columns, schema=_SCHEMA), sink, compression="zstd", compression_level=1, store_schema=False
+    )
+    write_atomically(path, sink.getvalue().to_pybytes())

@@ -1,0 +1,84 @@
+"""Put a finished dataset in its place, whether that is free or taken by an older one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pipeline.dataset import read_manifest
+from pipeline.errors import InputError, PipelineError
+from pipeline.manifest import MANIFEST_NAME, Manifest
+from pipeline.publish import fsync_folder, publish_folder, write_atomically
+
+REJECTS_NAME = "rejects.parquet"
+_FOLDERS = ("features", "queries")
+
+
+def check_destination(out: Path, *, overwrite: bool) -> None:
+    """Raise InputError if something is at ``out`` that may not be replaced."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise InputError(f"{out}: is a file; a dataset is a folder")
+    if not any(out.iterdir()):
+        return
+    if not _is_dataset(out):
+        raise InputError(f"{out}: is a folder with other things in it; choose another name for the dataset")
+    if not overwrite:
+        raise InputError(f"{out}: there is a dataset already; choose another name, or replace it with --overwrite")
+
+
+def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: bool) -> None:
+    """Make the shards in ``staged`` the dataset ``out`` in one step.
+
+    A new dataset is a rename of the folder.  An older one is replaced by its manifest: shards are named by digest, so
+    the new ones go next to the old ones before, and a reader has either all of the old or all of the new.  The old
+    shards stay until the next replacement, for the readers that have them open; those older still are removed.
+    """
+    check_destination(out, overwrite=overwrite)
+    if not (out / MANIFEST_NAME).exists():
+        (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())
+        publish_folder(staged, out)
+        return
+    old = _old_manifest(out)
+    if old is not None and old.data_digest() == manifest.data_digest():
+        manifest = manifest.model_copy(update={"bins": old.bins})
+    for name in _FOLDERS:
+        (out / name).mkdir(exist_ok=True)
+        for file in (staged / name).iterdir():
+            file.replace(out / name / file.name)
+        fsync_folder(out / name)
+    if (staged / REJECTS_NAME).exists():
+        (staged / REJECTS_NAME).replace(out / REJECTS_NAME)
+    write_atomically(out / MANIFEST_NAME, manifest.to_bytes())
+    if not manifest.rejected_rows:
+        (out / REJECTS_NAME).unlink(missing_ok=True)
+    if old is not None:
+        _sweep(out, _files(old) | _files(manifest))
+
+
+def _is_dataset(folder: Path) -> bool:
+    try:
+        return "format" in json.loads((folder / MANIFEST_NAME).read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _old_manifest(out: Path) -> Manifest | None:
+    """Return the manifest in the way, None if it is of another format: what belongs to it is not known then."""
+    try:
+        return read_manifest(out)
+    except PipelineError:
+        return None
+
+
+def _files(manifest: Manifest) -> set[str]:
+    files = {f"features/{shard.features}.parquet" for shard in manifest.shards}
+    return files | {f"queries/{shard.queries}.parquet" for shard in manifest.shards}
+
+
+def _sweep(out: Path, keep: set[str]) -> None:
+    for name in _FOLDERS:
+        for file in (out / name).glob("*.parquet"):
+            if f"{name}/{file.name}" not in keep:
+                file.unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""What an ingest tells its user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """The dataset that was built and how long it took."""
+
+    path: Path
+    manifest: Manifest
+    seconds: float
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Input (as it lies on disk) per second, from the start to the published dataset."""
+        return sum(source.size for source in self.manifest.sources) / 1e6 / max(self.seconds, 1e-9)
+
+    @property
+    def missing_share(self) -> float:
+        """Missing values among all values."""
+        return self.manifest.missing_values / (self.manifest.rows * len(self.manifest.features))
+
+    def render(self) -> str:
+        """Return a few lines for a person."""
+        manifest = self.manifest
+        names = manifest.features
+        shown = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
+        size = sum(source.size for source in manifest.sources) / 1e6
+        grades = ", ".join(f"{g.grade}: {g.rows:,} ({g.rows / manifest.rows:.1%})" for g in manifest.grades)
+        splits = ", ".join(f"{n} {c.queries:,} queries / {c.rows:,} documents" for n, c in manifest.splits.items())
+        lines = [
+            f"{self.path}: {manifest.rows:,} documents of {manifest.queries:,} queries",
+            f"  features  {len(names)} ({shown}), {self.missing_share:.1%} of the values missing",
+            f"  grades    {grades}",
+            f"  splits    {splits}",
+            f"  read      {len(manifest.sources)} file{'s' * (len(manifest.sources) > 1)}, {size:.1f} MB in {self.seconds:.1f} s"
+            f" ({self.megabytes_per_second:.1f} MB/s)",
+        ]
+        if manifest.rejected_rows:
+            lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {self.path / 'rejects.parquet'}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the same facts for a program."""
+        manifest = self.manifest
+        return {
+            "dataset": str(self.path),
+            "digest": manifest.data_digest(),
+            "rows": manifest.rows,
+            "queries": manifest.queries,
+            "features": len(manifest.features),
+            "max_grade": manifest.max_grade,
+            "grades": {str(g.grade): g.rows for g in manifest.grades},
+            "splits": {name: {"queries": c.queries, "rows": c.rows} for name, c in manifest.splits.items()},
+            "missing_values": manifest.missing_values,
+            "missing_share": self.missing_share,
+            "rejected_rows": manifest.rejected_rows,
+            "sources": [source.model_dump(mode="json") for source in manifest.sources],
+            "seconds": self.seconds,
+            "megabytes_per_second": self.megabytes_per_second,
+        }

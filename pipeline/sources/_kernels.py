@@ -1,0 +1,382 @@
+"""Byte-level parsing of LETOR text and of numbers.
+
+Every loop over a token ends at a byte that is no part of it, and every text ends with a newline, so there are no bounds
+checks.  All of it lives in one file because Numba's cache does not notice changes in another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+# What number_at says about a token.
+NUMBER = 0
+MISSING = 1  # nan, null
+DEFERRED = 2  # a number, but to be sure of its last bit takes Python's float()
+MALFORMED = 3
+
+# What parse_lines says about the line it stopped at.
+END = 0
+BAD_GRADE = 1
+GRADE_TOO_HIGH = 2
+NO_QID = 3
+EMPTY_QID = 4
+BAD_FEATURE = 5
+BAD_VALUE = 6
+BELOW_BASE = 7
+ABOVE_TOP = 8
+REPEATED = 9
+
+# Cells of ``state``.
+AT, ROWS, ENTRIES, DEFERS, STAMP, CODE, WHERE, LINE_START, WIDTH = range(9)
+STATE_CELLS = 9
+
+# 10^0 .. 10^308, each correctly rounded to float64; exact up to 10^22.
+POWERS = np.array([float(f"1e{k}") for k in range(309)], dtype=np.float64)
+
+# The value computed by one rounded conversion, one rounded table entry and one rounded product (or quotient) from the
+# first 18 digits is within 4 * 2^-53 of the number written, and so is its correctly rounded float64.
+_SLACK = 2.0**-50
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def number_at(text, i, out, cell, powers):
+    """Read the number that starts at ``text[i]``; put it in ``out[cell]`` as float32; return (verdict, end).
+
+    Grammar: sign? (digits [. digits] | . digits) ([eE] sign? digits)? | sign? (inf | infinity | nan) | null, letters in
+    any case.  The result is float32(float64(token)), both correctly rounded.  Two cases are decided here.  Up to 2^53
+    and with a power of ten up to 22 both factors are exact in float64, so one operation rounds correctly.  Else the
+    correctly rounded float64 lies between x - slack and x + slack, and rounding to float32 is monotone: if both ends
+    round to one float32, that is it.  What remains (one in some ten million) is deferred.
+    """
+    c = text[i]
+    negative = c == 45
+    if c == 45 or c == 43:
+        i += 1
+        c = text[i]
+    mantissa = 0
+    kept = 0
+    power = 0
+    seen = 0
+    cut = False
+    while 48 <= c <= 57:
+        if kept < 18:
+            mantissa = mantissa * 10 + (np.int64(c) - 48)
+            kept += mantissa > 0
+        else:
+            power += 1
+            cut = True
+        seen += 1
+        i += 1
+        c = text[i]
+    if c == 46:
+        i += 1
+        c = text[i]
+        while 48 <= c <= 57:
+            if kept < 18:
+                mantissa = mantissa * 10 + (np.int64(c) - 48)
+                kept += mantissa > 0
+                power -= 1
+            else:
+                cut = True
+            seen += 1
+            i += 1
+            c = text[i]
+        if seen == 0:
+            return MALFORMED, i
+    if seen == 0:
+        return _word_at(text, i, out, cell, negative)
+    if c == 101 or c == 69:
+        i += 1
+        c = text[i]
+        below = c == 45
+        if c == 45 or c == 43:
+            i += 1
+            c = text[i]
+        if not 48 <= c <= 57:
+            return MALFORMED, i
+        exponent = 0
+        while 48 <= c <= 57:
+            if exponent < 100000000:
+                exponent = exponent * 10 + (np.int64(c) - 48)
+            i += 1
+            c = text[i]
+        power += -exponent if below else exponent
+    if mantissa == 0:
+        out[cell] = np.float32(-0.0) if negative else np.float32(0.0)
+        return NUMBER, i
+    if power < -308 or power > 308:
+        return DEFERRED, i
+    x = np.float64(mantissa)
+    x = x * powers[power] if power >= 0 else x / powers[-power]
+    if cut or mantissa > 9007199254740992 or power > 22 or power < -22:
+        slack = x * _SLACK
+        if np.float32(x - slack) != np.float32(x + slack):
+            # x infinite: no slack to speak of (inf - inf is no number), and float() says inf as well
+            if x < np.inf:
+                return DEFERRED, i
+    out[cell] = np.float32(-x) if negative else np.float32(x)
+    return NUMBER, i
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _word_at(text, i, out, cell, negative):
+    """Read inf, infinity, nan or null at ``text[i]``."""
+    a = text[i] | 32
+    if a == 110:  # n
+        b = text[i + 1] | 32
+        if b == 97 and text[i + 2] | 32 == 110:
+            out[cell] = np.float32(np.nan)
+            return MISSING, i + 3
+        if b == 117 and text[i + 2] | 32 == 108 and text[i + 3] | 32 == 108:
+            out[cell] = np.float32(np.nan)
+            return MISSING, i + 4
+    elif a == 105 and text[i + 1] | 32 == 110 and text[i + 2] | 32 == 102:
+        out[cell] = np.float32(-np.inf) if negative else np.float32(np.inf)
+        i += 3
+        if (
+            text[i] | 32 == 105
+            and text[i + 1] | 32 == 110
+            and text[i + 2] | 32 == 105
+            and text[i + 3] | 32 == 116
+            and text[i + 4] | 32 == 121
+        ):
+            i += 5
+        return NUMBER, i
+    return MALFORMED, i
+
+
+@njit(nogil=True, cache=True)
+def count_marks(text, start, stop):
+    """Return how many newlines and colons ``text[start:stop]`` has: bounds for rows and entries."""
+    newlines = 0
+    colons = 0
+    for i in range(start, stop):
+        newlines += text[i] == 10
+        colons += text[i] == 58
+    return newlines, colons
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _ends_token(text, i):
+    """Say whether ``text[i]`` is blank, the end of the line or the start of a comment."""
+    c = text[i]
+    return c == 32 or c == 10 or c == 9 or c == 35 or (c == 13 and text[i + 1] == 10)
+
+
+@njit(nogil=True, cache=True)
+def parse_lines(
+    text, stop, index_base, top, max_grade, powers, last_line,
+    grade, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
+):  # fmt: skip
+    """Parse the lines of ``text[state[AT]:stop]`` (the last one ends with a newline) into rows and sparse entries.
+
+    Stops at the first bad line, says why in ``state[CODE]`` and where in ``state[WHERE]``, and leaves no trace of the
+    line in the output; the caller may set ``state[AT]`` behind it and call again.  ``last_line[f]`` is the number
+    (``state[STAMP]``) of the last line that had feature ``f``, which finds a repeated one.  ``entry_from`` has a cell
+    more than there are rows.
+    """
+    i = state[AT]
+    row = state[ROWS]
+    entry = state[ENTRIES]
+    defers = state[DEFERS]
+    stamp = state[STAMP]
+    width = state[WIDTH]
+    code = END
+    where = i
+    line_start = i
+    while i < stop:
+        line_start = i
+        while text[i] == 32 or text[i] == 9:
+            i += 1
+        if text[i] == 13 and text[i + 1] == 10:
+            i += 1
+        if text[i] == 35:
+            while text[i] != 10:
+                i += 1
+        if text[i] == 10:
+            i += 1
+            continue
+
+        # The grade: digits, and after a point nothing but zeros.
+        where = i
+        label = 0
+        first = i
+        while 48 <= text[i] <= 57:
+            if label <= 2147483647:
+                label = label * 10 + (np.int64(text[i]) - 48)
+            i += 1
+        bad = i == first
+        if text[i] == 46:
+            i += 1
+            while text[i] == 48:
+                i += 1
+        if bad or not _ends_token(text, i):
+            code = BAD_GRADE
+            break
+        if label > max_grade:
+            code = GRADE_TOO_HIGH
+            break
+
+        while text[i] == 32 or text[i] == 9:
+            i += 1
+        where = i
+        if not (text[i] == 113 and text[i + 1] == 105 and text[i + 2] == 100 and text[i + 3] == 58):
+            code = NO_QID
+            break
+        i += 4
+        query_from = i
+        while not _ends_token(text, i):
+            i += 1
+        query_to = i
+        if query_from == query_to:
+            code = EMPTY_QID
+            break
+
+        line_entry = entry
+        line_defers = defers
+        line_width = width
+        stamp += 1
+        while True:
+            while text[i] == 32 or text[i] == 9:
+                i += 1
+            if _ends_token(text, i):
+                break
+            where = i
+            index = 0
+            while 48 <= text[i] <= 57:
+                if index <= 1000000:
+                    index = index * 10 + (np.int64(text[i]) - 48)
+                i += 1
+            if i == where or text[i] != 58:
+                code = BAD_FEATURE
+                break
+            if index < index_base:
+                code = BELOW_BASE
+                break
+            if index > top:
+                code = ABOVE_TOP
+                break
+            if last_line[index] == stamp:
+                code = REPEATED
+                break
+            last_line[index] = stamp
+            i += 1
+            begin = i
+            verdict, i = number_at(text, i, value, entry, powers)
+            if verdict == MALFORMED or not _ends_token(text, i):
+                code = BAD_VALUE
+                break
+            if verdict == DEFERRED:
+                defer_entry[defers] = entry
+                defer_from[defers] = begin
+                defer_to[defers] = i
+                defers += 1
+            column = index - index_base
+            feature[entry] = column
+            if column >= width:
+                width = column + 1
+            entry += 1
+        if code != END:
+            entry = line_entry
+            defers = line_defers
+            width = line_width
+            break
+
+        doc_from[row] = -1
+        doc_to[row] = -1
+        if text[i] == 35:
+            i += 1
+            while text[i] == 32 or text[i] == 9:
+                i += 1
+            if (
+                text[i] | 32 == 100
+                and text[i + 1] | 32 == 111
+                and text[i + 2] | 32 == 99
+                and text[i + 3] | 32 == 105
+                and text[i + 4] | 32 == 100
+            ):
+                i += 5
+                while text[i] == 32 or text[i] == 9:
+                    i += 1
+                if text[i] == 61:
+                    i += 1
+                    while text[i] == 32 or text[i] == 9:
+                        i += 1
+                    first = i
+                    while not (text[i] == 32 or text[i] == 9 or text[i] == 10 or (text[i] == 13 and text[i + 1] == 10)):
+                        i += 1
+                    if i > first:
+                        doc_from[row] = first
+                        doc_to[row] = i
+            while text[i] != 10:
+                i += 1
+        elif text[i] == 13:
+            i += 1
+        i += 1
+        grade[row] = label
+        qid_from[row] = query_from
+        qid_to[row] = query_to
+        row += 1
+        entry_from[row] = entry
+    state[AT] = i
+    state[ROWS] = row
+    state[ENTRIES] = entry
+    state[DEFERS] = defers
+    state[STAMP] = stamp
+    state[WIDTH] = width
+    state[CODE] = code
+    state[WHERE] = where
+    state[LINE_START] = line_start
+
+
+@njit(nogil=True, cache=True)
+def densify(feature, value, entry_from, first, out):
+    """Put the entries of rows ``first``.. in ``out`` (n, width), which holds the absent value everywhere."""
+    for row in range(out.shape[0]):
+        for entry in range(entry_from[first + row], entry_from[first + row + 1]):
+            out[row, feature[entry]] = value[entry]
+
+
+@njit(nogil=True, cache=True)
+def copy_tokens(text, start, stop, offsets, out):
+    """Copy ``text[start[k]:stop[k]]`` one after the other to ``out``; the k-th begins at ``offsets[k]``."""
+    for k in range(start.shape[0]):
+        at = offsets[k]
+        for i in range(start[k], stop[k]):
+            out[at] = text[i]
+            at += 1
+
+
+@njit(nogil=True, cache=True)
+def separate_cells(text, offsets, out):
+    """Copy ``text[offsets[k]:offsets[k + 1]]`` to ``out[offsets[k] - offsets[0] + k:]``, each followed by a newline."""
+    at = 0
+    for k in range(offsets.shape[0] - 1):
+        for i in range(offsets[k], offsets[k + 1]):
+            out[at] = text[i]
+            at += 1
+        out[at] = 10
+        at += 1
+
+
+@njit(nogil=True, cache=True)
+def parse_cells(text, out, verdicts, powers):
+    """Read every line of ``text`` as one number, blanks around it allowed; an empty line is a missing value."""
+    i = 0
+    for k in range(out.shape[0]):
+        while text[i] == 32 or text[i] == 9:
+            i += 1
+        verdict = MISSING
+        if text[i] == 10:
+            out[k] = np.float32(np.nan)
+        else:
+            verdict, i = number_at(text, i, out, k, powers)
+            while text[i] == 32 or text[i] == 9:
+                i += 1
+            if text[i] != 10:
+                verdict = MALFORMED
+                while text[i] != 10:
+                    i += 1
+        verdicts[k] = verdict
+        i += 1

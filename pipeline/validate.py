@@ -1,0 +1,58 @@
+"""Checks of rows that came through a reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.errors import DataRejected
+from pipeline.manifest import SPLITS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def check_one_split(
+    qid: pa.Array[Any],
+    starts: npt.NDArray[np.int64],
+    split: npt.NDArray[np.int64],
+    source: npt.NDArray[np.int32],
+    source_name: Sequence[str],
+) -> None:
+    """Raise DataRejected if the rows of a query belong to more than one split.
+
+    Parameters
+    ----------
+    qid, starts
+        The queries (n_queries,) and the first row of each; rows of a query stand together.
+    split, source
+        Split and input file of each row, (n_rows,).
+    source_name
+        Name of each input file, for the message.
+    """
+    low, high = np.minimum.reduceat(split, starts), np.maximum.reduceat(split, starts)
+    mixed = np.flatnonzero(low != high)
+    if not len(mixed):
+        return
+    query = int(mixed[0])
+    end = starts[query + 1] if query + 1 < len(starts) else len(split)
+    rows = slice(starts[query], end)
+    files = [source_name[int(source[rows][split[rows] == side].min())] for side in (low[query], high[query])]
+    raise DataRejected(
+        f"query {qid[query].as_py()!r} is in {SPLITS[low[query]]} ({files[0]}) and in {SPLITS[high[query]]} ({files[1]}): "
+        "a query must be in one split; take it out of one of the files, or let --split decide"
+    )
+
+
+def sources_disagree(first: tuple[str, ...], first_name: str, other: tuple[str, ...], other_name: str) -> str:
+    """Say in which columns two tables differ; empty if they have the same ones."""
+    lacking = sorted(set(first) - set(other))
+    added = sorted(set(other) - set(first))
+    if lacking:
+        return f"{other_name}: no column {lacking[0]!r}, which {first_name} has; all files must have the same features"
+    if added:
+        return f"{other_name}: column {added[0]!r} is not in {first_name}; all files must have the same features"
+    return ""
