@@ -1,0 +1,249 @@
+"""``rankmill.toml``: what one run of the whole chain reads, makes and writes.
+
+Relative paths are taken from the folder of the configuration file, so that a scheduler may start the run anywhere.  The
+keys of ``[train]`` and ``[evaluate]`` are the parameters of the training and of the metrics' policy by their own names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from pipeline.binning import MAX_BIN
+from pipeline.errors import PipelineError
+from pipeline.ingest import IngestOptions
+from pipeline.sizes import parse_size
+from pipeline.sources.batch import ReadOptions
+from rankmill.errors import ConfigError, InputError
+from registry.errors import RegistryError
+from registry.names import PRODUCTION, check_alias, check_name
+from scorer.errors import ScorerError
+from scorer.memory import MemoryPlan
+from scorer.metrics import Policy, parse_metric
+from trainer.parameters import TrainParameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydantic_core import ErrorDetails
+
+STRICT = ConfigDict(strict=True, extra="forbid")
+DEFAULT_METRICS = ("ndcg@10", "err@10", "map")
+
+Texts = Annotated[tuple[str, ...], Field(min_length=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Split:
+    """Shares of the queries; a query's own hash decides where it goes."""
+
+    train: Share
+    valid: Share = 0.0
+    test: Share = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Ingest:
+    """``[ingest]``: where judgments come from.  Names and defaults are those of ``rankmill data ingest``."""
+
+    sources: Texts
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    split: Split | None = None
+    format: Literal["auto", "letor", "csv", "tsv", "parquet"] = "auto"
+    absent: Literal["zero", "missing"] = "zero"
+    index_base: Literal[0, 1] = 1
+    n_features: int | None = None
+    max_grade: int | None = None
+    max_rejects: int = 0
+    buckets: int = 32
+    memory: str = "2GB"
+
+    @property
+    def options(self) -> IngestOptions:
+        """The same as the room's own options; a dataset of an earlier run in the same work folder is replaced."""
+        shares = (
+            None if self.split is None else {share.name: getattr(self.split, share.name) for share in fields(Split)}
+        )
+        return IngestOptions(
+            format=self.format,
+            read=ReadOptions(
+                absent=self.absent,
+                index_base=self.index_base,
+                n_features=self.n_features,
+                max_grade=self.max_grade,
+            ),
+            shares=shares,
+            max_rejects=self.max_rejects,
+            buckets=self.buckets,
+            memory=parse_size(self.memory, "memory"),
+            overwrite=True,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Bin:
+    """``[bin]``: how finely features are cut."""
+
+    max_bin: Annotated[int, Field(ge=15, le=MAX_BIN)] = MAX_BIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Train(TrainParameters):
+    """``[train]``: the name to register under, and every parameter of the training."""
+
+    name: str
+    n_threads: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def parameters(self) -> TrainParameters:
+        """The training's own part of this section."""
+        return TrainParameters(**{field.name: getattr(self, field.name) for field in fields(TrainParameters)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Evaluate(Policy):
+    """``[evaluate]``: what is reported on queries that the training has not seen, and under which conventions."""
+
+    metrics: Texts = DEFAULT_METRICS
+
+    @property
+    def policy(self) -> Policy:
+        """The conventions alone."""
+        return Policy(**{field.name: getattr(self, field.name) for field in fields(Policy)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Promote:
+    """``[promote]``: the alias that the new version takes.  Without this section it is registered and no more."""
+
+    alias: str = PRODUCTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Rerank:
+    """``[rerank]``: the candidate lists that the new version ranks.  Without this section none are."""
+
+    candidates: Texts
+    out: str = "ranked"
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    memory: str = "2GB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Config:
+    """All of the file."""
+
+    work: str = "work"
+    ingest: Ingest
+    bin: Bin = Field(default_factory=Bin)
+    train: Train
+    evaluate: Evaluate = Field(default_factory=Evaluate)
+    promote: Promote | None = None
+    rerank: Rerank | None = None
+
+
+def read_config(path: Path) -> Config:
+    """Read and check all of ``path`` before anything is run.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    ConfigError
+        The file breaks a rule of TOML or of the configuration; one line with the file, the key and the cure.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise InputError(f"{path}: no such file; write one (see docs/formats.md) or name another") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: expected UTF-8 text, found other bytes") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_with_place(path, str(error))) from None
+    try:
+        config: Config = TypeAdapter(Config).validate_json(json.dumps(data, default=str))
+    except ScorerError as error:  # the policy's own rules; an error of pydantic's it is only where it is a ValueError
+        raise ConfigError(f"{path}: [evaluate] {error}") from None
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        worst = min(
+            found, key=lambda row: row["type"] != "unexpected_keyword_argument"
+        )  # a typing error, then the rest
+        raise ConfigError(f"{path}: {_explain(worst)}") from None
+    _check_what_the_rooms_check(path, config)
+    return config
+
+
+def _check_what_the_rooms_check(path: Path, config: Config) -> None:
+    """Ask now what the rooms would ask later: a typing error must not come to light after hours of training."""
+    rows: list[tuple[str, Callable[[], object]]] = [
+        ("[ingest]", lambda: config.ingest.options),
+        ("train.name:", lambda: check_name(config.train.name)),
+        ("train.metric:", lambda: parse_metric(config.train.metric)),
+        ("train.stop_metric:", lambda: parse_metric(config.train.stop_metric or config.train.metric)),
+        ("evaluate.metrics:", lambda: [parse_metric(metric) for metric in config.evaluate.metrics]),
+    ]
+    if config.promote is not None:
+        alias = config.promote.alias
+        rows.append(("promote.alias:", lambda: check_alias(alias)))
+    if config.rerank is not None:
+        memory = config.rerank.memory
+        rows.append(("[rerank]", lambda: MemoryPlan.of(parse_size(memory, "memory"))))
+    for where, check in rows:
+        try:
+            check()
+        except (PipelineError, RegistryError, ScorerError) as error:
+            raise ConfigError(f"{path}: {where} {error}") from None
+
+
+def _with_place(path: Path, message: str) -> str:
+    """Turn ``... (at line 3, column 5)`` into ``path:3:5: ...``."""
+    place = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message)
+    return f"{path}:{place[2]}:{place[3]}: {place[1]}" if place else f"{path}: {message}"
+
+
+def _explain(error: ErrorDetails) -> str:
+    """Say in one line which key is wrong, what was expected, what was found, and the nearest spelling."""
+    key = ".".join(str(part) for part in error["loc"])
+    kind, found = error["type"], error["input"]
+    if kind == "unexpected_keyword_argument":
+        *section, name = map(str, error["loc"])
+        known = _keys_of(section)
+        where = f"[{'.'.join(section)}]" if section else "the configuration"
+        return f"unknown key {name!r} in {where}; {_nearest(name, known)}"
+    if kind == "missing":
+        return f"{key} is missing" if len(error["loc"]) > 1 else f"section [{key}] is missing"
+    if kind == "too_short":
+        return f"{key}: expected at least one value, found none"
+    if kind == "value_error":
+        return f"[{key}] {error['ctx']['error']}"
+    expected = error["msg"].removeprefix("Input should be ")
+    if kind == "literal_error" and isinstance(found, str):
+        known = [value for value in re.findall(r"'([^']*)'", expected) if value]
+        near = get_close_matches(found, known, n=1)
+        expected += f"; did you mean {near[0]!r}?" if near else ""
+        return f"{key}: found {found!r}, expected {expected}"
+    return f"{key}: expected {expected}, found {found!r}"
+
+
+def _keys_of(section: Sequence[str]) -> list[str]:
+    kind: Any = Config
+    for name in section:
+        hint = get_type_hints(kind)[name]
+        kind = next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
+    return [field.name for field in fields(kind)] if kind is not None else []
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

@@ -1,0 +1,129 @@
+"""``rankmill.toml``: what stands when a key is left out, and one line for every mistake, before anything is run."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pipeline.ingest import IngestOptions
+from rankmill.config import Config, read_config
+from rankmill.errors import ConfigError, InputError
+from scorer.metrics import Policy
+from trainer.parameters import TrainParameters
+
+SMALLEST = """
+[ingest]
+sources = ["judgments.txt"]
+{ingest}
+[train]
+name = "web"
+{train}
+{rest}
+"""
+
+
+def read(folder: Path, ingest: str = "", train: str = "", rest: str = "", text: str = SMALLEST) -> Config:
+    path = folder / "rankmill.toml"
+    path.write_text(text.format(ingest=ingest, train=train, rest=rest) if text is SMALLEST else text, encoding="utf-8")
+    return read_config(path)
+
+
+def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) -> None:
+    config = read(tmp_path)
+    assert config.ingest.sources == ("judgments.txt",)
+    assert config.train.parameters == TrainParameters()
+    assert config.ingest.options == IngestOptions(overwrite=True)
+    assert config.bin.max_bin == 255
+    assert {field.name: getattr(config.evaluate, field.name) for field in fields(Policy)} == Policy().to_dict()
+    assert config.promote is None
+    assert config.rerank is None
+
+
+def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
+    text = """
+        metric = "ndcg@5"
+        n_rounds = 3
+        learning_rate = 1
+        lambda_normalisation = false
+        max_leaves = 7
+        n_threads = 2
+    """
+    config = read(tmp_path, train=text)
+    expected = TrainParameters(metric="ndcg@5", n_rounds=3, learning_rate=1.0, lambda_normalisation=False, max_leaves=7)
+    assert config.train.parameters == expected
+    assert config.train.n_threads == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "message"),
+    [
+        ("train", "max_leafs = 3", "unknown key 'max_leafs' in [train]; did you mean 'max_leaves'?"),
+        ("train", "max_leaves = '3'", "train.max_leaves: expected a valid integer, found '3'"),
+        ("train", "max_leaves = 1", "[train] max_leaves must be in 2 .. 65536, got 1"),
+        ("train", "max_leaves = true", "train.max_leaves: expected a valid integer, found True"),
+        ("train", "gain = 'expo'", "[train] unknown gain 'expo'; did you mean 'exp'?"),
+        ("train", "stop_metric = 'ncdg@10'", "train.stop_metric: unknown metric 'ncdg'; did you mean 'ndcg'?"),
+        ("train", "seed = 2024-01-01", "train.seed: expected a valid integer, found '2024-01-01'"),
+        ("ingest", "memroy = '2GB'", "unknown key 'memroy' in [ingest]; did you mean 'memory'?"),
+        ("ingest", "memory = 'lots'", "[ingest] memory: expected a size such as 2GB or 512MiB, found 'lots'"),
+        ("ingest", "index_base = 2", "ingest.index_base: expected 0 or 1, found 2"),
+        ("ingest", "split = {train = 0.8, vald = 0.2}", "unknown key 'vald' in [ingest.split]; did you mean 'valid'?"),
+        (
+            "ingest",
+            "format = 'letr'",
+            "ingest.format: found 'letr', expected 'auto', 'letor', 'csv', 'tsv' or 'parquet'; did you mean 'letor'?",
+        ),
+        ("rest", "[ingst]", "unknown key 'ingst' in the configuration; did you mean 'ingest'?"),
+        ("rest", "[evaluate]\nmetrics = []", "evaluate.metrics: expected at least one value, found none"),
+        ("rest", "[evaluate]\nmetrics = 'ndcg'", "evaluate.metrics: expected a valid array, found 'ndcg'"),
+        ("rest", "[evaluate]\nmetrics = ['ndgc@10']", "evaluate.metrics: unknown metric 'ndgc'; did you mean 'ndcg'?"),
+        ("rest", "[evaluate]\nrelevant_from = 0", "[evaluate] relevant_from must be at least 1, got 0"),
+        ("rest", "[rerank]\nout = 'x'", "rerank.candidates is missing"),
+        (
+            "rest",
+            "[rerank]\ncandidates = ['a']\nmemory = '1MB'",
+            "[rerank] --memory must be at least 512MB, got 1MB",
+        ),
+        (
+            "rest",
+            "[promote]\nalias = '7'",
+            "promote.alias: alias '7': expected 1 to 64 of a-z 0-9 . _ - that begin with a letter or digit, not digits alone",
+        ),
+        ("ingest", "split = {train = 0.8, test = 0.1}", "[ingest] --split: the shares must add up to 1, got 0.9"),
+        ("ingest", "memory = '1MB'", "[ingest] --memory must be at least 512MB, got 1MB"),
+    ],
+)
+def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, where: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, **{where: text})
+    assert str(caught.value) == f"{tmp_path / 'rankmill.toml'}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", ": section [ingest] is missing"),
+        ("ingest = 3", ": ingest: expected an object, found 3"),
+        ("[ingest]\nsources = = 3", ":2:11: Invalid value"),
+        (
+            "[ingest]\nsorces = ['a']\n[train]\nname = 'a'",
+            ": unknown key 'sorces' in [ingest]; did you mean 'sources'?",
+        ),
+    ],
+)
+def test_a_broken_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text=text)
+    assert str(caught.value) == f"{tmp_path / 'rankmill.toml'}{message}"
+
+
+def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no\.toml: no such file"):
+        read_config(tmp_path / "no.toml")
+    with pytest.raises(InputError, match="no such file"):
+        read_config(tmp_path)
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"bytes\.toml: expected UTF-8 text"):
+        read_config(tmp_path / "bytes.toml")
