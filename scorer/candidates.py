@@ -1,0 +1,164 @@
+"""Candidates in, scored rows out: find the model's features in whatever the input calls its columns, and score."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.sources.batch import UNKNOWN_GRADE, ReadOptions, RowBatch, Source
+from scorer.errors import CandidatesRejected
+from scorer.predict import Predictor
+from scorer.schemas import SCORED_ROW
+
+if TYPE_CHECKING:
+    from scorer.progress import DocumentBar
+
+SHOWN = 5  # names in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where a source keeps the features that a model asks for.
+
+    ``places`` has one column number a feature of ``Predictor.features``; -1 where it may yet appear (text widens as it
+    is read).  ``needed`` is how wide text must get for the last of them, 0 for a source whose columns are known.
+    """
+
+    places: npt.NDArray[np.int64]
+    needed: int
+
+
+def score_sources(
+    sources: Sequence[Source],
+    predictor: Predictor,
+    options: ReadOptions,
+    *,
+    block_bytes: int,
+    n_threads: int = 1,
+    bar: DocumentBar | None = None,
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of all ``sources`` with their scores, as ``SCORED_ROW`` batches in the order of the input.
+
+    A document without an id is named by its row number.  Memory: one block of input.
+
+    Raises
+    ------
+    CandidatesRejected
+        A feature that the model asks for is lacking, there is no document, or a score is not a finite number.
+    """
+    layouts = [locate_features(source, predictor, options) for source in sources]
+    rows, width, done = 0, 0, 0
+    for source, layout in zip(sources, layouts, strict=True):
+        for batch in source.batches(block_bytes):
+            if len(batch) == 0:
+                continue
+            if layout.needed:
+                width = max(width, batch.values.shape[1])
+            places = np.where(layout.places < batch.values.shape[1], layout.places, -1)
+            scores = predictor.scores(batch.values, columns=places, absent=options.absent_value, n_threads=n_threads)
+            yield _scored(batch, scores, rows, str(source.path))
+            rows += len(batch)
+            if bar is not None:
+                bar.update(rows, done + source.position)
+        done += source.position
+    if rows == 0:
+        raise CandidatesRejected(f"{', '.join(str(source.path) for source in sources)}: there are no candidates in it")
+    needed = max((layout.needed for layout in layouts), default=0)
+    if needed > width and options.n_features is None:
+        base = options.index_base
+        raise CandidatesRejected(
+            f"{sources[0].path}: the model uses feature f{needed - 1 + base}, the highest index in the candidates is "
+            f"{width - 1 + base}; if features that are left out mean {options.absent}, say so with --n-features {needed}"
+        )
+
+
+def locate_features(source: Source, predictor: Predictor, options: ReadOptions) -> Columns:
+    """Find the columns of ``source`` that hold the features of ``predictor``; CandidatesRejected if one cannot be there."""
+    wanted = predictor.feature_names
+    if source.columns is not None:
+        place_of = {name: i for i, name in enumerate(source.columns)}
+        lacking = [name for name in wanted if name not in place_of]
+        if lacking:
+            raise _lacking(source, lacking, len(wanted))
+        return Columns(np.array([place_of[name] for name in wanted], dtype=np.int64), 0)
+    # Text names its features by index: f<index>.
+    indices = [_index_of(name) for name in wanted]
+    foreign = [name for name, index in zip(wanted, indices, strict=True) if index is None or index < options.index_base]
+    if foreign:
+        raise _foreign(source, foreign, options)
+    places = np.array([cast("int", index) - options.index_base for index in indices], dtype=np.int64)
+    needed = int(places.max(initial=-1)) + 1
+    if options.n_features is not None and needed > options.n_features:
+        raise CandidatesRejected(
+            f"{source.path}: the model uses feature f{needed - 1 + options.index_base}, but --n-features "
+            f"{options.n_features} says that there are fewer; give at least --n-features {needed}"
+        )
+    return Columns(places, needed)
+
+
+def named_by_row(doc_id: pa.Array[Any] | None, first_row: int, n: int) -> pa.Array[Any]:
+    """Return (n,) document ids, the row number (from 1 in the whole input) where there is none."""
+    if doc_id is not None and doc_id.null_count == 0:
+        return doc_id
+    numbers = pa.array(np.arange(first_row + 1, first_row + n + 1)).cast(pa.string())
+    return numbers if doc_id is None else pc.coalesce(doc_id, numbers)
+
+
+def _scored(batch: RowBatch, scores: npt.NDArray[np.float64], first_row: int, where: str) -> pa.RecordBatch:
+    if not np.isfinite(scores).all():
+        row = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise CandidatesRejected(
+            f"{where}: the score of row {first_row + row + 1}, query {batch.qid[row].as_py()!r}, is {scores[row]}; "
+            "expected a finite number: the model's values are out of range"
+        )
+    n = len(batch)
+    grade = (
+        pa.nulls(n, pa.int32())
+        if batch.grade is None
+        else pa.array(batch.grade, pa.int32(), mask=batch.grade == UNKNOWN_GRADE)
+    )
+    columns = [
+        batch.qid,
+        named_by_row(batch.doc_id, first_row, n),
+        pa.array(scores + 0.0),  # -0.0 becomes 0.0: the two are one score, and sort as one
+        grade,
+        pa.array(np.arange(first_row + 1, first_row + n + 1)),
+    ]
+    return pa.record_batch(columns, schema=SCORED_ROW)
+
+
+def _index_of(name: str) -> int | None:
+    match = re.fullmatch(r"f(0|[1-9][0-9]{0,8})", name)
+    return None if match is None else int(match[1])
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesRejected:
+    found = _few(source.columns or ()) or "none"
+    return CandidatesRejected(
+        f"{source.path}: expected the {n_used} features that the model uses, found no {_few(lacking)} "
+        f"(its features: {found}); add the columns, empty where missing, or use a model trained without them"
+    )
+
+
+def _foreign(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:
+    cure = (
+        "features count from 0: --index-base 0"
+        if foreign == ["f0"] and options.index_base == 1
+        else "give the candidates as Parquet or CSV with columns of those names"
+    )
+    return CandidatesRejected(
+        f"{source.path}: the model uses {_few(foreign)}, but LETOR text can only hold features named "
+        f"f{options.index_base}, f{options.index_base + 1}, ..; {cure}"
+    )

@@ -1,0 +1,154 @@
+"""``rankmill rerank`` and ``rankmill evaluate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from scorer.forest import Forest
+    from scorer.rerank import ModelIdentity
+
+app = typer.Typer()
+
+MODEL_SUFFIX = ".rankmill"
+
+ModelOption = typer.Option("--model", "-m", help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.")
+RegistryFolder = Annotated[
+    Path, typer.Option("--registry", envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
+]
+InputFormat = Annotated[
+    str, typer.Option("--format", help="Format of the candidates: auto (by suffix), letor, csv, tsv or parquet.")
+]
+Absent = Annotated[
+    str | None,
+    typer.Option(help="What a feature left out of LETOR text means: zero or missing.  [default: as in training]"),
+]
+IndexBase = Annotated[int | None, typer.Option(help="First index in LETOR text: 1 or 0.  [default: as in training]")]
+NFeatures = Annotated[int | None, typer.Option(help="Features of LETOR text, where the last ones may all be left out.")]
+NThreads = Annotated[int, typer.Option(min=0, help="Threads; 0: the cores there are.  Never changes the result.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+@app.command()
+def rerank(
+    candidates: Annotated[list[Path], typer.Argument(help="Files of candidates: LETOR text, CSV, TSV or Parquet.")],
+    model: Annotated[str, ModelOption],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="A folder of Parquet shards, or one .parquet, .run (TREC) or .tsv file."),
+    ],
+    top_k: Annotated[int | None, typer.Option(help="Write only the first so many of each query.")] = None,
+    memory: Annotated[str, typer.Option(help="Bound of the whole process, 512MB at least.")] = "2GB",
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the model.")] = None,
+    n_threads: NThreads = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Score CANDIDATES and write each query's documents in order, best first, in bounded memory.
+
+    Rows of one query may be anywhere in the files.  Ties are broken by ascending doc_id.
+
+    Example: rankmill rerank candidates.parquet --model web -o ranked --top-k 100
+    """
+    from scorer import rerank as reranking
+
+    forest, identity = find_model(model, registry)
+    options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
+    report = reranking.rerank(
+        candidates, forest, out, top_k=top_k, memory_limit=memory, n_features=n_features, n_rounds=n_rounds,
+        n_threads=n_threads, overwrite=overwrite, identity=identity, announce=True, **options,
+    )  # fmt: skip
+    typer.echo(report.to_json() if as_json else report.render())
+
+
+@app.command()
+def evaluate(
+    subject: Annotated[
+        list[Path],
+        typer.Argument(metavar="SCORED|RUN|CANDIDATES...", help="A scored list or TREC run; with --model candidates."),
+    ],
+    model: Annotated[str | None, ModelOption] = None,
+    qrels: Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the file.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="With --model and the folder of a dataset: train, valid or test.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Repeat for several.  [default: ndcg@1 ndcg@5 ndcg@10 err@10 map mrr precision@10]"),
+    ] = None,
+    gain: Annotated[str, typer.Option(help="Gain of a grade y: exp (2^y - 1) or linear (y).")] = "exp",
+    ties: Annotated[
+        str,
+        typer.Option(
+            help="Equal scores: expected (mean over all orders), doc_id, doc_id_descending, pessimistic, optimistic, "
+            "row_order."
+        ),
+    ] = "expected",
+    nothing_relevant: Annotated[
+        str, typer.Option(help="A query with nothing relevant: skip it, or count it as zero or one.")
+    ] = "skip",
+    relevant_from: Annotated[int, typer.Option(help="Grade from which map, mrr and precision call it relevant.")] = 1,
+    max_grade: Annotated[
+        int | None, typer.Option(help="Highest grade of the scale, for err.  [default: the model's, else the highest]")
+    ] = None,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="With --qrels: count judged queries that the run lacks.")
+    ] = False,
+    per_query: Annotated[
+        Path | None, typer.Option(help="Write the values per query to a .tsv, .csv or .parquet.")
+    ] = None,
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the model.")] = None,
+    n_threads: NThreads = 0,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Report ranking metrics with intervals, and the conventions they were computed under.
+
+    Example: rankmill evaluate ranked --metric ndcg@10 --metric map
+
+    Example: rankmill evaluate web.dataset --split test --model web@latest
+    """
+    from scorer import assess
+
+    if per_query is not None:
+        assess.checked_per_query(per_query)
+    forest = None if model is None else find_model(model, registry)[0]
+    options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
+    evaluation = assess.evaluate(
+        subject, model=forest, qrels=qrels, metrics=metric or assess.DEFAULT_METRICS, split=split, gain=gain, ties=ties,
+        nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, complete=complete,
+        n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, **options,
+    )  # fmt: skip
+    if per_query is not None:
+        assess.write_per_query(evaluation, per_query)
+    typer.echo(evaluation.to_json() if as_json else evaluation.render(), nl=as_json)
+
+
+def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
+    """Read the model that ``reference`` means: a file if there is one or the name says so, else a registry's version.
+
+    The reference is resolved once; what it meant is in the identity.
+    """
+    from scorer.forest import Forest
+    from scorer.rerank import ModelIdentity
+
+    if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
+        forest = Forest.load(reference)
+        return forest, ModelIdentity(sha256=forest.sha256)
+    from registry import Registry
+
+    version = Registry(registry).resolve(reference, bare="production")
+    forest = Forest.from_bytes(version.read(), str(version))
+    return forest, ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)

@@ -1,0 +1,45 @@
+"""How re-ranking shares out its memory: the bound is for the whole process, what it cannot give away comes off first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scorer.errors import InputError
+
+MB = 1_000_000
+MIB = 1 << 20
+LEAST = 512 * MB
+DEFAULT = "2GB"
+FLOOR = 230 * MIB
+"""Interpreter, libraries, compiled kernels and the allocators' slack: about 210 MiB measured, before any data."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bounds of the parts; scoring and sorting follow one another, so each has all that is left to itself."""
+
+    total: int
+    """Bytes that the process may take at its peak."""
+    block_bytes: int
+    """Bytes of input read at a time.  Parsed text and dense rows take up to about twelve times as much."""
+    sort_bytes: int
+    """Bytes that the sort may hold before it spills; its buffers outside of the count take about as much again."""
+
+    @classmethod
+    def of(cls, total: int) -> MemoryPlan:
+        """Share out ``total`` bytes; InputError below ``LEAST``."""
+        if total < LEAST:
+            raise InputError(f"--memory must be at least 512MB, got {total / MB:,.0f}MB")
+        left = total - FLOOR
+        return cls(total=total, block_bytes=min(max(left // 32, MIB), 16 * MIB), sort_bytes=left * 2 // 5)
+
+    def render(self) -> str:
+        """One line for a person.
+
+        >>> MemoryPlan.of(2_000_000_000).render()
+        'memory 2,000 MB: 241 MB for the process itself; then input blocks of 17 MB, and a sort that spills above 704 MB'
+        """
+        return (
+            f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself; then input blocks of "
+            f"{self.block_bytes / MB:,.0f} MB, and a sort that spills above {self.sort_bytes / MB:,.0f} MB"
+        )

@@ -1,0 +1,237 @@
+"""Ranked lists on disk: a folder of Parquet shards, or one Parquet, TREC run or TSV file.
+
+Row groups and shards are cut by row numbers and queries only, and the writer's settings are fixed, so the bytes do not
+depend on the batches that the rows came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from scorer.errors import CandidatesRejected, InputError
+from scorer.schemas import GRADE_COUNTS, RANKED
+from scorer.sorting import RankedBatch
+
+SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
+ROW_GROUP_ROWS = 131_072
+RUN_TAG = "rankmill"
+SUFFIXES = (".parquet", ".run", ".tsv")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One finished file: its name, rows and queries."""
+
+    name: str
+    rows: int
+    queries: int
+
+
+class RankedWriter(Protocol):
+    """Takes ranked rows in order and leaves files in its folder."""
+
+    def write(self, batch: RankedBatch) -> None:
+        """Add the next rows."""
+        ...
+
+    def close(self) -> list[Written]:
+        """Finish, and say what was written, in order."""
+        ...
+
+
+class _ParquetFile:
+    """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows, the last one excepted."""
+
+    def __init__(self, path: Path, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
+        schema = schema.with_metadata(dict(metadata)) if metadata else schema
+        self.path, self.rows, self.queries = path, 0, 0
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            version="2.6",
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=False,
+            data_page_version="1.0",
+            data_page_size=1 << 20,
+            write_batch_size=1024,
+            write_statistics=True,
+        )
+        self._schema = schema
+        self._held: list[pa.Table] = []
+        self._n_held = 0
+
+    def write(self, table: pa.Table, queries: int) -> None:
+        self._held.append(table)
+        self._n_held += table.num_rows
+        self.rows += table.num_rows
+        self.queries += queries
+        while self._n_held >= ROW_GROUP_ROWS:
+            self._write_group(ROW_GROUP_ROWS)
+
+    def close(self) -> Written:
+        if self._n_held or self.rows == 0:
+            self._write_group(self._n_held)
+        self._writer.close()
+        return Written(self.path.name, self.rows, self.queries)
+
+    def abandon(self) -> None:
+        self._writer.close()
+
+    def _write_group(self, rows: int) -> None:
+        held = pa.concat_tables(self._held) if self._held else self._schema.empty_table()
+        # One chunk: the pages of a column are cut per chunk, and must not show the batches that the rows came in.
+        group = held.slice(0, rows).combine_chunks().replace_schema_metadata(self._schema.metadata)
+        self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        rest = held.slice(rows)
+        self._held, self._n_held = ([rest] if rest.num_rows else []), rest.num_rows
+
+
+class ShardWriter:
+    """``part-00000.parquet``, .. of whole queries, each of about ``shard_rows`` rows."""
+
+    def __init__(self, folder: Path, metadata: Mapping[str, str], shard_rows: int = SHARD_ROWS) -> None:
+        self._folder, self._metadata, self._shard_rows = folder, metadata, shard_rows
+        self._done: list[Written] = []
+        self._open = self._next()
+
+    def write(self, batch: RankedBatch) -> None:
+        """Add the next rows; a query stays in one shard."""
+        starts = np.flatnonzero(batch.first_of_query)
+        rows, first, begin = batch.rows, batch.first_of_query, 0
+        while True:
+            short_by = self._shard_rows - self._open.rows
+            ends = starts[(starts >= begin) & (starts >= begin + short_by)]
+            if len(ends) == 0:
+                break
+            end = int(ends[0])
+            self._open.write(rows.slice(begin, end - begin), int(first[begin:end].sum()))
+            self._done.append(self._open.close())
+            self._open, begin = self._next(), end
+        self._open.write(rows.slice(begin), int(first[begin:].sum()))
+
+    def close(self) -> list[Written]:
+        """Finish the last shard."""
+        self._done.append(self._open.close())
+        return self._done
+
+    def _next(self) -> _ParquetFile:
+        return _ParquetFile(self._folder / f"part-{len(self._done):05d}.parquet", RANKED, self._metadata)
+
+
+class ParquetWriter:
+    """One Parquet file."""
+
+    def __init__(self, path: Path, metadata: Mapping[str, str]) -> None:
+        self._file = _ParquetFile(path, RANKED, metadata)
+
+    def write(self, batch: RankedBatch) -> None:
+        """Add the next rows."""
+        self._file.write(batch.rows, int(batch.first_of_query.sum()))
+
+    def close(self) -> list[Written]:
+        """Finish the file."""
+        return [self._file.close()]
+
+
+class LinesWriter:
+    """One text file; ``lines_of`` turns rows into lines without their line ends."""
+
+    def __init__(self, path: Path, header: str, lines_of: Callable[[pa.Table], pa.ChunkedArray[Any]]) -> None:
+        self._path, self._lines_of, self._rows, self._queries = path, lines_of, 0, 0
+        self._file: BinaryIO = path.open("xb")
+        self._file.write(header.encode())
+
+    def write(self, batch: RankedBatch) -> None:
+        """Add the next rows."""
+        lines = self._lines_of(batch.rows).to_pylist()
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+        self._rows += len(lines)
+        self._queries += int(batch.first_of_query.sum())
+
+    def close(self) -> list[Written]:
+        """Finish the file."""
+        self._file.close()
+        return [Written(self._path.name, self._rows, self._queries)]
+
+
+def open_writer(path: Path, folder: Path, metadata: Mapping[str, str]) -> RankedWriter:
+    """Open the writer that the name ``path`` asks for, with its files in ``folder``; no suffix asks for shards.
+
+    Raises
+    ------
+    InputError
+        The suffix is none of ``SUFFIXES``.
+    """
+    suffix = checked_suffix(path)
+    if suffix == ".parquet":
+        return ParquetWriter(folder / path.name, metadata)
+    if suffix == ".run":
+        return LinesWriter(folder / path.name, "", _run_lines)
+    if suffix == ".tsv":
+        return LinesWriter(folder / path.name, "qid\tdoc_id\tscore\trank\tgrade\n", _tsv_lines)
+    return ShardWriter(folder, metadata)
+
+
+def checked_suffix(path: Path) -> str:
+    """Return the suffix that decides the format, empty for a folder; InputError for an unknown one."""
+    suffix = path.suffix.lower()
+    if suffix in SUFFIXES:
+        return suffix
+    if suffix in {".csv", ".txt", ".json", ".jsonl", ".gz", ".zst", ".arrow", ".feather"}:
+        raise InputError(
+            f"{path}: cannot write {suffix}; name a folder of Parquet shards, or one file: {', '.join(SUFFIXES)}"
+        )
+    return ""
+
+
+def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping[str, str]) -> Written | None:
+    """Write the side table of grade counts; None, and no file, where no grade is known."""
+    file: _ParquetFile | None = None
+    try:
+        for table in counts:
+            file = file or _ParquetFile(path, GRADE_COUNTS, metadata)
+            file.write(table, 0)
+        return None if file is None else file.close()
+    except BaseException:
+        if file is not None:
+            file.abandon()
+        raise
+
+
+def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    _refuse(rows, r"\s|^$", "white space in it, or is empty", "a TREC run")
+    zero, tag = pa.scalar("Q0"), pa.scalar(RUN_TAG)
+    rank, score = rows["rank"].cast(pa.string()), rows["score"].cast(pa.string())
+    return _joined(rows["qid"], zero, rows["doc_id"], rank, score, tag, " ")
+
+
+def _tsv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    _refuse(rows, '[\t\r\n]|^"', "a tab, a line end or a quotation mark at its start", "TSV")
+    score, rank = rows["score"].cast(pa.string()), rows["rank"].cast(pa.string())
+    grade: Any = rows["grade"].cast(pa.string())
+    return _joined(rows["qid"], rows["doc_id"], score, rank, pc.fill_null(grade, ""), "\t")
+
+
+def _joined(*parts: Any) -> pa.ChunkedArray[Any]:
+    """Join columns and scalars row by row; the last of ``parts`` goes between them."""
+    lines: pa.ChunkedArray[Any] = pc.binary_join_element_wise(*parts)
+    return lines
+
+
+def _refuse(rows: pa.Table, pattern: str, what: str, where: str) -> None:
+    for name in ("qid", "doc_id"):
+        bad = pc.match_substring_regex(rows[name], pattern)
+        if pc.any(bad).as_py():
+            found = rows[name].filter(bad)[0].as_py()
+            raise CandidatesRejected(
+                f"the {name} {found!r} has {what}, which {where} cannot hold; write a .parquet file or a folder instead"
+            )
