@@ -9,8 +9,10 @@ tree split at an edge sends every value, binned or raw, to the same side.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
+import os
+import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,26 +21,35 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline import _kernels
-from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.dataset import Dataset, read_manifest
+from pipeline.errors import DataRejected, DatasetFormatError
+from pipeline.manifest import BinSet
+from pipeline.publish import file_digest, fsync_folder, keep_by_digest, staging_folder, write_atomically
+from pipeline.quantiles import (
+    EDGE,
+    MAX_BIN,
+    Masses,
+    Values,
+    bin_ends,
+    checked_max_bin,
+    distinct_values,
+    edges_between,
+    edges_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pipeline.dataset import Dataset
     from pipeline.manifest import Shard, SplitName
 
+__all__ = ["MAX_BIN", "BinSpec", "FeatureBins", "apply_bins", "bin_dataset", "edges_of", "feature_bins", "find_bins"]
+
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
-EDGE = np.float32  # so that x <= edge compares exactly
-MAX_BIN = 255
 MIN_MAX_BIN = 15
 BINSPEC_FORMAT = 1
-_LARGEST = float(np.finfo(EDGE).max)
 _COLUMN_BYTES = 64 << 20  # columns read together while edges are sought: at least one, however long
 _TABLE_WIDTH = 255  # one less than a power of two: a search of eight steps
-
-Values = npt.NDArray[np.float32]
-Masses = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,30 +159,14 @@ class BinSpec:
             raise DatasetFormatError(f"{where}: not a bin specification ({error}); bin the dataset again") from error
 
 
-def edges_of(values: Values, max_bin: int = MAX_BIN) -> Values:
-    """Return the ascending float32 edges of at most ``max_bin`` (2..255) quantile bins of ``values`` (n,).
-
-    With at most ``max_bin`` distinct values each has a bin of its own.  Otherwise the bins are those whose heaviest is
-    as light as can be, where a bin of one value does not count: a value commoner than the others' bins (such as the zero
-    of a sparse feature) stands alone, and what lies between such values is cut into parts of equal mass, as far as
-    repeated values allow.  A bin of two or more values thus holds at most ``2 n / (max_bin - 1) + 1`` rows.  NaN are left
-    out, -0.0 is 0.0, and infinite values are the outermost values.  The edges depend on the multiset of values only.
-
-    >>> edges_of(np.array([3, 1, 2, 2, np.nan], dtype=np.float32)).tolist()
-    [1.5, 2.5]
-    """
-    distinct, counts, _ = _distinct(values)
-    return _edges(distinct, _bin_ends(counts, _checked(max_bin, 2)))
-
-
 def feature_bins(name: str, values: Values, max_bin: int = MAX_BIN) -> FeatureBins:
     """Return the bins of one feature from its training ``values`` (n,); see `edges_of`."""
-    distinct, counts, missing = _distinct(values)
-    ends = _bin_ends(counts, _checked(max_bin, 2))
+    distinct, counts, missing = distinct_values(values)
+    ends = bin_ends(counts, checked_max_bin(max_bin, 2))
     masses = np.diff(np.concatenate(([0], np.cumsum(counts)))[np.concatenate(([0], ends))])
     return FeatureBins(
         name=name,
-        edges=_edges(distinct, ends),
+        edges=edges_between(distinct, ends),
         counts=np.concatenate(([missing], masses if len(distinct) else [0])).astype(np.int64),
         minimum=float(distinct[0]) if len(distinct) else None,
         maximum=float(distinct[-1]) if len(distinct) else None,
@@ -193,16 +188,26 @@ def apply_bins(values: Values, spec: BinSpec) -> npt.NDArray[np.uint8]:
 
 
 def find_bins(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec | None:
-    """Return the bins of ``dataset`` made earlier with ``max_bin``, made the newest again; None if there are none."""
+    """Return the bins of ``dataset`` made earlier with ``max_bin``; None if there are none or their files are damaged.
+
+    They become the newest ones, which is what a reader gets who does not ask for others.
+    """
     for entry in dataset.manifest.bins:
         folder = dataset.path / "bins" / entry.binspec
-        files = [folder / f"{digest}.parquet" for digest in entry.shards]
-        if entry.max_bin == max_bin and all(file.is_file() for file in (folder / "binspec.json", *files)):
+        if entry.max_bin != max_bin or not all(_is_whole(folder / f"{digest}.parquet") for digest in entry.shards):
+            continue
+        try:
             spec = dataset.binspec(entry.binspec)
-            if spec.digest == entry.binspec:
-                dataset.commit_bins(entry)
-                return spec
+        except DatasetFormatError:
+            continue
+        if spec.digest == entry.binspec:
+            dataset.commit_bins(entry)
+            return spec
     return None
+
+
+def _is_whole(file: Path) -> bool:
+    return file.is_file() and file_digest(file) == file.stem
 
 
 def bin_dataset(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec:
@@ -219,26 +224,47 @@ def bin_dataset(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec:
     DataRejected
         The train split has no rows.
     """
-    from pipeline.manifest import BinSet
-    from pipeline.publish import fsync_folder, keep_by_digest, staging_folder, write_atomically
+    checked_max_bin(max_bin, MIN_MAX_BIN)
+    if "train" not in dataset.manifest.splits:
+        raise DataRejected(f"{dataset.path}: the train split has no rows, and edges come from it; ingest training data")
+    with _alone(dataset.path / "bins"):
+        # another process may have done it while this one waited
+        current = Dataset(dataset.path, read_manifest(dataset.path))
+        found = find_bins(current, max_bin) if current.digest == dataset.digest else None
+        return found or _write_bins(dataset, max_bin)
 
-    _checked(max_bin, MIN_MAX_BIN)
-    found = find_bins(dataset, max_bin)
-    if found is not None:
-        return found
-    spec = _train_bins(dataset, max_bin)
+
+def _write_bins(dataset: Dataset, max_bin: int) -> BinSpec:
+    features = [feature_bins(name, values, max_bin) for name, values in columns_of(dataset, "train")]
+    spec = BinSpec(tuple(features), max_bin)
     folder = dataset.path / "bins" / spec.digest
-    shards = []
     with staging_folder(folder) as staging:
-        for shard in dataset.manifest.shards:
-            staged = staging / f"{shard.bucket}.parquet"
-            _write_shard(staged, dataset, shard, spec)
-            shards.append(keep_by_digest(staged, folder))
+        staged = [staging / f"{shard.bucket}.parquet" for shard in dataset.manifest.shards]
+        for file, shard in zip(staged, dataset.manifest.shards, strict=True):
+            _write_shard(file, dataset, shard, spec)
+        shards = [keep_by_digest(file, folder) for file in staged]
     write_atomically(folder / "binspec.json", spec.to_json().encode())
     fsync_folder(folder.parent)
     fsync_folder(dataset.path)
-    dataset.commit_bins(BinSet(binspec=spec.digest, max_bin=max_bin, shards=shards))
+    named = dataset.commit_bins(BinSet(binspec=spec.digest, max_bin=max_bin, shards=shards)).manifest.bins
+    for old in folder.parent.iterdir():  # bins of data that were replaced
+        if old.name not in {entry.binspec for entry in named}:
+            shutil.rmtree(old, ignore_errors=True)
     return spec
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes that bin the same dataset waiting."""
+    import fcntl
+
+    folder.mkdir(exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def columns_of(dataset: Dataset, split: SplitName | None = None) -> Iterator[tuple[str, Values]]:
@@ -252,14 +278,6 @@ def columns_of(dataset: Dataset, split: SplitName | None = None) -> Iterator[tup
             yield name, table.column(name).to_numpy()
 
 
-def _train_bins(dataset: Dataset, max_bin: int) -> BinSpec:
-    train = dataset.manifest.splits.get("train")
-    if train is None or train.rows == 0:
-        raise DataRejected(f"{dataset.path}: the train split has no rows, and edges come from it; ingest training data")
-    features = [feature_bins(name, values, max_bin) for name, values in columns_of(dataset, "train")]
-    return BinSpec(tuple(features), max_bin)
-
-
 def _write_shard(path: Path, dataset: Dataset, shard: Shard, spec: BinSpec) -> None:
     """Write the bins of ``shard``: one uint8 column a feature, dictionary-encoded, that is a byte a value before zstd."""
     import pyarrow as pa
@@ -270,83 +288,6 @@ def _write_shard(path: Path, dataset: Dataset, shard: Shard, spec: BinSpec) -> N
         for values in dataset.shard_batches(shard):
             columns = np.ascontiguousarray(apply_bins(values, spec).T)
             writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=schema))
-
-
-def _checked(max_bin: int, least: int) -> int:
-    if not least <= max_bin <= MAX_BIN:
-        raise InputError(f"max_bin must be {least} to {MAX_BIN}, got {max_bin}")
-    return max_bin
-
-
-def _distinct(values: Values) -> tuple[Values, Masses, int]:
-    """Return the distinct values ascending, their counts, and the number of NaN."""
-    present = values[~np.isnan(values)].astype(EDGE)
-    missing = values.shape[0] - present.shape[0]
-    present += EDGE(0)  # -0.0 becomes 0.0, so that equal values have equal bytes
-    present.sort()
-    if not len(present):
-        return present, np.zeros(0, dtype=np.int64), missing
-    starts = np.flatnonzero(np.concatenate(([True], present[1:] != present[:-1])))
-    return present[starts], np.diff(np.append(starts, len(present))).astype(np.int64), missing
-
-
-def _bin_ends(counts: Masses, max_bin: int) -> Masses:
-    """Return where each bin ends, as an index behind its last distinct value; the last end is ``len(counts)``."""
-    if len(counts) <= max_bin:
-        return np.arange(1, len(counts) + 1, dtype=np.int64)
-    cumulative = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    low, high = 1, int(cumulative[-1])
-    while low < high:  # the least capacity that max_bin bins can do with
-        middle = (low + high) // 2
-        if _kernels.count_bins(cumulative, middle, max_bin) <= max_bin:
-            high = middle
-        else:
-            low = middle + 1
-    capacity = low
-    ends = np.empty(max_bin, dtype=np.int64)
-    used = int(_kernels.fill_bins(cumulative, capacity, ends))
-    runs = _runs(counts, ends[:used], capacity)
-    _spend(runs, cumulative, max_bin - used)
-    parts = []
-    for start, stop, bins in runs:
-        part = np.empty(bins, dtype=np.int64)
-        _kernels.split_run(cumulative, start, stop, capacity, np.empty_like(part), part)
-        parts.append(part)
-    return np.concatenate(parts)
-
-
-def _runs(counts: Masses, ends: Masses, capacity: int) -> list[list[int]]:
-    """Return [start, stop, bins] of every value heavier than ``capacity`` and of every run of values between them."""
-    heavy = np.flatnonzero(counts > capacity)
-    borders = np.unique(np.concatenate(([0], heavy, heavy + 1, [len(counts)])))
-    # a bin never crosses a heavy value, so every border is the end of a bin
-    bins = np.diff(np.searchsorted(ends, borders, side="right"))
-    return [[int(a), int(b), int(k)] for a, b, k in zip(borders[:-1], borders[1:], bins, strict=True)]
-
-
-def _spend(runs: list[list[int]], cumulative: Masses, spare: int) -> None:
-    """Give each bin that is left over to the run whose bins are the heaviest and which has values to cut."""
-    mass = [int(cumulative[stop] - cumulative[start]) for start, stop, _ in runs]
-    waiting = [(-mass[i] / run[2], i) for i, run in enumerate(runs) if run[2] < run[1] - run[0]]
-    heapq.heapify(waiting)
-    for _ in range(spare):
-        if not waiting:
-            return
-        _, i = heapq.heappop(waiting)
-        start, stop, bins = runs[i]
-        runs[i][2] = bins + 1
-        if bins + 1 < stop - start:
-            heapq.heappush(waiting, (-mass[i] / (bins + 1), i))
-
-
-def _edges(distinct: Values, ends: Masses) -> Values:
-    """Return the float32 midpoints at the ends of all bins but the last: ``a <= edge < b``, finite where possible."""
-    below, above = distinct[ends[:-1] - 1].astype(np.float64), distinct[ends[:-1]].astype(np.float64)
-    with np.errstate(invalid="ignore"):  # -inf and +inf as neighbours: the edge is 0
-        middle = np.nan_to_num((below + above) / 2.0, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
-    edges = middle.astype(EDGE) + EDGE(0)
-    low, high = below.astype(EDGE), above.astype(EDGE)
-    return np.where((edges >= high) | (edges < low), low, edges)
 
 
 def _number(value: float) -> float | str:

@@ -79,3 +79,83 @@ def ingest(
     else:
         report = build(sources, out, valid=valid or (), test=test or (), options=options)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
+
+
+@app.command(name="bin")
+def bin_(
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
+    max_bin: Annotated[int, typer.Option(help="Bins a feature has at most, 15 to 255.")] = 255,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Cut every feature into quantile bins, as training needs them.
+
+    The edges come from the train split.  Bins that are there already are left alone.  Example:
+
+    rankmill data bin DATASET --max-bin 255
+    """
+    from pipeline.binning import bin_dataset, find_bins
+    from pipeline.dataset import Dataset
+
+    opened = Dataset.open(dataset)
+    found = find_bins(opened, max_bin)
+    spec = found or bin_dataset(opened, max_bin)
+    bins = [len(feature.edges) + 1 for feature in spec.features]
+    if as_json:
+        facts = {
+            "binspec": spec.digest,
+            "max_bin": spec.max_bin,
+            "bins": dict(zip(spec.feature_names, bins, strict=True)),
+        }
+        typer.echo(json.dumps({"dataset": str(dataset), "written": found is None, **facts}))
+    elif found is not None:
+        typer.echo(f"{dataset}: nothing to do, the bins {spec.digest[:12]} are there")
+    else:
+        typer.echo(
+            f"{dataset}: {len(bins)} features in {sum(bins):,} bins, {sum(b == max_bin for b in bins)} of them with all"
+            f" {max_bin}; bins {spec.digest[:12]}"
+        )
+
+
+@app.command()
+def describe(
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Show what is in a dataset: splits, grades, queries that teach nothing, and every feature.
+
+    Example:
+
+    rankmill data describe DATASET
+    """
+    from shutil import get_terminal_size
+
+    from pipeline.dataset import Dataset
+    from pipeline.describe import describe as look
+
+    found = look(Dataset.open(dataset))
+    typer.echo(found.to_json() if as_json else found.render(max(80, get_terminal_size((120, 24)).columns)))
+
+
+@app.command()
+def synth(
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .parquet, or .txt for LETOR text.")],
+    queries: Annotated[int, typer.Option(help="Number of queries.")] = 1000,
+    docs_per_query: Annotated[int, typer.Option(help="Documents a query has on average.")] = 40,
+    features: Annotated[int, typer.Option(help="Number of features; the first 10 carry the signal.")] = 50,
+    seed: Annotated[int, typer.Option(help="Another seed, other judgments.")] = 1,
+    noise: Annotated[float, typer.Option(help="How much the grades are disturbed; 0 is not at all.")] = 0.6,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Generate judgments like those of a web search engine, with a planted signal.
+
+    Example, the size of MSLR-WEB10K:
+
+    rankmill data synth -o judgments.parquet --queries 6000 --docs-per-query 120 --features 136
+    """
+    from pipeline.synth import SynthParameters, write_synthetic
+
+    parameters = SynthParameters(
+        queries=queries, documents_per_query=docs_per_query, features=features, seed=seed, noise=noise
+    )
+    report = write_synthetic(out, parameters)
+    typer.echo(json.dumps(report.to_json()) if as_json else report.render())

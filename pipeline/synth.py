@@ -32,7 +32,7 @@ the same grades and first features however many features there are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,18 @@ class SynthReport:
     rows: int
     grades: tuple[int, ...]
     """Rows of grade 0, 1, 2, 3 and 4."""
+
+    def render(self) -> str:
+        """Return two lines for a person."""
+        shares = ", ".join(f"{grade}: {rows:,} ({rows / self.rows:.1%})" for grade, rows in enumerate(self.grades))
+        sizes = f"{self.rows:,} documents of {self.queries:,} queries, {self.parameters.features} features"
+        return f"{self.path}: {sizes}\n  grades    {shares}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the same facts for a program."""
+        grades = {str(grade): rows for grade, rows in enumerate(self.grades)}
+        counts = {"path": str(self.path), "queries": self.queries, "rows": self.rows, "grades": grades}
+        return counts | {"parameters": asdict(self.parameters)}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,112 @@
+"""Where the edges of a feature lie: exact quantiles, values that stand alone, float32 midpoints."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline import _kernels
+from pipeline.errors import InputError
+
+EDGE = np.float32  # so that x <= edge compares exactly
+MAX_BIN = 255
+_LARGEST = float(np.finfo(EDGE).max)
+
+Values = npt.NDArray[np.float32]
+Masses = npt.NDArray[np.int64]
+
+
+def edges_of(values: Values, max_bin: int = MAX_BIN) -> Values:
+    """Return the ascending float32 edges of at most ``max_bin`` (2..255) quantile bins of ``values`` (n,).
+
+    With at most ``max_bin`` distinct values each has a bin of its own.  Otherwise the bins are those whose heaviest is
+    as light as can be, where a bin of one value does not count: a value commoner than the others' bins (such as the zero
+    of a sparse feature) stands alone, and what lies between such values is cut into parts of equal mass, as far as
+    repeated values allow.  A bin of two or more values thus holds at most ``2 n / (max_bin - 1) + 1`` rows.  NaN are left
+    out, -0.0 is 0.0, and infinite values are the outermost values.  The edges depend on the multiset of values only.
+
+    >>> edges_of(np.array([3, 1, 2, 2, np.nan], dtype=np.float32)).tolist()
+    [1.5, 2.5]
+    """
+    distinct, counts, _ = distinct_values(values)
+    return edges_between(distinct, bin_ends(counts, checked_max_bin(max_bin, 2)))
+
+
+def checked_max_bin(max_bin: int, least: int) -> int:
+    """Return ``max_bin`` if it is ``least`` to 255; InputError if not."""
+    if not least <= max_bin <= MAX_BIN:
+        raise InputError(f"max_bin must be {least} to {MAX_BIN}, got {max_bin}")
+    return max_bin
+
+
+def distinct_values(values: Values) -> tuple[Values, Masses, int]:
+    """Return the distinct values ascending, their counts, and the number of NaN."""
+    present = values[~np.isnan(values)].astype(EDGE)
+    missing = values.shape[0] - present.shape[0]
+    present += EDGE(0)  # -0.0 becomes 0.0, so that equal values have equal bytes
+    present.sort()
+    if not len(present):
+        return present, np.zeros(0, dtype=np.int64), missing
+    starts = np.flatnonzero(np.concatenate(([True], present[1:] != present[:-1])))
+    return present[starts], np.diff(np.append(starts, len(present))).astype(np.int64), missing
+
+
+def bin_ends(counts: Masses, max_bin: int) -> Masses:
+    """Return where each bin ends, as an index behind its last distinct value; the last end is ``len(counts)``."""
+    if len(counts) <= max_bin:
+        return np.arange(1, len(counts) + 1, dtype=np.int64)
+    cumulative = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    low, high = 1, int(cumulative[-1])
+    while low < high:  # the least capacity that max_bin bins can do with
+        middle = (low + high) // 2
+        if _kernels.count_bins(cumulative, middle, max_bin) <= max_bin:
+            high = middle
+        else:
+            low = middle + 1
+    capacity = low
+    ends = np.empty(max_bin, dtype=np.int64)
+    used = int(_kernels.fill_bins(cumulative, capacity, ends))
+    runs = _runs(counts, ends[:used], capacity)
+    _spend(runs, cumulative, max_bin - used)
+    parts = []
+    for start, stop, bins in runs:
+        part = np.empty(bins, dtype=np.int64)
+        _kernels.split_run(cumulative, start, stop, capacity, np.empty_like(part), part)
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def _runs(counts: Masses, ends: Masses, capacity: int) -> list[list[int]]:
+    """Return [start, stop, bins] of every value heavier than ``capacity`` and of every run of values between them."""
+    heavy = np.flatnonzero(counts > capacity)
+    borders = np.unique(np.concatenate(([0], heavy, heavy + 1, [len(counts)])))
+    # a bin never crosses a heavy value, so every border is the end of a bin
+    bins = np.diff(np.searchsorted(ends, borders, side="right"))
+    return [[int(a), int(b), int(k)] for a, b, k in zip(borders[:-1], borders[1:], bins, strict=True)]
+
+
+def _spend(runs: list[list[int]], cumulative: Masses, spare: int) -> None:
+    """Give each bin that is left over to the run whose bins are the heaviest and which has values to cut."""
+    mass = [int(cumulative[stop] - cumulative[start]) for start, stop, _ in runs]
+    waiting = [(-mass[i] / run[2], i) for i, run in enumerate(runs) if run[2] < run[1] - run[0]]
+    heapq.heapify(waiting)
+    for _ in range(spare):
+        if not waiting:
+            return
+        _, i = heapq.heappop(waiting)
+        start, stop, bins = runs[i]
+        runs[i][2] = bins + 1
+        if bins + 1 < stop - start:
+            heapq.heappush(waiting, (-mass[i] / (bins + 1), i))
+
+
+def edges_between(distinct: Values, ends: Masses) -> Values:
+    """Return the float32 midpoints at the ends of all bins but the last: ``a <= edge < b``, finite where possible."""
+    below, above = distinct[ends[:-1] - 1].astype(np.float64), distinct[ends[:-1]].astype(np.float64)
+    with np.errstate(invalid="ignore"):  # -inf and +inf as neighbours: the edge is 0
+        middle = np.nan_to_num((below + above) / 2.0, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+    edges = middle.astype(EDGE) + EDGE(0)
+    low, high = below.astype(EDGE), above.astype(EDGE)
+    return np.where((edges >= high) | (edges < low), low, edges)

@@ -1,0 +1,168 @@
+"""A dataset's binned copy: edges from train only, the same rows, written once, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import binning
+from pipeline.binning import apply_bins, bin_dataset, feature_bins
+from pipeline.dataset import Dataset
+from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.synth import SynthParameters, write_synthetic
+
+SPLITS = ("train", "valid", "test")
+
+
+def make(folder: Path, seed: int = 4, name: str = "dataset", **options: object) -> Dataset:
+    """Ingest 40 generated queries, split by hash."""
+    source = folder / "judgments.txt"
+    write_synthetic(source, SynthParameters(queries=40, documents_per_query=12, features=14, seed=seed))
+    shares = {"train": 0.6, "valid": 0.2, "test": 0.2}
+    ingest([source], folder / name, options=IngestOptions(buckets=4, shares=shares, **options))
+    return Dataset.open(folder / name)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return make(tmp_path)
+
+
+def test_bins_are_the_rows_and_edges_come_from_train(dataset):
+    spec = bin_dataset(dataset)
+    dataset = Dataset.open(dataset.path)
+    assert dataset.binspec().digest == spec.digest
+    assert spec.feature_names == dataset.feature_names
+    train = np.concatenate(list(dataset.feature_batches("train")))
+    for column, bins in zip(train.T, spec.features, strict=True):
+        alone = feature_bins(bins.name, np.ascontiguousarray(column))
+        assert bins.edges.tobytes() == alone.edges.tobytes()
+        np.testing.assert_array_equal(bins.counts, alone.counts)
+        assert bins.counts.sum() == len(train)
+    for split in SPLITS:
+        values = np.concatenate(list(dataset.feature_batches(split)))
+        found = np.concatenate(list(dataset.bin_batches(split, spec.digest)))
+        np.testing.assert_array_equal(found, apply_bins(values, spec))
+    dataset.verify()
+
+
+def test_few_columns_at_a_time_change_nothing(dataset, monkeypatch):
+    monkeypatch.setattr(binning, "_COLUMN_BYTES", 1)
+    one_by_one = bin_dataset(dataset)
+    monkeypatch.undo()
+    assert binning.find_bins(dataset) is None  # opened before
+    features = [feature_bins(name, values) for name, values in binning.columns_of(dataset, "train")]
+    assert binning.BinSpec(tuple(features)).digest == one_by_one.digest
+
+
+def test_shards_are_a_byte_a_value_in_uint8_columns(dataset):
+    spec = bin_dataset(dataset)
+    dataset = Dataset.open(dataset.path)
+    for digest, shard in zip(dataset.bin_set().shards, dataset.manifest.shards, strict=True):
+        with pq.ParquetFile(dataset.path / "bins" / spec.digest / f"{digest}.parquet") as file:
+            assert {str(field.type) for field in file.schema_arrow} == {"uint8"}
+            assert file.metadata.num_rows == shard.rows
+            column = file.metadata.row_group(0).column(0)
+            assert column.compression == "ZSTD"
+            assert "RLE_DICTIONARY" in column.encodings
+
+
+def test_a_second_run_does_nothing(dataset):
+    spec = bin_dataset(dataset)
+    before = {path: path.stat().st_mtime_ns for path in dataset.path.rglob("*") if path.is_file()}
+    assert bin_dataset(Dataset.open(dataset.path)).digest == spec.digest
+    assert bin_dataset(dataset).digest == spec.digest  # opened before the bins were made
+    assert {path: path.stat().st_mtime_ns for path in dataset.path.rglob("*") if path.is_file()} == before
+
+
+def test_the_same_data_give_the_same_files(tmp_path):
+    one, other = make(tmp_path, name="one"), make(tmp_path, name="other", block_bytes=4096)
+    bin_dataset(one)
+    bin_dataset(other)
+    assert tree(one.path) == tree(other.path)
+
+
+def test_another_max_bin_is_a_second_copy_and_the_last_one_asked_for_is_the_newest(dataset):
+    fine, coarse = bin_dataset(dataset, 255), bin_dataset(dataset, 15)
+    assert max(len(bins.edges) for bins in coarse.features) == 14
+    assert Dataset.open(dataset.path).binspec().digest == coarse.digest
+    bin_dataset(Dataset.open(dataset.path), 255)
+    again = Dataset.open(dataset.path)
+    assert [entry.max_bin for entry in again.manifest.bins] == [15, 255]
+    assert again.binspec().digest == fine.digest
+    assert again.binspec(coarse.digest).max_bin == 15
+
+
+@pytest.mark.parametrize("name", ["binspec.json", "shard"])
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 9}', None])
+def test_lost_or_damaged_bins_are_made_again(dataset, name, damage):
+    spec = bin_dataset(dataset)
+    before = tree(dataset.path)
+    dataset = Dataset.open(dataset.path)
+    file = dataset.path / "bins" / spec.digest / name
+    if name == "shard":
+        file = file.with_name(f"{dataset.bin_set().shards[1]}.parquet")
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage)
+    assert bin_dataset(dataset).digest == spec.digest
+    assert tree(dataset.path) == before
+
+
+def test_bins_of_replaced_data_go_when_the_new_ones_stand(tmp_path, dataset):
+    old = bin_dataset(dataset)
+    changed = make(tmp_path, seed=5, overwrite=True)
+    with pytest.raises(InputError, match="rankmill data bin"):
+        changed.binspec()
+    new = bin_dataset(changed)
+    assert new.digest != old.digest
+    assert [path.name for path in (dataset.path / "bins").iterdir()] == [new.digest]
+
+
+def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
+    before = tree(dataset.path)
+    calls = []
+
+    def fail(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) > 2:
+            raise OSError(28, "No space left on device")
+        write(*arguments)
+
+    write = binning._write_shard
+    monkeypatch.setattr(binning, "_write_shard", fail)
+    with pytest.raises(OSError, match="No space left"):
+        bin_dataset(dataset)
+    assert tree(dataset.path) == before
+
+
+def test_data_replaced_meanwhile_are_noticed(tmp_path, dataset):
+    changed = make(tmp_path, seed=5, overwrite=True)
+    with pytest.raises(DatasetFormatError, match="replaced by other data"):
+        bin_dataset(dataset)
+    assert not changed.manifest.bins
+
+
+@pytest.mark.parametrize("max_bin", [14, 256])
+def test_max_bin_out_of_range(dataset, max_bin):
+    with pytest.raises(InputError, match=f"max_bin must be 15 to 255, got {max_bin}"):
+        bin_dataset(dataset, max_bin)
+
+
+def test_no_training_rows(dataset):
+    manifest = dataset.path / "manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["splits"]["train"]
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(DataRejected, match="train split has no rows"):
+        bin_dataset(Dataset.open(dataset.path))
