@@ -108,11 +108,19 @@ class Description:
         from rich.console import Console
 
         out = io.StringIO()
-        console = Console(file=out, width=width, color_system=None)
-        console.print(self._head(), highlight=False, markup=False)
+        console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
+        console.print(self._head())
         console.print(self._split_table())
+        if len(self._shown) < len(self.features):
+            console.print(f"Features with a remark ({len(self._shown)} of {len(self.features)}; --json lists all)")
         console.print(self._feature_table())
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    @property
+    def _shown(self) -> tuple[FeatureSummary, ...]:
+        if len(self.features) <= _MAX_FEATURES_SHOWN:
+            return self.features
+        return tuple(feature for feature in self.features if feature.remarks)
 
     def _head(self) -> str:
         cells = self.rows * len(self.features)
@@ -168,16 +176,12 @@ class Description:
         from rich import box
         from rich.table import Table
 
-        shown, title = self.features, None
-        if len(shown) > _MAX_FEATURES_SHOWN:
-            shown = tuple(feature for feature in shown if feature.remarks)
-            title = f"Features with a remark ({len(shown)} of {len(self.features)}; --json lists all)"
-        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+        table = Table(box=box.SIMPLE_HEAD)
         table.add_column("feature", overflow="fold")
         for heading in ("min", "max", "missing", "zero", "distinct", "bins"):
             table.add_column(heading, justify="right")
         table.add_column("remark", overflow="fold")
-        for f in shown:
+        for f in self._shown:
             low, high = ("-" if x is None else f"{x:.6g}" for x in (f.minimum, f.maximum))
             bins = "-" if f.bins is None else str(f.bins)
             shares = (_share(f.missing, self.rows), _share(f.zeros, self.rows))
