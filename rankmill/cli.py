@@ -7,6 +7,7 @@ with schedulers: 0 done, 1 a bug of ours, 2 usage, 10 data rejected, 11 promotio
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -96,22 +97,37 @@ def demo(
     """
     from rankmill.demo import run_demo
 
-    typer.echo(run_demo(out, queries=queries, seed=seed, quiet=as_json).render(json=as_json))
+    def run_command(arguments: Sequence[str]) -> None:
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            app(args=list(arguments), prog_name="rankmill", standalone_mode=False)
+
+    def say(line: str) -> None:
+        typer.echo(line, err=as_json)
+
+    typer.echo(run_demo(out, run_command, say, queries=queries, seed=seed).render(json=as_json))
 
 
 @app.command()
 def run(
     config: Annotated[Path, typer.Argument(help="The configuration file.")] = Path("rankmill.toml"),
+    registry_folder: Annotated[
+        Path, typer.Option("--registry", envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
+    ] = Path("registry-data"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Ingest, bin, train, evaluate, promote and re-rank as the configuration says.
 
+    Relative paths in the configuration start at its own folder.
+
     Example: rankmill run rankmill.toml
     """
-    from rankmill.config import Config
+    from rankmill.config import read_config
     from rankmill.run import run_chain
 
-    typer.echo(run_chain(Config.read(config), quiet=as_json).render(json=as_json))
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    typer.echo(run_chain(read_config(config), config.parent, registry_folder, say).render(json=as_json))
 
 
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands

@@ -117,9 +117,9 @@ class Evaluate(Policy):
     metrics: Texts = DEFAULT_METRICS
 
     @property
-    def policy(self) -> Policy:
-        """The conventions alone."""
-        return Policy(**{field.name: getattr(self, field.name) for field in fields(Policy)})
+    def conventions(self) -> dict[str, Any]:
+        """The conventions by name, as `scorer.assess.evaluate` takes them."""
+        return {field.name: getattr(self, field.name) for field in fields(Policy) if field.name != "discount"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

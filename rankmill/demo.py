@@ -1,0 +1,188 @@
+"""The whole story on generated judgments, through the public commands: each is shown, and then run as shown."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.dataset import Dataset
+from pipeline.sources.batch import ReadOptions
+from pipeline.sources.opening import open_source
+from pipeline.synth import ideal_scores
+from rankmill.errors import InputError
+from rankmill.yardsticks import best_single_feature
+from scorer.evaluate import evaluate_scored
+from scorer.metrics import Policy, parse_metric
+from scorer.metrics.queries import evaluate_queries, mean_of
+
+METRICS = ("ndcg@10", "err@10", "map")
+MAX_GRADE = 4
+NEW_QUERIES = 4  # one new query for so many judged ones
+MARK = ".rankmill-demo"  # says that the folder is ours and may be replaced
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """How the orders of the same unseen candidates compare, and where everything was written."""
+
+    orders: dict[str, dict[str, float]]  # name of the order -> metric -> mean over the queries that count
+    queries: int
+    policy: Policy
+    written: dict[str, str]  # what -> path
+
+    @property
+    def share_won(self) -> float:
+        """What the model gained over the first order, as a share of what the last order gains; by the first metric."""
+        first, *_, model, last = (means[METRICS[0]] for means in self.orders.values())
+        return (model - first) / (last - first)
+
+    def render(self, *, json: bool = False) -> str:
+        """Return the closing table for a person, or one JSON object."""
+        return self._as_json() if json else self._as_text()
+
+    def _as_json(self) -> str:
+        report = {
+            "orders": self.orders,
+            "share_won": self.share_won,
+            "queries": self.queries,
+            "policy": self.policy.to_dict(),
+            "written": self.written,
+        }
+        return json.dumps(report, sort_keys=True)
+
+    def _as_text(self) -> str:
+        width = max(map(len, self.orders))
+        lines = [
+            "",
+            f"The same candidates of {self.queries:,} new queries in four orders:",
+            "",
+            " ".join([" " * width, *(f"{name.upper():>9}" for name in METRICS)]),
+        ]
+        for order, means in self.orders.items():
+            lines.append(" ".join([f"{order:<{width}}", *(f"{means[name]:>9.4f}" for name in METRICS)]))
+        lines += [
+            "",
+            f"Of what lies between the first order and the last, which no ranker can be expected to beat, the model has"
+            f" won {self.share_won:.0%} (NDCG@10).",
+            f"Conventions: {self.policy.describe()}.",
+            "",
+            "Written:",
+        ]
+        width = max(map(len, self.written))
+        lines += [f"  {what:<{width}}  {path}" for what, path in self.written.items()]
+        return "\n".join(lines)
+
+
+def run_demo(
+    out: Path,
+    run_command: Callable[[Sequence[str]], object],
+    say: Callable[[str], None],
+    *,
+    queries: int = 1200,
+    seed: int = 7,
+) -> DemoReport:
+    """Generate judgments, learn from them, and rank candidates of queries that the training has not seen.
+
+    Parameters
+    ----------
+    out
+        Folder for everything that is written; one of an earlier demo is replaced.
+    run_command
+        Runs one command line, given without the word ``rankmill``.
+    say
+        Called with each command line before it runs.
+    queries, seed
+        Size and seed of the generated judgments; the candidates come from the same generator with the next seed.
+
+    Raises
+    ------
+    InputError
+        ``out`` is in the way: a file, or a folder with something else in it.
+    """
+    _make_room(out)
+    new_queries = max(queries // NEW_QUERIES, 1)
+    path = {
+        "judgments": out / "judgments.txt",
+        "dataset": out / "dataset",
+        "registry": out / "registry",
+        "candidates": out / "candidates.txt",
+        "ranked lists": out / "ranked",
+    }
+    text = {name: str(place) for name, place in path.items()}
+    for command in (
+        ["data", "synth", "-o", text["judgments"], "--queries", str(queries), "--seed", str(seed)],
+        ["data", "ingest", text["judgments"], "-o", text["dataset"], "--split", "train=0.8,valid=0.2"],
+        ["data", "bin", text["dataset"]],
+        ["train", text["dataset"], "--name", "demo", "--registry", text["registry"], "--early-stopping-rounds", "20"],
+        ["models", "promote", "demo@1", "--registry", text["registry"], "--reason", "first of the demo"],
+        ["models", "list", "--registry", text["registry"]],
+        ["data", "synth", "-o", text["candidates"], "--queries", str(new_queries), "--seed", str(seed + 1)],
+        ["rerank", text["candidates"], "--model", "demo", "--registry", text["registry"], "-o", text["ranked lists"]],
+        ["evaluate", text["ranked lists"], *(part for name in METRICS for part in ("--metric", name))],
+    ):
+        say(f"\n$ rankmill {shlex.join(command)}")
+        run_command(command)
+    policy = Policy(max_grade=MAX_GRADE)
+    return DemoReport(
+        orders=_compare(path["dataset"], path["candidates"], path["ranked lists"], policy),
+        queries=new_queries,
+        policy=policy,
+        written=text,
+    )
+
+
+def _make_room(out: Path) -> None:
+    """Make ``out`` an empty folder of ours; what an earlier demo left there is removed."""
+    if out.exists():
+        if not (out / MARK).is_file():
+            raise InputError(f"{out}: is in the way; move it, or name another folder with --out")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / MARK).touch()
+
+
+def _compare(dataset: Path, candidates: Path, ranked: Path, policy: Policy) -> dict[str, dict[str, float]]:
+    """Evaluate four orders of ``candidates``; the single feature is chosen on what the model was trained on."""
+    metrics = [parse_metric(name) for name in METRICS]
+    single = best_single_feature(Dataset.open(dataset), "train", metrics[0], policy)
+    model = evaluate_scored(ranked, metrics, policy, replicates=0).means
+    lists = _read_lists(candidates)
+
+    def means(scores: npt.NDArray[np.float64]) -> dict[str, float]:
+        values = evaluate_queries(metrics, scores, lists.grades, lists.starts, policy)
+        return {str(metric): mean_of(values[metric]) for metric in metrics}
+
+    return {
+        "as they came": means(-np.arange(len(lists.grades), dtype=np.float64)),
+        f"best single feature ({single.name})": means(single.scores(lists.values[:, single.column])),
+        "the model": {str(metric): model[metric] for metric in metrics},
+        "the planted signal itself": means(ideal_scores(lists.values)),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    grades: npt.NDArray[np.int32]  # (n,)
+    starts: npt.NDArray[np.int64]  # (queries + 1,)
+    values: npt.NDArray[np.float32]  # (n, features)
+
+
+def _read_lists(path: Path) -> _Lists:
+    """Read generated candidates; the rows of a query stand together in them."""
+    batches = list(open_source(path, "letor", ReadOptions()).batches())
+    qids = np.concatenate([batch.qid.to_numpy(zero_copy_only=False) for batch in batches])
+    width = max(batch.values.shape[1] for batch in batches)
+    values = [np.pad(batch.values, ((0, 0), (0, width - batch.values.shape[1]))) for batch in batches]
+    first = np.flatnonzero(np.concatenate([[True], qids[1:] != qids[:-1]]))
+    return _Lists(
+        grades=np.concatenate([batch.grade for batch in batches if batch.grade is not None]),
+        starts=np.append(first, len(qids)),
+        values=np.concatenate(values),
+    )

@@ -1,0 +1,59 @@
+"""The demo from end to end, small: the commands it shows are the ones it runs, and its table is about their output."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from rankmill.cli import execute
+from tests.test_architecture import public_commands
+
+SMALL = ["--queries", "120", "--seed", "3"]
+
+
+def test_the_demo_tells_the_whole_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert execute(["demo", *SMALL]) == 0
+    out, _ = capsys.readouterr()
+    shown = [shlex.split(line[2:]) for line in out.splitlines() if line.startswith("$ ")]
+    names = [name for name, _ in public_commands()]
+    for command in shown:
+        assert command[0] == "rankmill"
+        assert tuple(command[1:2]) in names or tuple(command[1:3]) in names
+    assert "the model" in out
+    for what in ("judgments.txt", "dataset", "registry", "candidates.txt", "ranked"):
+        assert (tmp_path / "rankmill-demo" / what).exists()
+        assert f"rankmill-demo/{what}" in out.split("Written:")[1]
+
+    # The printed commands are all there is to it: typed by hand they report the same metrics.
+    assert execute([*shown[-1][1:], "--json"]) == 0
+    typed = json.loads(capsys.readouterr().out)["metrics"]
+    row = next(line for line in out.splitlines() if line.startswith("the model "))
+    assert [f"{typed[name]['mean']:.4f}" for name in ("ndcg@10", "err@10", "map")] == row.split()[-3:]
+
+
+def test_json_is_one_object_and_the_orders_stand_as_they_must(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "demo"
+    assert execute(["demo", "--out", str(out), *SMALL, "--json"]) == 0
+    first = capsys.readouterr().out
+    report = json.loads(first)
+    arrival, single, model, ideal = (means["ndcg@10"] for means in report["orders"].values())
+    assert arrival < single < model < ideal
+    assert 0.5 < report["share_won"] < 1
+    assert report["queries"] == 30
+
+    # Again in the same folder: the demo replaces what is its own, with the same result.
+    assert execute(["demo", "--out", str(out), *SMALL, "--json"]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path: Path, capsys) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    assert execute(["demo", "--out", str(tmp_path)]) == 2
+    assert (
+        capsys.readouterr().err == f"rankmill: {tmp_path}: is in the way; move it, or name another folder with --out\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]

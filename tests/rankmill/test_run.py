@@ -1,0 +1,137 @@
+"""``rankmill run``: the chain from a configuration, twice, and what a mistake leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.publish import file_digest
+from pipeline.synth import SynthParameters, write_synthetic
+from rankmill.cli import execute
+
+CONFIG = """
+work = "out"
+[ingest]
+sources = ["judgments/*.txt"]
+split = {train = 0.7, valid = 0.15, test = 0.15}
+max_grade = 4
+buckets = 4
+[bin]
+max_bin = 63
+[train]
+name = "web"
+n_rounds = 12
+max_leaves = 8
+[evaluate]
+metrics = ["ndcg@10", "map"]
+nothing_relevant = "zero"
+[promote]
+[rerank]
+candidates = ["candidates.txt"]
+top_k = 5
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "judgments").mkdir()
+    for part, seed in (("a", 1), ("b", 2)):
+        path = tmp_path / "judgments" / f"{part}.txt"
+        write_synthetic(path, SynthParameters(queries=60, documents_per_query=10, features=12, seed=seed))
+        path.write_text(path.read_text().replace("qid:", f"qid:{part}"))
+    write_synthetic(
+        tmp_path / "candidates.txt", SynthParameters(queries=9, documents_per_query=10, features=12, seed=3)
+    )
+    (tmp_path / "rankmill.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def run(project: Path, *options: str) -> int:
+    return execute(["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), *options])
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): file_digest(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_chain_runs_and_runs_again_to_the_same_bytes(project: Path, capsys) -> None:
+    assert run(project, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    work = project / "out"
+    assert report["dataset"]["path"] == str(work / "dataset")
+    assert report["model"]["version"] == "web@1"
+    assert report["model"]["aliases"] == ["production"]
+    assert report["evaluation"]["split"] == "test"
+    assert list(report["evaluation"]["metrics"]) == ["map", "ndcg@10"]
+    assert report["evaluation"]["policy"]["nothing_relevant"] == "zero"
+    assert report["evaluation"]["policy"]["max_grade"] is None
+    assert report["ranked"]["queries"] == 9
+    assert report["ranked"]["top_k"] == 5
+    assert report["ranked"]["model"]["sha256"] == report["model"]["sha256"]
+    stored = json.loads((work / "evaluation.json").read_text())
+    assert stored["metrics"] == report["evaluation"]["metrics"]
+    assert stored["model"] == {"version": "web@1", "sha256": report["model"]["sha256"]}
+
+    before = files_of(work)
+    assert run(project, "--json") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again == report  # the same model again is the same version, not another one
+    assert files_of(work) == before
+    assert execute(["models", "list", "web", "--registry", str(project / "registry"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["versions"]) == 1
+
+
+def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, capsys) -> None:
+    text = CONFIG.replace("[promote]\n", "").split("[rerank]")[0].replace(", test = 0.15}", "}").replace("0.7", "0.85")
+    (project / "rankmill.toml").write_text(text)
+    assert run(project) == 0
+    out, err = capsys.readouterr()
+    assert [line.split(":")[0] for line in err.splitlines() if ": " in line][:2] == ["ingest", "bin"]
+    lines = out.splitlines()
+    assert lines[0].startswith(f"dataset   {project / 'out' / 'dataset'}: ")
+    assert lines[1].startswith(f"model     web@1 in {project / 'registry'}, not promoted; sha256 ")
+    assert lines[2].startswith("valid     ndcg@10 0.")  # there is no test split: the next best says so
+    assert len(lines) == 3
+
+
+def test_without_held_out_queries_nothing_is_evaluated(project: Path, capsys) -> None:
+    text = CONFIG.replace("split = {train = 0.7, valid = 0.15, test = 0.15}\n", "")
+    (project / "rankmill.toml").write_text(text)
+    assert run(project, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["evaluation"] is None
+    assert not (project / "out" / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "line"),
+    [
+        ("judgments/*.txt", "judgements/*.txt", 2, "ingest.sources: no file matches '{project}/judgements/*.txt'"),
+        ("candidates.txt", "candidates.tx", 2, "rerank.candidates: no file matches '{project}/candidates.tx'"),
+        (
+            "n_rounds",
+            "n_round",
+            2,
+            "{project}/rankmill.toml: unknown key 'n_round' in [train]; did you mean 'n_rounds'?",
+        ),
+        ("judgments/*.txt", "rankmill.toml", 10, ""),
+    ],
+)
+def test_a_mistake_stops_before_anything_is_made(
+    project: Path, capsys, old: str, new: str, code: int, line: str
+) -> None:
+    (project / "rankmill.toml").write_text(CONFIG.replace(old, new))
+    assert run(project) == code
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.startswith("rankmill: ")
+    if line:
+        assert err == "rankmill: " + line.format(project=project)
+    assert not (project / "registry").exists()
+    assert not list(project.glob("out/*"))
+
+
+def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert execute(["run"]) == 2
+    assert capsys.readouterr().err.startswith("rankmill: rankmill.toml: no such file; write one")
