@@ -40,7 +40,7 @@ class MalformedLine(DataRejected):
 
     def __str__(self) -> str:
         cure = f"; {self.cure}" if self.cure else ""
-        found = repr(self.found) if self.found else "the end of the line"
+        found = repr(self.found) if self.found else "nothing"
         return f"{self.path}:{self.line}:{self.column}: expected {self.expected}, found {found}{cure}"
 
 

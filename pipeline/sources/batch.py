@@ -23,7 +23,8 @@ BATCH_BYTES = 64 << 20  # most a batch of dense rows takes (but at least one row
 MAX_GRADE = 2**31 - 1
 MAX_FEATURES = 65536
 UNKNOWN_GRADE = -1
-SHOWN_CHARACTERS = 60  # of a bad token
+SHOWN_CHARACTERS = 60  # of a bad token, in a message
+KEPT_CHARACTERS = 4096  # of a bad row, in the list of rejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +140,9 @@ class Quarantine:
             raise error
         line = error.line if isinstance(error, MalformedLine) else error.row
         cure = f"; {error.cure}" if error.cure else ""
-        reason = f"expected {error.expected}, found {error.found or 'the end of the line'}{cure}"
+        reason = f"expected {error.expected}, found {error.found or 'nothing'}{cure}"
         self.first = self.first or str(error)
-        self.rejects.append(Reject(error.path.name, line, column, reason, text))
+        self.rejects.append(Reject(error.path.name, line, column, reason, text[:KEPT_CHARACTERS]))
         if len(self.rejects) > self.limit:
             raise TooManyRejects(self.first, self.limit)
 

@@ -1,0 +1,147 @@
+"""Parquet files: columns ``qid``, ``grade``, perhaps ``doc_id``, and numbers, each of them a feature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+
+from pipeline.arrow import as_array, parts_of
+from pipeline.errors import DataRejected, MalformedRow
+from pipeline.sources.batch import (
+    DEFAULT_BLOCK_BYTES,
+    UNKNOWN_GRADE,
+    Quarantine,
+    ReadOptions,
+    RowBatch,
+    shorten,
+)
+from pipeline.sources.tables import GRADE_RULE, ID_COLUMNS, feature_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ROWS = (256, 65536)  # least and most rows of a batch
+
+
+class ParquetSource:
+    """One Parquet file."""
+
+    def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
+        self.path = path
+        self.position = 0
+        self._options = options
+        self._quarantine = Quarantine() if quarantine is None else quarantine
+        schema = self._schema()
+        self.columns: tuple[str, ...] | None = feature_columns(path, schema.names, options)
+        self._features = self.columns
+        self._has_doc_id = "doc_id" in schema.names
+        self._has_grade = "grade" in schema.names
+        for name in schema.names:
+            self._check_type(name, schema.field(name).type)
+
+    def names(self, width: int) -> tuple[str, ...]:
+        """Return the names of the features."""
+        if width != len(self._features):
+            raise ValueError(f"{len(self._features)} features, not {width}")
+        return self._features
+
+    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
+        """Yield the rows in the order of the file."""
+        least, most = _ROWS
+        size = min(max(block_bytes // (4 * len(self._features)), least), most)
+        wanted = [*self._features, "qid", *(["doc_id"] * self._has_doc_id), *(["grade"] * self._has_grade)]
+        first = 1
+        with pq.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(batch_size=size, columns=wanted):
+                yield self._rows(batch, first)
+                first += len(batch)
+        self.position = self.path.stat().st_size
+
+    def _schema(self) -> pa.Schema:
+        try:
+            return pq.read_schema(self.path)
+        except pa.ArrowInvalid as error:
+            raise DataRejected(f"{self.path}: not a Parquet file: {str(error).splitlines()[0]}") from None
+
+    def _check_type(self, name: str, kind: pa.DataType) -> None:
+        if name in {"qid", "doc_id"}:
+            kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+            fits = kinds.is_integer(kind) or kinds.is_string(kind) or kinds.is_large_string(kind)
+            fits = fits or kinds.is_string_view(kind)
+            what = "strings or whole numbers"
+        else:
+            fits = kinds.is_integer(kind) or kinds.is_floating(kind)
+            fits = fits or (
+                name != "grade" and (kinds.is_boolean(kind) or kinds.is_decimal(kind) or kinds.is_null(kind))
+            )
+            what = "numbers"
+        if not fits:
+            cure = "" if name in ID_COLUMNS else "; every column but qid, doc_id and grade is a feature"
+            raise DataRejected(f"{self.path}: column {name!r} must hold {what}, its type is {kind}{cure}")
+
+    def _rows(self, batch: pa.RecordBatch, first: int) -> RowBatch:
+        values = np.empty((len(batch), len(self._features)), dtype=np.float32)
+        with np.errstate(over="ignore"):
+            for number, name in enumerate(self._features):
+                values[:, number] = _numbers(batch.column(name))
+        values[np.isnan(values)] = np.nan  # one bit pattern for all of them
+        qid = _strings(batch.column("qid"))
+        doc_id = _strings(batch.column("doc_id")) if self._has_doc_id else None
+        keep = self._check_qid(qid, first)
+        grade = self._grades(batch.column("grade"), keep, first) if self._has_grade else None
+        if not keep.all():
+            kept = as_array(np.flatnonzero(keep))
+            qid, doc_id = qid.take(kept), None if doc_id is None else doc_id.take(kept)
+            grade, values = None if grade is None else grade[keep], values[keep]
+        if doc_id is not None:
+            doc_id = pc.if_else(pc.equal(doc_id, pa.scalar("")), pa.scalar(None, pa.string()), doc_id)
+        return RowBatch(
+            qid=cast("pa.StringArray", qid), doc_id=cast("pa.StringArray", doc_id), grade=grade, values=values
+        )
+
+    def _check_qid(self, qid: pa.Array[Any], first: int) -> npt.NDArray[np.bool_]:
+        offsets, _ = parts_of(qid)
+        keep: npt.NDArray[np.bool_] = qid.is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
+        for row in np.flatnonzero(~keep).tolist():
+            self._reject(first + row, "qid", "nothing", "an id of the query")
+        return keep
+
+    def _grades(self, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int) -> npt.NDArray[np.int32]:
+        """Return the grades (n,) int32, :data:`UNKNOWN_GRADE` where there is none; clears ``keep`` for bad ones."""
+        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        known = ~np.isnan(numbers)
+        highest = self._options.highest_grade
+        with np.errstate(invalid="ignore"):
+            fine = known & (numbers >= 0) & (numbers <= highest) & (numbers == np.floor(numbers))
+        fine |= ~known & (not self._options.grade_required)
+        for row in np.flatnonzero(~fine & keep).tolist():
+            whole = numbers[row] > highest and np.isfinite(numbers[row])
+            expected = f"a grade up to {highest}" if whole else GRADE_RULE
+            self._reject(first + row, "grade", f"{numbers[row]:g}" if known[row] else "nothing", expected)
+        keep &= fine
+        return np.where(known & fine, numbers, UNKNOWN_GRADE).astype(np.int32)
+
+    def _reject(self, row: int, column: str, found: str, expected: str) -> None:
+        place = ID_COLUMNS.index(column) + 1
+        self._quarantine.add(MalformedRow(self.path, row, column, shorten(found), expected), place, "")
+
+
+def _numbers(column: pa.Array[Any]) -> npt.NDArray[Any]:
+    """Return ``column`` as floats, NaN for null."""
+    if not kinds.is_floating(column.type):
+        column = column.cast(pa.float64(), safe=False)
+    found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _strings(column: pa.Array[Any]) -> pa.Array[Any]:
+    if isinstance(column.type, pa.DictionaryType):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.string())
