@@ -188,10 +188,7 @@ def apply_bins(values: Values, spec: BinSpec) -> npt.NDArray[np.uint8]:
 
 
 def find_bins(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec | None:
-    """Return the bins of ``dataset`` made earlier with ``max_bin``; None if there are none or their files are damaged.
-
-    They become the newest ones, which is what a reader gets who does not ask for others.
-    """
+    """Return the bins of ``dataset`` made earlier with ``max_bin``; None if there are none or their files are damaged."""
     for entry in dataset.manifest.bins:
         folder = dataset.path / "bins" / entry.binspec
         if entry.max_bin != max_bin or not all(_is_whole(folder / f"{digest}.parquet") for digest in entry.shards):
@@ -201,7 +198,6 @@ def find_bins(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec | None:
         except DatasetFormatError:
             continue
         if spec.digest == entry.binspec:
-            dataset.commit_bins(entry)
             return spec
     return None
 
@@ -215,7 +211,8 @@ def bin_dataset(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec:
 
     Reads a few columns at a time for the edges and one row group at a time for the bins.  Files appear under
     ``bins/<digest>/`` and count from the moment the manifest names them.  Bins made earlier with the same ``max_bin``
-    (15..255) are returned as they are.  Open the dataset anew to read the bins.
+    (15..255) stay as they are and become the newest, which a reader gets who does not ask for others.  Open the dataset
+    anew to read the bins.
 
     Raises
     ------
@@ -231,7 +228,10 @@ def bin_dataset(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec:
         # another process may have done it while this one waited
         current = Dataset(dataset.path, read_manifest(dataset.path))
         found = find_bins(current, max_bin) if current.digest == dataset.digest else None
-        return found or _write_bins(dataset, max_bin)
+        if found is not None:
+            current.commit_bins(current.bin_set(found.digest))
+            return found
+        return _write_bins(dataset, max_bin)
 
 
 def _write_bins(dataset: Dataset, max_bin: int) -> BinSpec:

@@ -98,7 +98,7 @@ def bin_(
 
     opened = Dataset.open(dataset)
     found = find_bins(opened, max_bin)
-    spec = found or bin_dataset(opened, max_bin)
+    spec = bin_dataset(opened, max_bin)
     bins = [len(feature.edges) + 1 for feature in spec.features]
     if as_json:
         facts = {

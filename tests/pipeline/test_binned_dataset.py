@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,16 @@ def test_another_max_bin_is_a_second_copy_and_the_last_one_asked_for_is_the_newe
     assert [entry.max_bin for entry in again.manifest.bins] == [15, 255]
     assert again.binspec().digest == fine.digest
     assert again.binspec(coarse.digest).max_bin == 15
+
+
+def test_two_that_bin_at_once_both_stand(dataset):
+    with ThreadPoolExecutor(3) as threads:
+        specs = list(threads.map(lambda max_bin: bin_dataset(dataset, max_bin), (255, 15, 255)))
+    again = Dataset.open(dataset.path)
+    assert {entry.max_bin for entry in again.manifest.bins} == {15, 255}
+    assert {entry.binspec for entry in again.manifest.bins} == {spec.digest for spec in specs}
+    assert {path.name for path in (dataset.path / "bins").iterdir()} == {spec.digest for spec in specs}
+    again.verify()
 
 
 @pytest.mark.parametrize("name", ["binspec.json", "shard"])
