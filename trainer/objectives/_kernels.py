@@ -43,12 +43,11 @@ def float_of(typingctx, value):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def exp_negative(x):
-    """exp(x) for x <= 0; relative error <= 1e-11; 0 below -700.
+    """exp(x) for x <= 0; relative error <= 1e-11; exp(-700) below -700.
 
     x = k ln 2 + r, |r| <= ln 2 / 2; a Taylor polynomial of degree 10 in r; 2 ** k through the exponent bits.
     """
-    if x < -700.0:
-        return 0.0
+    x = max(x, -700.0)
     shifted = x * _LOG2_E + _MAGIC
     k = bits_of(shifted) - bits_of(_MAGIC)
     whole = shifted - _MAGIC
@@ -114,26 +113,30 @@ def _stands_before(scores, key, a, b):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def order_by_score(scores, key, first, last, order, spare):
-    """order[0 .. n) = the rows first .. last, best first.  Merge sort from runs of eight; ``spare`` is as long."""
+    """Sort ``order[first:last]``, which holds the rows first .. last in any order, best row first.
+
+    The order is strict, so the result does not depend on what ``order`` held; it is quick where that was nearly right,
+    as it is from one round to the next.  Merge sort from runs of eight; ``spare`` has room for last - first rows.
+    """
     n = last - first
     run = 8
-    for start in range(0, n, run):
-        for i in range(start, min(n, start + run)):
-            row = first + i
+    for start in range(first, last, run):
+        for i in range(start + 1, min(last, start + run)):
+            row = order[i]
             j = i
             while j > start and _stands_before(scores, key, row, order[j - 1]):
                 order[j] = order[j - 1]
                 j -= 1
             order[j] = row
     while run < n:
-        for start in range(0, n, 2 * run):
-            middle, end = min(n, start + run), min(n, start + 2 * run)
+        for start in range(first, last, 2 * run):
+            middle, end = min(last, start + run), min(last, start + 2 * run)
             if middle >= end or not _stands_before(scores, key, order[middle], order[middle - 1]):
                 continue
             for i in range(start, middle):
-                spare[i] = order[i]
-            i, j, k = start, middle, start
-            while i < middle:
+                spare[i - start] = order[i]
+            i, held, j, k = 0, middle - start, middle, start
+            while i < held:
                 if j < end and _stands_before(scores, key, order[j], spare[i]):
                     order[k] = order[j]
                     j += 1
@@ -144,10 +147,87 @@ def order_by_score(scores, key, first, last, order, spare):
         run *= 2
 
 
+# The pair loop is cut into short loops that the compiler turns into vector code: unsigned indices (no test for
+# negative ones), few arrays each (every pair that may overlap costs a test), no sum of floats inside.
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _exponentials(s, score, sigma, first, last, e):
+    """e[j] = exp(-sigma (score - s[j])), never above 1."""
+    for j in range(first, last):
+        e[j] = exp_negative(sigma * (s[j] - score))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _deltas(s, gain, discount, score, gain_i, discount_i, scale, floor, slope, first, last, c):
+    """c[j] = scale (gain_i - gain[j]) (discount_i - discount[j]) / (floor + slope (score - s[j])), of either sign."""
+    for j in range(first, last):
+        c[j] = (gain_i - gain[j]) * (discount_i - discount[j]) * scale / (floor + slope * (score - s[j]))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _forces(e, c, gain, gain_i, sigma, first, last):
+    """From exponentials and deltas to c[j] = what the pair adds to g_j (and takes from g_i), e[j] = its curvature.
+
+    rho is e / (1 + e) where i, which ranks higher, has the better grade, and 1 / (1 + e) where j has.
+    """
+    for j in range(first, last):
+        v = e[j]
+        inverse = 1.0 / (1.0 + v)
+        f = c[j] * inverse
+        c[j] = f * v if gain_i > gain[j] else f
+        e[j] = abs(f) * sigma * v * inverse
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _add_both(c, e, g, h, first, last):
+    """g += c and h += e."""
+    for j in range(first, last):
+        g[j] += c[j]
+        h[j] += e[j]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _sum(x, first, last):
+    """Sum x[first:last] in eight lanes: a fixed order."""
+    eight = np.uint64(8)
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    p, q, r, s = 0.0, 0.0, 0.0, 0.0
+    whole = first + (last - first) // eight * eight
+    for j in range(first, whole, eight):
+        a += x[j]
+        b += x[j + np.uint64(1)]
+        c += x[j + np.uint64(2)]
+        d += x[j + np.uint64(3)]
+        p += x[j + np.uint64(4)]
+        q += x[j + np.uint64(5)]
+        r += x[j + np.uint64(6)]
+        s += x[j + np.uint64(7)]
+    for j in range(whole, last):
+        a += x[j]
+    return ((a + b) + (c + d)) + ((p + q) + (r + s))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _sum_absolute(x, first, last):
+    """Sum |x[first:last]| in four lanes: a fixed order."""
+    four = np.uint64(4)
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    whole = first + (last - first) // four * four
+    for j in range(first, whole, four):
+        a += abs(x[j])
+        b += abs(x[j + np.uint64(1)])
+        c += abs(x[j + np.uint64(2)])
+        d += abs(x[j + np.uint64(3)])
+    for j in range(whole, last):
+        a += abs(x[j])
+    return (a + b) + (c + d)
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def lambdas(
     scores, grades, starts, first_query, last_query, gains, discounts, inverse_ideal, sigma, truncation, normalise,
-    key, order, spare, gradients, curvatures,
+    key, order, spare, work, gradients, curvatures,
 ):  # fmt: skip
     """Gradients and curvatures of LambdaMART for a metric whose swap delta is a product of gain and discount.
 
@@ -156,7 +236,11 @@ def lambdas(
     s_low))):  g_high -= sigma dZ rho,  g_low += sigma dZ rho,  both curvatures += sigma^2 dZ rho (1 - rho).
     ``normalise``: dZ is divided by 0.01 + |s_i - s_j| unless all scores of the query are equal, and the query's
     sums are scaled by log2(1 + S) / S with S = the sum over both members of sigma dZ rho (LightGBM's two rules).
+
+    ``order`` (n_rows,) holds each query's rows in any order and is left sorted; ``spare`` and the six rows of ``work``
+    are as long as the longest query.
     """
+    s, gain, e, c, g, h = work[0], work[1], work[2], work[3], work[4], work[5]
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         n = last - first
@@ -166,44 +250,32 @@ def lambdas(
         if n < 2 or inverse_ideal[q] == 0.0:
             continue
         order_by_score(scores, key, first, last, order, spare)
-        damp = normalise and scores[order[0]] != scores[order[n - 1]]
+        for rank in range(n):
+            row = order[first + rank]
+            s[rank] = scores[row]
+            gain[rank] = gains[grades[row]]
+            g[rank] = 0.0
+            h[rank] = 0.0
+        damp = normalise and s[0] != s[n - 1]
+        floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
+        scale = inverse_ideal[q] * sigma
         total = 0.0
+        end = np.uint64(n)
         for i in range(min(truncation, n - 1)):
-            row_i = order[i]
-            grade_i, score_i = grades[row_i], scores[row_i]
-            gain_i, discount_i = gains[grade_i], discounts[i]
-            g_i, h_i = 0.0, 0.0
-            for j in range(i + 1, n):
-                row_j = order[j]
-                grade_j = grades[row_j]
-                if grade_j == grade_i:
-                    continue
-                difference = score_i - scores[row_j]  # never negative: i ranks before j
-                delta = abs(gain_i - gains[grade_j]) * abs(discount_i - discounts[j]) * inverse_ideal[q]
-                if damp:
-                    delta /= 0.01 + difference
-                e = exp_negative(-sigma * difference)
-                inverse = 1.0 / (1.0 + e)
-                # rho is the chance that the model gives the lower grade the better place
-                rho = e * inverse if grade_i > grade_j else inverse
-                force = sigma * delta * rho
-                bend = sigma * sigma * delta * (e * inverse * inverse)
-                if grade_i > grade_j:
-                    g_i -= force
-                    gradients[row_j] += force
-                else:
-                    g_i += force
-                    gradients[row_j] -= force
-                h_i += bend
-                curvatures[row_j] += bend
-                total += 2.0 * force
-            gradients[row_i] += g_i
-            curvatures[row_i] += h_i
-        if normalise and total > 0.0:
-            scale = log2_positive(1.0 + total) / total
-            for row in range(first, last):
-                gradients[row] *= scale
-                curvatures[row] *= scale
+            j = np.uint64(i + 1)
+            _exponentials(s, s[i], sigma, j, end, e)
+            _deltas(s, gain, discounts, s[i], gain[i], discounts[i], scale, floor, slope, j, end, c)
+            _forces(e, c, gain, gain[i], sigma, j, end)
+            _add_both(c, e, g, h, j, end)
+            g[i] -= _sum(c, j, end)
+            h[i] += _sum(e, j, end)
+            if normalise:
+                total += 2.0 * _sum_absolute(c, j, end)
+        factor = log2_positive(1.0 + total) / total if normalise and total > 0.0 else 1.0
+        for rank in range(n):
+            row = order[first + rank]
+            gradients[row] = g[rank] * factor
+            curvatures[row] = h[rank] * factor
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -71,7 +71,10 @@ class LambdaMart:
         self._longest = longest
         work = np.where(mixed, sizes * np.minimum(sizes, parameters.truncation) + 8 * sizes, sizes)
         self._work = np.concatenate(([0], np.cumsum(work)))
-        self._workspaces: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
+        self._order = np.arange(
+            len(grades), dtype=np.uint32
+        )  # kept from round to round: it is nearly right the next time
+        self._workspaces: dict[int, tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]] = {}
 
     def start(self) -> float:
         """Return 0: only differences of scores matter to this loss."""
@@ -92,15 +95,16 @@ class LambdaMart:
         cuts[0], cuts[-1] = 0, len(self._starts) - 1
 
         def share(worker: int) -> None:
-            order, spare = self._workspace(worker)
+            spare, work = self._workspace(worker)
             _kernels.lambdas(
                 scores, self._grades, self._starts, cuts[worker], cuts[worker + 1], self._gains, self._discounts,
-                self._inverse_ideal, p.sigma, p.truncation, p.lambda_normalisation, key, order, spare, g, h,
+                self._inverse_ideal, p.sigma, p.truncation, p.lambda_normalisation, key,
+                self._order, spare, work, g, h,
             )  # fmt: skip
 
         team.each(share)
 
-    def _workspace(self, worker: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _workspace(self, worker: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
         if worker not in self._workspaces:
-            self._workspaces[worker] = (np.empty(self._longest, np.int64), np.empty(self._longest, np.int64))
+            self._workspaces[worker] = (np.empty(self._longest, np.uint32), np.empty((6, self._longest), np.float64))
         return self._workspaces[worker]
