@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -226,3 +227,71 @@ def letor_line(grade: int, query: int, document: int, grid: list[int], decimals:
     values = [Decimal(k).scaleb(-places) for k, places in zip(grid, decimals, strict=True)]
     features = " ".join(f"{i}:{value:f}" for i, value in enumerate(values, start=1))
     return f"{grade} qid:{query} {features} #docid = D{query}-{document}"
+
+
+# ---- pipeline: LETOR text ----------------------------------------------------------------------------------------
+
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:inf|infinity)", re.ASCII | re.IGNORECASE)
+_MISSING = re.compile(r"[+-]?nan|null|[+-]null", re.IGNORECASE)
+
+
+def number_of(token: str) -> np.float32 | None:
+    """Value of a token: NaN where it says that it is missing, None where it is no number."""
+    if _MISSING.fullmatch(token):
+        return np.float32(np.nan)
+    if not _NUMBER.fullmatch(token):
+        return None
+    with np.errstate(over="ignore"):
+        return np.float32(float(token))
+
+
+def parse_letor(text: str) -> list[tuple[int, str, str | None, dict[int, np.float32]]]:
+    """Grade, query, document and features by written index of every line; ValueError for a bad one."""
+    rows = []
+    for line in text.removeprefix("\ufeff").split("\n"):
+        fields, _, comment = line.removesuffix("\r").partition("#")
+        words = [word for word in re.split("[ \t]+", fields) if word]
+        if not words:
+            continue
+        grade = re.fullmatch(r"(\d+)(\.0*)?", words[0], re.ASCII)
+        if grade is None or len(words) < 2 or not words[1].startswith("qid:") or words[1] == "qid:":
+            raise ValueError(line)
+        features = {}
+        for word in words[2:]:
+            pair = re.fullmatch(r"(\d+):(.+)", word, re.ASCII)
+            value = number_of(pair[2]) if pair else None
+            if pair is None or value is None or int(pair[1]) in features:
+                raise ValueError(line)
+            features[int(pair[1])] = value
+        named = re.match(r"[ \t]*docid[ \t]*=[ \t]*([^ \t]+)", comment, re.IGNORECASE)
+        rows.append((int(grade[1]), words[1][4:], named[1] if named else None, features))
+    return rows
+
+
+def mixed(h: int) -> int:
+    """Finaliser of splitmix64."""
+    h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    h = (h ^ h >> 27) * 0x94D049BB133111EB % 2**64
+    return h ^ h >> 31
+
+
+def hash_of_id(name: str, salt: int = 0) -> int:
+    """FNV-1a of the bytes, xored with the salt, mixed."""
+    h = 0xCBF29CE484222325
+    for byte in name.encode():
+        h = (h ^ byte) * 0x100000001B3 % 2**64
+    return mixed(h ^ salt)
+
+
+def digest_of_row(grade: int, bits: list[int]) -> tuple[int, int]:
+    """Two words that name a row: its grade and the bits of its float32 values, two values at a time."""
+    a = 0x9E3779B97F4A7C15 ^ grade
+    b = (0xC2B2AE3D27D4EB4F + grade) % 2**64
+    words = [bits[i] << 32 | bits[i + 1] for i in range(0, len(bits) - 1, 2)] + bits[len(bits) // 2 * 2 :]
+    for word in words:
+        a = (a ^ word) * 0xBF58476D1CE4E5B9 % 2**64
+        a ^= a >> 32
+        b = (b + word) * 0x94D049BB133111EB % 2**64
+        b ^= b >> 29
+    return mixed(a), mixed(b)
