@@ -31,13 +31,13 @@ class MemoryPlan:
         if total < LEAST:
             raise InputError(f"--memory must be at least 512MB, got {total / MB:,.0f}MB")
         left = total - FLOOR
-        return cls(total=total, block_bytes=min(max(left // 32, MIB), 16 * MIB), sort_bytes=left * 2 // 5)
+        return cls(total=total, block_bytes=min(max(left // 64, MIB), 16 * MIB), sort_bytes=left * 3 // 8)
 
     def render(self) -> str:
         """One line for a person.
 
         >>> MemoryPlan.of(2_000_000_000).render()
-        'memory 2,000 MB: 241 MB for the process itself; then input blocks of 17 MB, and a sort that spills above 704 MB'
+        'memory 2,000 MB: 241 MB for the process itself; then input blocks of 17 MB, and a sort that spills above 660 MB'
         """
         return (
             f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself; then input blocks of "

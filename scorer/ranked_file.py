@@ -7,6 +7,7 @@ depend on the batches that the rows came in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -44,6 +45,10 @@ class RankedWriter(Protocol):
 
     def close(self) -> list[Written]:
         """Finish, and say what was written, in order."""
+        ...
+
+    def abandon(self) -> None:
+        """Let go of the open file, finished or not; its folder is to be removed."""
         ...
 
 
@@ -84,7 +89,8 @@ class _ParquetFile:
         return Written(self.path.name, self.rows, self.queries)
 
     def abandon(self) -> None:
-        self._writer.close()
+        with suppress(OSError):  # a full disk, most likely, is what we are giving up for
+            self._writer.close()
 
     def _write_group(self, rows: int) -> None:
         held = pa.concat_tables(self._held) if self._held else self._schema.empty_table()
@@ -123,6 +129,10 @@ class ShardWriter:
         self._done.append(self._open.close())
         return self._done
 
+    def abandon(self) -> None:
+        """Let go of the open shard."""
+        self._open.abandon()
+
     def _next(self) -> _ParquetFile:
         return _ParquetFile(self._folder / f"part-{len(self._done):05d}.parquet", RANKED, self._metadata)
 
@@ -140,6 +150,10 @@ class ParquetWriter:
     def close(self) -> list[Written]:
         """Finish the file."""
         return [self._file.close()]
+
+    def abandon(self) -> None:
+        """Let go of the file."""
+        self._file.abandon()
 
 
 class LinesWriter:
@@ -161,6 +175,11 @@ class LinesWriter:
         """Finish the file."""
         self._file.close()
         return [Written(self._path.name, self._rows, self._queries)]
+
+    def abandon(self) -> None:
+        """Let go of the file."""
+        with suppress(OSError):
+            self._file.close()
 
 
 def open_writer(path: Path, folder: Path, metadata: Mapping[str, str]) -> RankedWriter:

@@ -243,10 +243,14 @@ def _write(
     }
     metadata = {"rankmill": canonical_json(facts).decode()}
     writer = ranked_file.open_writer(target, folder, metadata)
-    with closing(spill.ranked(top_k)) as ranked:
-        for batch in ranked:
-            writer.write(batch)
-    shards = writer.close()
+    try:
+        with closing(spill.ranked(top_k)) as ranked:
+            for batch in ranked:
+                writer.write(batch)
+        shards = writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
     listed = [asdict(shard) | {"sha256": file_digest(folder / shard.name)} for shard in shards]
     grades = grades_path(target) if single else folder / GRADES
     counted = None

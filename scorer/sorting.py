@@ -71,6 +71,7 @@ class Spill:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        pa.default_memory_pool().release_unused()  # what scoring took is the sort's now
         self._connection = duckdb.connect(
             ":memory:",
             config={

@@ -1,0 +1,82 @@
+"""Candidates for tests, in every format that the scorer reads, and the order they belong in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from tests import naive
+
+
+def random_candidates(seed, n_rows=300, n_queries=12, n_features=5, nameless=0.0):
+    """Rows of (grade, qid, doc_id or None, values); few distinct values, so that many scores tie."""
+    rng = np.random.default_rng(seed)
+    values = rng.choice(np.float32([-2, -1, -0.25, 0.5, 1, 2, np.nan]), size=(n_rows, n_features))
+    rows = []
+    for i in range(n_rows):
+        doc_id = None if rng.random() < nameless else f"D{int(rng.integers(10**6))}é{i}"
+        rows.append((int(rng.integers(0, 5)), f"q{int(rng.integers(n_queries))}", doc_id, values[i]))
+    return rows
+
+
+def as_text(value):
+    return "nan" if np.isnan(value) else f"{value:g}"
+
+
+def write_letor(path, rows, base=1):
+    with path.open("w", encoding="utf-8") as file:
+        for grade, qid, doc_id, values in rows:
+            features = " ".join(f"{i + base}:{as_text(x)}" for i, x in enumerate(values))
+            comment = "" if doc_id is None else f" #docid = {doc_id}"
+            file.write(f"{grade} qid:{qid} {features}{comment}\n")
+    return path
+
+
+def as_table(rows, names=None):
+    columns = {
+        "qid": pa.array([row[1] for row in rows], pa.string()),
+        "doc_id": pa.array([row[2] for row in rows], pa.string()),
+        "grade": pa.array([row[0] for row in rows], pa.int32()),
+    }
+    n_features = len(rows[0][3])
+    for i in range(n_features):
+        name = names[i] if names else f"f{i + 1}"
+        columns[name] = pa.array([float(row[3][i]) for row in rows], pa.float32(), from_pandas=True)
+    return pa.table(columns)
+
+
+def write_parquet(path, rows, **options):
+    pq.write_table(as_table(rows, **options), path)
+    return path
+
+
+def write_csv(path, rows):
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    pacsv.write_csv(as_table(rows), path, pacsv.WriteOptions(delimiter=delimiter))
+    return path
+
+
+def ranked(forest, rows, top_k=None):
+    """Return (qid, doc_id, score, rank, grade) as re-ranking must write them."""
+    scores = naive.predict(forest, [row[3] for row in rows])
+    listed = [
+        (qid, doc_id if doc_id is not None else str(i + 1), score + 0.0, i, grade)
+        for i, ((grade, qid, doc_id, _), score) in enumerate(zip(rows, scores, strict=True))
+    ]
+    listed.sort(key=lambda row: (row[0].encode(), -row[2], row[1].encode(), row[3]))
+    out, rank, last = [], 0, None
+    for qid, doc_id, score, _, grade in listed:
+        rank = rank + 1 if qid == last else 1
+        last = qid
+        if top_k is None or rank <= top_k:
+            out.append((qid, doc_id, score, rank, grade))
+    return out
+
+
+def read_ranked(path):
+    """Rows of a ranked .parquet file or folder, as `ranked` gives them."""
+    files = sorted(path.glob("part-*.parquet")) if path.is_dir() else [path]
+    table = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+    return [tuple(row[name] for name in ("qid", "doc_id", "score", "rank", "grade")) for row in table.to_pylist()]

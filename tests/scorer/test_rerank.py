@@ -1,0 +1,355 @@
+"""Re-ranking against a plain sort; the same bytes whatever the memory, threads and batches; nothing half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import InputError as PipelineInputError
+from pipeline.errors import MalformedLine
+from scorer import memory, ranked_file, sorting
+from scorer.errors import CandidatesRejected, InputError, ModelFormatError
+from scorer.forest import Forest
+from scorer.memory import MemoryPlan
+from scorer.rerank import ModelIdentity, rerank
+from scorer.scored_file import read_scored
+from tests.scorer.candidate_files import (
+    as_table,
+    random_candidates,
+    ranked,
+    read_ranked,
+    write_csv,
+    write_letor,
+    write_parquet,
+)
+from tests.scorer.forests import random_forest
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 4})
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return random_candidates(1, nameless=0.2)
+
+
+def tree_of(path):
+    """Bytes of every file under ``path``, by name."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return {str(file.relative_to(path.parent)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize("suffix", ["txt", "parquet", "csv", "tsv"])
+@pytest.mark.parametrize("top_k", [None, 1, 7])
+def test_lists_come_out_as_a_plain_sort_has_them(tmp_path, forest, rows, suffix, top_k):
+    write = {"txt": write_letor, "parquet": write_parquet}.get(suffix, write_csv)
+    source = write(tmp_path / f"candidates.{suffix}", rows)
+    report = rerank(source, forest, tmp_path / "out", top_k=top_k)
+    expected = ranked(forest, rows, top_k)
+    assert read_ranked(tmp_path / "out") == expected
+    assert (report.rows, report.rows_written) == (len(rows), len(expected))
+    assert report.queries == len({row[1] for row in rows})
+
+
+def test_input_files_scattered_rows_and_their_numbers(tmp_path, forest, rows):
+    parts = [rows[:100], rows[100:101], rows[101:]]
+    sources = [
+        write_letor(tmp_path / "a.txt", parts[0]),
+        write_parquet(tmp_path / "b.parquet", parts[1]),
+        write_csv(tmp_path / "c.csv", parts[2]),
+    ]
+    rerank(sources, forest, tmp_path / "out.parquet")
+    assert read_ranked(tmp_path / "out.parquet") == ranked(forest, rows)
+
+
+def test_the_same_bytes_for_any_memory_threads_and_blocks(tmp_path, forest, monkeypatch):
+    rows = random_candidates(3, n_rows=3000, n_queries=40)
+    source = write_letor(tmp_path / "c.txt", rows)
+    rerank(source, forest, tmp_path / "out", top_k=20)
+    first = tree_of(tmp_path / "out")
+    for n_threads, limit, block in ((1, "512MB", 1000), (2, "600MB", 70_000), (3, 3 * 10**9, 1 << 20)):
+        monkeypatch.setattr(MemoryPlan, "of", lambda total, block=block: MemoryPlan(total, block, 64 << 20))
+        monkeypatch.setattr(sorting, "SPILL_ROWS", max(2, block // 100))
+        rerank(source, forest, tmp_path / "out", top_k=20, n_threads=n_threads, memory_limit=limit, overwrite=True)
+        assert tree_of(tmp_path / "out") == first
+
+
+def test_shards_hold_whole_queries_and_their_bytes_do_not_show_the_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(ranked_file, "ROW_GROUP_ROWS", 16)
+    rng = np.random.default_rng(4)
+    sizes = rng.integers(1, 30, size=40)
+    qids = np.repeat([f"q{i:02d}" for i in range(40)], sizes)
+    n = len(qids)
+    first = np.ones(n, dtype=bool)
+    first[1:] = qids[1:] != qids[:-1]
+    columns = [qids.tolist(), [f"d{i}" for i in range(n)], rng.normal(size=n), np.ones(n, np.int32), [None] * n]
+    table = pa.table(columns, schema=ranked_file.RANKED)
+    seen = []
+    for step in (1, 7, 50, n):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        writer = ranked_file.ShardWriter(folder, {"rankmill": "{}"}, shard_rows=100)
+        for i in range(0, n, step):
+            writer.write(sorting.RankedBatch(table.slice(i, step), first[i : i + step]))
+        shards = writer.close()
+        seen.append([(folder / shard.name).read_bytes() for shard in shards])
+        assert sum(shard.rows for shard in shards) == n
+        assert sum(shard.queries for shard in shards) == 40
+        assert all(100 <= shard.rows < 130 for shard in shards[:-1])
+        parts = [set(pq.read_table(folder / shard.name)["qid"].to_pylist()) for shard in shards]
+        assert sum(len(part) for part in parts) == 40
+        groups = pq.ParquetFile(folder / shards[0].name).metadata
+        assert [groups.row_group(g).num_rows for g in range(groups.num_row_groups - 1)] == [16] * (
+            groups.num_row_groups - 1
+        )
+    assert all(other == seen[0] for other in seen)
+
+
+def test_the_manifest_says_what_was_done(tmp_path, forest, rows):
+    source = write_parquet(tmp_path / "c.parquet", rows)
+    identity = ModelIdentity(sha256=forest.sha256, name="web", number=3)
+    rerank(source, forest, tmp_path / "out", top_k=2, identity=identity)
+    text = (tmp_path / "out" / "manifest.json").read_text()
+    manifest = json.loads(text)
+    assert str(tmp_path) not in text
+    assert manifest["model"] == {"sha256": forest.sha256, "name": "web", "number": 3}
+    assert (manifest["format"], manifest["kind"], manifest["top_k"], manifest["max_grade"]) == (1, "ranked", 2, 4)
+    assert manifest["rows"] == len(rows)
+    for listed in [*manifest["shards"], manifest["grades"]]:
+        assert hashlib.sha256((tmp_path / "out" / listed["name"]).read_bytes()).hexdigest() == listed["sha256"]
+
+
+@pytest.mark.parametrize("out", ["out", "out.parquet"])
+def test_grade_counts_are_those_of_the_whole_lists(tmp_path, forest, rows, out):
+    rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / out, top_k=3)
+    side = tmp_path / "out" / "grades.parquet" if out == "out" else tmp_path / "out.grades.parquet"
+    expected = {}
+    for grade, qid, _, _ in rows:
+        expected[qid, grade] = expected.get((qid, grade), 0) + 1
+    table = pq.read_table(side)
+    found = [tuple(row.values()) for row in table.to_pylist()]
+    assert found == [(qid, grade, count) for (qid, grade), count in sorted(expected.items())]
+
+
+def test_no_grades_no_side_table_and_null_grades(tmp_path, forest, rows):
+    table = as_table(rows).drop_columns(["grade"])
+    pq.write_table(table, tmp_path / "c.parquet")
+    rerank(tmp_path / "c.parquet", forest, tmp_path / "out", top_k=3)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["manifest.json", "part-00000.parquet"]
+    assert {row[4] for row in read_ranked(tmp_path / "out")} == {None}
+
+
+def test_text_formats_hold_the_same_lists(tmp_path, forest, rows):
+    source = write_letor(tmp_path / "c.txt", rows)
+    expected = ranked(forest, rows)
+    for name in ("out.run", "out.tsv"):
+        rerank(source, forest, tmp_path / name)
+        table = read_scored(tmp_path / name)
+        found = zip(*(table[c].to_pylist() for c in ("qid", "doc_id", "score")), strict=True)
+        assert list(found) == [row[:3] for row in expected]
+    lines = (tmp_path / "out.run").read_text().splitlines()
+    assert lines[0].split() == [expected[0][0], "Q0", expected[0][1], "1", repr(expected[0][2]), "rankmill"]
+    assert [int(line.split()[3]) for line in lines] == [row[3] for row in expected]
+    assert read_scored(tmp_path / "out.tsv")["grade"].to_pylist() == [row[4] for row in expected]
+
+
+def test_ids_that_a_text_format_cannot_hold(tmp_path, forest, rows):
+    spaced = [(grade, f"{qid} x", doc_id, values) for grade, qid, doc_id, values in rows]
+    source = write_parquet(tmp_path / "c.parquet", spaced)
+    with pytest.raises(CandidatesRejected, match=r"the qid 'q\d x' has white space in it, .* which a TREC run"):
+        rerank(source, forest, tmp_path / "out.run")
+    rerank(source, forest, tmp_path / "out.tsv")
+    tabbed = [(grade, f"{qid}\tx", doc_id, values) for grade, qid, doc_id, values in rows]
+    with pytest.raises(CandidatesRejected, match="has a tab"):
+        rerank(write_parquet(tmp_path / "t.parquet", tabbed), forest, tmp_path / "t.tsv")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.parquet", "out.tsv", "t.parquet"]
+
+
+def test_text_that_leaves_the_last_features_out(tmp_path):
+    forest = random_forest(5, n_trees=10, max_leaves=12)
+    assert forest.used_features[-1] == 4
+    rows = random_candidates(2, n_features=4)
+    source = write_letor(tmp_path / "c.txt", rows)
+    with pytest.raises(
+        CandidatesRejected,
+        match=r"c\.txt: the model uses feature f5, the highest index in the candidates is 4; .* --n-features 5",
+    ):
+        rerank(source, forest, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    for absent, value in (("zero", 0.0), ("missing", np.nan)):
+        rerank(source, forest, tmp_path / "out", n_features=5, absent=absent, overwrite=True)
+        full = [(*row[:3], np.append(row[3], np.float32(value))) for row in rows]
+        assert read_ranked(tmp_path / "out") == ranked(forest, full)
+    with pytest.raises(
+        CandidatesRejected, match=r"uses feature f5, but --n-features 4 .* give at least --n-features 5"
+    ):
+        rerank(source, forest, tmp_path / "more", n_features=4)
+
+
+def test_what_text_means_is_as_in_training(tmp_path):
+    rows = random_candidates(2, n_features=3)
+    names = ["f0", "f1", "f2", "f3"]
+    forest = random_forest(6, n_features=4, n_trees=10, names=names, info={"absent": "missing", "index_base": 0})
+    source = write_letor(tmp_path / "c.txt", rows, base=0)
+    rerank(source, forest, tmp_path / "out", n_features=4)
+    full = [(*row[:3], np.append(row[3], np.float32(np.nan))) for row in rows]
+    assert read_ranked(tmp_path / "out") == ranked(forest, full)
+    with pytest.raises(CandidatesRejected, match=r"the model uses f0, but LETOR text can only hold .* --index-base 0"):
+        rerank(source, forest, tmp_path / "out2", n_features=4, index_base=1)
+
+
+def test_features_that_are_lacking_are_named_with_the_cure(tmp_path, forest, rows):
+    names = ["f1", "x", "f3", "y", "f5"]
+    source = write_parquet(tmp_path / "c.parquet", rows, names=names)
+    with pytest.raises(CandidatesRejected) as caught:
+        rerank(source, forest, tmp_path / "out")
+    assert str(caught.value) == (
+        f"{source}: expected the 5 features that the model uses, found no f2, f4 (its features: f1, x, f3, y, f5); "
+        "add the columns, empty where missing, or use a model trained without them"
+    )
+    foreign = random_forest(5, names=["a", "b", "c", "d", "e"])
+    with pytest.raises(CandidatesRejected, match="the model uses a, b, c, d, e, but LETOR text can only"):
+        rerank(write_letor(tmp_path / "c.txt", rows), foreign, tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.parquet", "c.txt"]
+
+
+def test_only_features_that_the_model_uses_are_needed(tmp_path, rows):
+    forest = random_forest(8, n_features=40, n_trees=1, max_leaves=3)
+    kept = [*forest.used_features]
+    wide = [(*row[:3], np.resize(row[3], 40)) for row in rows]
+    narrow = [(*row[:3], row[3][kept]) for row in wide]
+    names = [f"f{i + 1}" for i in kept]
+    rerank(write_parquet(tmp_path / "c.parquet", narrow, names=names), forest, tmp_path / "out")
+    assert read_ranked(tmp_path / "out") == ranked(forest, wide)
+
+
+def test_a_score_out_of_range_is_refused(tmp_path, rows):
+    forest = random_forest(5)
+    big = {name: getattr(forest, name) for name in Forest.__slots__ if name != "__weakref__"}
+    big |= {"node_value": np.full(len(forest.node_value), 1.7e308), "tree_weights": np.full(forest.n_trees, 1.0)}
+    with pytest.raises(CandidatesRejected, match=r"the score of row 1, query 'q\d+', is inf; expected a finite number"):
+        rerank(write_letor(tmp_path / "c.txt", rows), Forest(**big), tmp_path / "out")
+
+
+def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
+    source = write_letor(tmp_path / "c.txt", rows)
+    broken = tmp_path / "broken.txt"
+    broken.write_text(source.read_text() + "1 qid:7 1:x\n")
+    empty = write_letor(tmp_path / "empty.txt", [])
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(MalformedLine):
+        rerank([source, broken], forest, tmp_path / "out")
+    with pytest.raises(Exception, match=r"empty\.txt"):
+        rerank(empty, forest, tmp_path / "out")
+    with pytest.raises(PipelineInputError, match="no such file"):
+        rerank(tmp_path / "none.txt", forest, tmp_path / "out")
+    with pytest.raises(InputError, match="at least one file"):
+        rerank([], forest, tmp_path / "out")
+    with pytest.raises(InputError, match="--top-k must be 1 or more, got 0"):
+        rerank(source, forest, tmp_path / "out", top_k=0)
+    with pytest.raises(InputError, match="--memory must be at least 512MB, got 100MB"):
+        rerank(source, forest, tmp_path / "out", memory_limit="100MB")
+    with pytest.raises(InputError, match=r"cannot write \.csv"):
+        rerank(source, forest, tmp_path / "out.csv")
+    with pytest.raises(InputError, match="expected a model file, found none"):
+        rerank(source, tmp_path / "m.rankmill", tmp_path / "out")
+    with pytest.raises(ModelFormatError):
+        rerank(source, source, tmp_path / "out")
+
+    def full(*_arguments, **_options):
+        raise OSError(28, "No space left on device")
+
+    for name in ("publish_folder", "file_digest"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"scorer.rerank.{name}", full)
+            with pytest.raises(OSError, match="No space"):
+                rerank(source, forest, tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, forest, rows, monkeypatch):
+    source = write_letor(tmp_path / "c.txt", rows)
+    for name in ("out", "out.parquet"):
+        rerank(source, forest, tmp_path / name, top_k=2)
+        before = tree_of(tmp_path / name)
+        with pytest.raises(InputError, match="exists already; choose another name, or replace it with --overwrite"):
+            rerank(source, forest, tmp_path / name)
+        assert tree_of(tmp_path / name) == before
+        with monkeypatch.context() as patch:
+            patch.setattr("scorer.rerank.file_digest", lambda _path: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                rerank(source, forest, tmp_path / name, overwrite=True)
+        assert tree_of(tmp_path / name) == before
+        rerank(source, forest, tmp_path / name, overwrite=True)
+        assert read_ranked(tmp_path / name) == ranked(forest, rows)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "out", "out.parquet"]  # no stale side table
+    with monkeypatch.context() as patch:
+        patch.setattr("scorer.rerank.publish_folder", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rerank(source, forest, tmp_path / "out", top_k=1, overwrite=True)
+    assert read_ranked(tmp_path / "out") == ranked(forest, rows)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="is not a folder of ranked lists, so it is not replaced"):
+        rerank(source, forest, tmp_path / "mine", overwrite=True)
+
+
+def test_the_memory_plan_adds_up():
+    for total in (memory.LEAST, 10**9, 2 * 10**9, 64 * 10**9):
+        plan = MemoryPlan.of(total)
+        # Twelve blocks while scoring; the sort, and about as much again, while sorting (see the docstrings).
+        assert memory.FLOOR + 12 * plan.block_bytes <= total
+        assert memory.FLOOR + 2 * plan.sort_bytes <= total
+
+
+def peak_of_a_fresh_process(*arguments):
+    """Re-rank in a process of its own with warm kernels and return (its output, peak resident bytes)."""
+    code = (
+        "import sys; from scorer.rerank import rerank; "
+        "report = rerank(sys.argv[1], sys.argv[2], sys.argv[3], memory_limit=sys.argv[4], overwrite=True); "
+        "print(report.rows, [l.split()[1] for l in open('/proc/self/status') if l.startswith('VmHWM')][0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], check=True, capture_output=True, text=True
+    )
+    rows, peak = done.stdout.split()
+    return int(rows), int(peak) * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
+@pytest.mark.parametrize("shape", ["wide text", "long text", "parquet"])
+def test_the_memory_bound_holds(tmp_path, shape):
+    """About 250 MB of candidates under 512 MB: wide rows, very many narrow ones, and one giant row group."""
+    rng = np.random.default_rng(0)
+    n_features = 3 if shape == "long text" else 136
+    forest = random_forest(3, n_features=n_features, n_trees=50, max_leaves=31, n_thresholds=100)
+    forest.save(tmp_path / "m.rankmill")
+    source = tmp_path / ("c.parquet" if shape == "parquet" else "c.txt")
+    if shape == "parquet":
+        n = 450_000
+        place = np.arange(n)
+        columns = {"qid": (place * 7919) % 9973, "doc_id": place, "grade": place % 5}
+        columns |= {f"f{f + 1}": rng.normal(size=n).astype(np.float32) for f in range(n_features)}
+        pq.write_table(pa.table(columns), source, row_group_size=n, use_dictionary=False)
+    else:
+        n = 170_000 if shape == "wide text" else 5_000_000
+        texts = [" ".join(f"{f + 1}:{x:.4f}" for f, x in enumerate(row)) for row in rng.normal(size=(400, n_features))]
+        with source.open("w") as file:
+            for i in range(n):
+                file.write(f"{i % 5} qid:{(i * 7919) % 99_991} {texts[i % 400]} #docid = D{i:010d}\n")
+    assert source.stat().st_size > 240_000_000
+    peak_of_a_fresh_process(write_letor(tmp_path / "warm.txt", random_candidates(0, n_features=n_features)),
+                            tmp_path / "m.rankmill", tmp_path / "warm", "512MB")  # fmt: skip
+    rows, peak = peak_of_a_fresh_process(source, tmp_path / "m.rankmill", tmp_path / "out", "512MB")
+    assert rows == n
+    assert peak <= 512_000_000
