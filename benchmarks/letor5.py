@@ -19,12 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from pipeline.binning import bin_dataset
 from pipeline.dataset import Dataset
-from pipeline.ingest import IngestOptions, ingest
+from pipeline.ingest import ingest
 from scorer.metrics import Metric, Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries, mean_of
 from scorer.predict import predict
@@ -66,7 +67,7 @@ def read_split(dataset: Dataset, split: str) -> Split:
 def make_fold(folder: Path, number: int, work: Path) -> Fold:
     part = [folder / f"S{(number + i) % PARTS + 1}.txt" for i in range(PARTS)]
     path = work / f"fold{number + 1}"
-    ingest(part[:3], path, IngestOptions(valid=(part[3],), test=(part[4],)))
+    ingest(part[:3], path, valid=part[3:4], test=part[4:])
     bin_dataset(Dataset.open(path))
     dataset = Dataset.open(path)
     return Fold(dataset, *(read_split(dataset, split) for split in ("train", "valid", "test")))
@@ -209,7 +210,7 @@ def main() -> None:
     missing = [f"S{i + 1}.txt" for i in range(PARTS) if not (given.folder / f"S{i + 1}.txt").is_file()]
     if missing:
         sys.exit(f"letor5: {given.folder} lacks {', '.join(missing)}")
-    console = Console(stderr=given.json)
+    console = Console(stderr=given.json, width=120)
     with tempfile.TemporaryDirectory() as work:
         folds = [make_fold(given.folder, number, Path(work)) for number in range(PARTS)]
         max_grade = max(fold.dataset.max_grade for fold in folds)
@@ -219,7 +220,7 @@ def main() -> None:
             early_stopping_rounds=given.early_stopping_rounds, gain=given.gain,
         )  # fmt: skip
         systems: dict[str, tuple[dict[str, object], System]] = {
-            "rankmill lambdamart": (asdict(parameters), ours(parameters)),
+            "rankmill lambdamart": ({k: v for k, v in asdict(parameters).items() if k != "seed"}, ours(parameters)),
         }
         if given.peers:
             systems |= peers(given.max_leaves, given.learning_rate, given.n_rounds, given.early_stopping_rounds)
@@ -261,7 +262,7 @@ def run(
 
 
 def show(console: Console, report: dict) -> None:
-    table = Table(title="Mean test metrics over folds and seeds")
+    table = Table(title="Mean test metrics over folds and seeds", box=SIMPLE_HEAD, title_justify="left")
     table.add_column("system")
     for metric in METRICS:
         table.add_column(str(metric), justify="right")
