@@ -181,7 +181,7 @@ def _forces(e, c, gain, gain_i, sigma, first, last):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _add_both(c, e, g, h, first, last):
-    """g += c and h += e."""
+    """Add c to g and e to h."""
     for j in range(first, last):
         g[j] += c[j]
         h[j] += e[j]
