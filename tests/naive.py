@@ -290,6 +290,8 @@ def digest_of_row(grade: int, bits: list[int]) -> tuple[int, int]:
     b = (0xC2B2AE3D27D4EB4F + grade) % 2**64
     words = [bits[i] << 32 | bits[i + 1] for i in range(0, len(bits) - 1, 2)] + bits[len(bits) // 2 * 2 :]
     for word in words:
+        word = (word ^ word >> 32) * 0x9E3779B97F4A7C15 % 2**64
+        word ^= word >> 29
         a = (a ^ word) * 0xBF58476D1CE4E5B9 % 2**64
         a ^= a >> 32
         b = (b + word) * 0x94D049BB133111EB % 2**64

@@ -35,6 +35,13 @@ def hash_strings(data, offsets, salt, out):
 
 
 @njit(nogil=True, cache=True)
+def _scatter(word):
+    """Spread a word downwards and upwards: rows often differ in signs, that is in the top bits, alone."""
+    word = (word ^ (word >> _S32)) * _ROW_1
+    return word ^ (word >> _S29)
+
+
+@njit(nogil=True, cache=True)
 def digest_rows(words, grade, out):
     """out[r] (two words) = digest of the grade and the bits of the values ``words[r]`` (uint32) of row r."""
     width = words.shape[1]
@@ -42,13 +49,13 @@ def digest_rows(words, grade, out):
         a = _ROW_1 ^ np.uint64(grade[r])
         b = _ROW_2 + np.uint64(grade[r])
         for f in range(0, width - 1, 2):
-            word = (np.uint64(words[r, f]) << _S32) | np.uint64(words[r, f + 1])
+            word = _scatter((np.uint64(words[r, f]) << _S32) | np.uint64(words[r, f + 1]))
             a = (a ^ word) * _MIX_1
             a ^= a >> _S32
             b = (b + word) * _MIX_2
             b ^= b >> _S29
         if width & 1:
-            word = np.uint64(words[r, width - 1])
+            word = _scatter(np.uint64(words[r, width - 1]))
             a = (a ^ word) * _MIX_1
             a ^= a >> _S32
             b = (b + word) * _MIX_2

@@ -1,0 +1,119 @@
+"""Hashes against their slow twins, and shards that do not depend on how much memory there was."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import InputError
+from pipeline.group import _kernels
+from pipeline.group import shards as shards_module
+from pipeline.group.hashing import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
+from pipeline.group.shards import Layout, write_shard
+from pipeline.group.spill import Spill
+from pipeline.sources.batch import RowBatch
+from tests import naive
+
+
+@given(st.lists(st.text(max_size=12), max_size=20), st.integers(0, 3))
+@settings(max_examples=100, deadline=None)
+def test_the_hash_of_an_id_is_the_written_one(names, skipped):
+    ids = pa.array(names, pa.string()).slice(skipped)
+    for salt in (0, SPLIT_SALT):
+        assert hash_ids(ids, salt).tolist() == [naive.hash_of_id(name, salt) for name in names[skipped:]]
+
+
+def test_known_hashes():
+    assert hash_ids(pa.array(["", "10002"])).tolist() == [17665956581633026203, 13440057340273220851]
+
+
+@given(st.integers(1, 7), st.integers(0, 9), st.integers(0, 2**32))
+@settings(max_examples=50, deadline=None)
+def test_the_digest_of_a_row_is_the_written_one(width, n, seed):
+    rng = np.random.default_rng(seed)
+    words = rng.integers(0, 2**32, (n, width), dtype=np.uint32)
+    grade = rng.integers(0, 5, n, dtype=np.int32)
+    out = np.empty((n, 2), dtype=np.uint64)
+    _kernels.digest_rows(words, grade, out)
+    assert [tuple(row) for row in out.tolist()] == [
+        naive.digest_of_row(int(g), row) for g, row in zip(grade, words.tolist(), strict=True)
+    ]
+
+
+def test_rows_that_differ_in_signs_only_have_other_digests():
+    signs = np.array([[1.0 if k >> f & 1 else -1.0 for f in range(8)] for k in range(256)], dtype=np.float32)
+    out = np.empty((256, 2), dtype=np.uint64)
+    _kernels.digest_rows(signs.view(np.uint32), np.zeros(256, dtype=np.int32), out)
+    assert len(set(out[:, 0].tolist())) == len(set(out[:, 1].tolist())) == 256
+
+
+@given(st.integers(1, 200), st.integers(1, 9))
+@settings(max_examples=50, deadline=None)
+def test_turn_is_take_and_transpose(n, width):
+    values = np.arange(n * width, dtype=np.float32).reshape(n, width)
+    order = np.random.default_rng(n).permutation(n)[: n // 2 + 1]
+    out = np.empty((width, len(order)), dtype=np.float32)
+    _kernels.turn(values, order, out)
+    assert (out == values[order].T).all()
+
+
+def test_shares_of_splits_are_met_and_say_nothing_about_buckets():
+    ids = pa.array([f"q{k}" for k in range(20000)])
+    split = splits_of(ids, {"train": 0.8, "valid": 0.15, "test": 0.05})
+    assert np.allclose(np.bincount(split) / len(split), [0.8, 0.15, 0.05], atol=0.01)
+    table = np.zeros((3, 32))
+    np.add.at(table, (split, buckets_of(ids, 32)), 1)
+    assert np.allclose(table[0] / table.sum(axis=0), 0.8, atol=0.08)
+    assert (splits_of(ids, {"test": 1.0}) == 2).all()
+    assert (splits_of(ids, {"train": 1.0}) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train=0.8,valid=0.1", "--split: the shares must add up to 1, got 0.9"),
+        ("train:1", "--split: expected name=share, found 'train:1'; like train=0.8,valid=0.1,test=0.1"),
+        ("train=a", "--split: expected name=share, found 'train=a'; like train=0.8,valid=0.1,test=0.1"),
+        ("train=0.5,train=0.5", "--split: 'train' is given twice"),
+        ("train=0.5,vali=0.5", "unknown split 'vali'; did you mean 'valid'?"),
+        ("train=1.5,valid=-0.5", "--split: the share of train must be in 0..1, got 1.5"),
+        ("train=nan", "--split: the share of train must be in 0..1, got nan"),
+    ],
+)
+def test_bad_shares_are_refused(text, message):
+    with pytest.raises(InputError) as caught:
+        parse_shares(text)
+    assert str(caught.value) == message
+
+
+def write(folder, memory):
+    rng = np.random.default_rng(5)
+    folder.mkdir()
+    spill = Spill(folder / "spill", 1)
+    for width in (2, 3, 1):
+        n = 700
+        spill.add(
+            RowBatch(
+                qid=pa.array([f"q{k}" for k in rng.integers(0, 9, n)]),
+                doc_id=pa.array([None if k == 0 else f"d{k}" for k in rng.integers(0, 50, n)]),
+                grade=rng.integers(0, 3, n).astype(np.int32),
+                values=rng.integers(0, 4, (n, width)).astype(np.float32),
+            ),
+            source=0,
+        )
+    layout = Layout(features=("a", "b", "c"), absent=0.0, shares=None, source_split=[0], source_name=["x"])
+    return write_shard(spill, 0, layout, folder, memory)
+
+
+def test_a_shard_has_the_same_bytes_however_often_its_rows_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards_module, "ROW_GROUP_BYTES", 4 * 3 * 100)
+    once, twice, often = (write(tmp_path / str(memory), memory) for memory in (1 << 30, 15_000, 0))
+    assert once == twice == often
+    assert once.shard.rows == 2100
+    table = pq.read_table(tmp_path / "0" / "features" / f"{once.shard.features}.parquet")
+    assert pq.ParquetFile(tmp_path / "0" / "features" / f"{once.shard.features}.parquet").num_row_groups == 33
+    keys = list(zip(table["qid"].to_pylist(), table["doc_id"].to_pylist(), strict=True))
+    assert keys == sorted(keys, key=lambda key: (key[0], key[1] is None, key[1] or ""))
+    assert 0 < sum(doc_id is None for _, doc_id in keys) < 2100

@@ -1,0 +1,215 @@
+"""LETOR text: every row comes through as written, and a bad line is named to the column."""
+
+import bz2
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import DataRejected, MalformedLine, TooManyRejects
+from pipeline.sources.batch import Quarantine, ReadOptions
+from pipeline.sources.letor import LetorSource
+from pipeline.sources.opening import open_source
+from tests import naive
+
+
+def read(path, block_bytes=1 << 20, quarantine=None, **options):
+    """All rows of a file: grade, qid, doc_id, dense values at the final width."""
+    batches = list(LetorSource(path, ReadOptions(**options), quarantine).batches(block_bytes))
+    width = max((batch.values.shape[1] for batch in batches), default=0)
+    absent = ReadOptions(**options).absent_value
+    rows = []
+    for batch in batches:
+        doc_ids = [None] * len(batch) if batch.doc_id is None else batch.doc_id.to_pylist()
+        for k, (qid, doc_id) in enumerate(zip(batch.qid.to_pylist(), doc_ids, strict=True)):
+            values = np.full(width, absent, np.float32)
+            values[: batch.values.shape[1]] = batch.values[k]
+            rows.append((int(batch.grade[k]), qid, doc_id, values.tobytes()))
+    return rows
+
+
+def expected_rows(text, index_base=1, absent="zero"):
+    rows = naive.parse_letor(text)
+    width = max((index - index_base + 1 for *_, features in rows for index in features), default=0)
+    dense = []
+    for grade, qid, doc_id, features in rows:
+        values = np.full(width, 0.0 if absent == "zero" else np.nan, np.float32)
+        for index, value in features.items():
+            values[index - index_base] = value
+        dense.append((grade, qid, doc_id, values.tobytes()))
+    return dense
+
+
+word = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"], exclude_characters="#"), min_size=1, max_size=6)
+value = st.one_of(
+    st.floats(width=32).map(repr), st.floats().map(repr), st.integers(0, 999).map(str), st.sampled_from(["NULL", "nan", "-0"])
+)
+blank = st.sampled_from([" ", "  ", "\t", " \t "])
+comment = st.one_of(
+    st.just(""),
+    st.builds(lambda a, b, c, name: f" #{a}docid{b}={c}{name} inc = 1", *[st.sampled_from(["", " "])] * 3, word),
+    st.sampled_from([" # nothing", "#docid", "#docid =", "# docid : 3", " #"]),
+)
+
+
+@st.composite
+def line(draw):
+    kind = draw(st.integers(0, 9))
+    if kind == 0:
+        return draw(st.sampled_from(["", "  ", "# only a comment", "\t# docid = X"]))
+    grade = draw(st.sampled_from(["0", "1", "2", "3.0", "4.", "00"]))
+    indices = draw(st.lists(st.integers(1, 40), unique=True, max_size=8))
+    fields = [grade, f"qid:{draw(word)}", *(f"{index}:{draw(value)}" for index in indices)]
+    gap = draw(blank)
+    return gap.join(fields) + draw(st.sampled_from(["", " "])) + draw(comment)
+
+
+@st.composite
+def letor_text(draw):
+    lines = draw(st.lists(line(), min_size=1, max_size=12))
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    return draw(st.sampled_from(["", "\ufeff"])) + end.join(lines) + draw(st.sampled_from(["", end]))
+
+
+@given(letor_text(), st.sampled_from([1, 7, 64, 1 << 20]), st.sampled_from(["zero", "missing"]))
+@settings(max_examples=200, deadline=None)
+def test_rows_are_those_of_the_naive_parser_for_any_block_size(tmp_path_factory, text, block_bytes, absent):
+    path = tmp_path_factory.getbasetemp() / "any.txt"
+    path.write_bytes(text.encode())
+    assert read(path, block_bytes, absent=absent) == expected_rows(text, absent=absent)
+
+
+GOOD = "1 qid:7 1:0.5 2:1\n"
+MALFORMED = [
+    ("x qid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", ""),
+    ("-1 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "-1", ""),
+    ("0.5 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "0.5", ""),
+    ("1e0 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "1e0", ""),
+    (" nan qid:7", 2, "a grade: a whole number, 0 or more", "nan", ""),
+    ("qid:7 1:1", 1, "a grade: a whole number, 0 or more", "qid:7", ""),
+    (".0 qid:7", 1, "a grade: a whole number, 0 or more", ".0", ""),
+    ("99999999999999999999 qid:7 1:1", 1, "a grade up to 2147483647", "99999999999999999999", ""),
+    ("1 1:0.5", 3, "qid:ID after the grade", "1:0.5", "every line must name its query"),
+    ("1", 2, "qid:ID after the grade", "", "every line must name its query"),
+    ("1 # docid = 3", 3, "qid:ID after the grade", "#", "every line must name its query"),
+    ("1 QID:7 1:0.5", 3, "qid:ID after the grade", "QID:7", "every line must name its query"),
+    ("1 qid: 1:0.5", 3, "an id after qid:", "qid:", ""),
+    ("1 qid:7 0:0.5", 9, "a feature index from 1", "0:0.5", "if features count from 0: --index-base 0"),
+    ("1 qid:7 1:0.5 1:0.5", 15, "each feature once a line", "1:0.5", ""),
+    ("1 qid:7 2:1 1:0.5 2:0.5 # c", 19, "each feature once a line", "2:0.5", ""),
+    ("1 qid:7 1:", 9, "index:value with a number as value", "1:", ""),
+    ("1 qid:7 1:a", 9, "index:value with a number as value", "1:a", ""),
+    ("1 qid:7 1:0.5x 2:1", 9, "index:value with a number as value", "1:0.5x", ""),
+    ("1 qid:7 1:1_0", 9, "index:value with a number as value", "1:1_0", ""),
+    ("1 qid:7 1:0x1", 9, "index:value with a number as value", "1:0x1", ""),
+    ("1 qid:7 1:0.5:3", 9, "index:value with a number as value", "1:0.5:3", ""),
+    ("1 qid:7 1 :0.5", 9, "index:value", "1", ""),
+    ("1 qid:7 a:0.5", 9, "index:value", "a:0.5", ""),
+    ("1 qid:7 :0.5", 9, "index:value", ":0.5", ""),
+    ("1 qid:7 -1:0.5", 9, "index:value", "-1:0.5", ""),
+    ("1 qid:7 1.5:0.5", 9, "index:value", "1.5:0.5", ""),
+    ("1 qid:7 1:1 qid:8", 13, "index:value", "qid:8", ""),
+    ("1 qid:7 70000:1", 9, "a feature index up to 65535", "70000:1", ""),
+    ("1 qid:7 99999999999999999999:1", 9, "a feature index up to 65535", "99999999999999999999:1", ""),
+    ("1 qid:é 1:x", 9, "index:value with a number as value", "1:x", ""),
+    ("1\vqid:7", 1, "a grade: a whole number, 0 or more", "1", ""),
+    ("1 qid:7 1:1\r2:1", 9, "index:value with a number as value", "1:1", ""),
+    ("1 qid:7 " + "9" * 100, 9, "index:value", "9" * 59 + "…", ""),
+]
+
+
+@pytest.mark.parametrize("block_bytes", [5, 1 << 20])
+@pytest.mark.parametrize(("bad", "column", "expected", "found", "cure"), MALFORMED)
+def test_a_bad_line_is_named_to_the_column(tmp_path, bad, column, expected, found, cure, block_bytes):
+    path = tmp_path / "bad.txt"
+    path.write_bytes((GOOD + "\n" + GOOD + bad + "\n" + GOOD).encode())
+    with pytest.raises(MalformedLine) as caught:
+        read(path, block_bytes)
+    tail = f"; {cure}" if cure else ""
+    assert str(caught.value) == f"{path}:4:{column}: expected {expected}, found {repr(found) if found else 'nothing'}{tail}"
+
+
+def test_bounds_that_were_asked_for(tmp_path):
+    path = tmp_path / "bad.txt"
+    path.write_text("3 qid:7 1:1 5:1\n")
+    with pytest.raises(MalformedLine, match=r"bad.txt:1:1: expected a grade up to 2, found '3'"):
+        read(path, max_grade=2)
+    with pytest.raises(MalformedLine, match=r"bad.txt:1:13: expected a feature index up to 4, found '5:1'; --n-features 4"):
+        read(path, n_features=4)
+    with pytest.raises(MalformedLine, match=r"expected a feature index up to 4, found '5:1'"):
+        read(path, n_features=5, index_base=0)
+    assert read(path, n_features=7, max_grade=3)[0][3] == np.float32([1, 0, 0, 0, 1, 0, 0]).tobytes()
+
+
+def test_features_may_count_from_zero(tmp_path):
+    path = tmp_path / "zero.txt"
+    path.write_text("0 qid:1 0:5 2:7\n")
+    assert read(path, index_base=0) == expected_rows("0 qid:1 0:5 2:7", index_base=0)
+    assert LetorSource(path, ReadOptions(index_base=0)).names(3) == ("f0", "f1", "f2")
+    assert LetorSource(path, ReadOptions()).names(2) == ("f1", "f2")
+
+
+def test_a_million_short_lines_with_one_high_index_do_not_take_the_memory(tmp_path):
+    path = tmp_path / "wide.txt"
+    path.write_text("0 qid:1 65000:1\n" * 600)
+    sizes = [batch.values.nbytes for batch in LetorSource(path, ReadOptions()).batches()]
+    assert len(sizes) > 1
+    assert max(sizes) <= 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"1 qid:1 1:1\n1 qid:\xe9 1:1\n", ":2: not a text file: byte 0xE9 is not UTF-8; convert the file to UTF-8"),
+        (b"1 qid:1 1:1\n\n1 qid:\0 1:1\n", ":3: not a text file: it has a NUL byte; give --format if it is a table"),
+        ("1 qid:1 1:1\n".encode("utf-16"), ":1: not a text file: "),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [4, 1 << 20])
+def test_what_is_no_text_is_said_to_be_none(tmp_path, data, message, block_bytes):
+    path = tmp_path / "data.txt"
+    path.write_bytes(data)
+    with pytest.raises(DataRejected) as caught:
+        read(path, block_bytes)
+    assert str(caught.value).startswith(f"{path}{message}")
+
+
+def test_compressed_text_is_read_and_damage_is_said(tmp_path):
+    text = (GOOD * 50).encode()
+    for suffix, compress in ((".gz", gzip.compress), (".bz2", bz2.compress)):
+        path = tmp_path / f"rows.txt{suffix}"
+        path.write_bytes(compress(text[:500]) + compress(text[500:]))
+        assert len(read(path, 100)) == 50
+        path.write_bytes(compress(text)[:-6])
+        with pytest.raises(DataRejected, match="data are damaged or cut off"):
+            read(path, 100)
+
+
+def test_rejects_are_listed_up_to_the_limit(tmp_path):
+    path = tmp_path / "rows.txt"
+    path.write_text(f"{GOOD}1 qid:2 1:x\n{GOOD}# c\n-1 qid:3 # why\n{GOOD}")
+    for block_bytes in (1, 30, 1 << 20):
+        quarantine = Quarantine(limit=2)
+        assert len(read(path, block_bytes, quarantine)) == 3
+        assert [(r.source, r.line, r.column, r.text) for r in quarantine.rejects] == [
+            ("rows.txt", 2, 9, "1 qid:2 1:x"),
+            ("rows.txt", 5, 1, "-1 qid:3 # why"),
+        ]
+        assert quarantine.rejects[1].reason == "expected a grade: a whole number, 0 or more, found -1"
+    with pytest.raises(TooManyRejects, match=r"rows.txt:2:9: expected index:value .* \(and more bad rows than --max-rejects 1"):
+        read(path, quarantine=Quarantine(limit=1))
+
+
+def test_a_rejected_line_leaves_no_trace(tmp_path):
+    path = tmp_path / "rows.txt"
+    path.write_text("1 qid:1 1:1\n1 qid:2 9:1 1:0.30000001192092896 2:x\n1 qid:3 2:2 1:3\n")
+    rows = read(path, quarantine=Quarantine(limit=1))
+    assert rows == expected_rows("1 qid:1 1:1\n1 qid:3 2:2 1:3\n")
+
+
+def test_open_source_goes_by_the_suffix(tmp_path):
+    path = tmp_path / "rows.txt"
+    path.write_text(GOOD)
+    assert isinstance(open_source(path), LetorSource)
