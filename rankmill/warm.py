@@ -1,0 +1,121 @@
+"""Compile every kernel ahead of time: ``python -m rankmill.warm``, run once where the image is built.
+
+Numba compiles a kernel when it first meets arguments of some types, and keeps the machine code in ``NUMBA_CACHE_DIR``
+under the CPU that ``NUMBA_CPU_NAME`` names.  The public commands below, on a few generated queries, lead every kernel
+past the types that the commands hand over; a test runs others afterwards and sees that none is compiled any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+COMMANDS = """
+data synth -o {folder}/judgments.txt --queries 60 --docs-per-query 12 --features 22
+data synth -o {folder}/judgments.parquet --queries 60 --docs-per-query 12 --features 22
+data ingest {folder}/judgments.parquet -o {folder}/from-parquet
+data ingest {folder}/judgments.csv -o {folder}/from-csv
+data ingest {folder}/judgments.tsv -o {folder}/from-tsv
+data ingest {folder}/bare.txt -o {folder}/bare --absent missing
+data ingest {folder}/judgments.txt -o {folder}/dataset --split train=0.6,valid=0.2,test=0.2
+data bin {folder}/dataset --max-bin 15
+data bin {folder}/dataset
+data describe {folder}/dataset
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 4 --max-leaves 6 --n-threads 2
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --gain linear --no-lambda-normalisation
+models promote warm@1 --registry {folder}/registry
+models verify --registry {folder}/registry
+rerank {folder}/judgments.txt --model warm --registry {folder}/registry -o {folder}/ranked --top-k 3
+rerank {folder}/bare.txt --model warm --registry {folder}/registry -o {folder}/bare.tsv
+rerank {folder}/judgments.parquet --model warm --registry {folder}/registry -o {folder}/ranked.run
+rerank {folder}/judgments.csv --model warm --registry {folder}/registry -o {folder}/ranked.parquet
+evaluate {folder}/ranked
+evaluate {folder}/bare.tsv --gain linear --nothing-relevant zero --ties pessimistic
+evaluate {folder}/ranked.parquet --metric dcg --ties doc_id
+evaluate {folder}/ranked.run --qrels {folder}/qrels --complete --ties doc_id_descending
+evaluate {folder}/dataset --split test --model warm --registry {folder}/registry --ties optimistic
+"""
+
+
+def warm(folder: Path) -> int:
+    """Run the commands in ``folder``, an empty one, and return how many kernels were compiled on the way.
+
+    Raises
+    ------
+    RuntimeError
+        A command failed; what it said is in the message.
+    """
+    from numba.core import event
+
+    with event.install_recorder("numba:compile") as compiled:
+        for line in COMMANDS.strip().splitlines():
+            run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
+            if line.startswith("data synth") and "parquet" in line:
+                _write_other_formats(folder)
+        _fit_arrays()
+    return sum(record.is_start for _, record in compiled.buffer)
+
+
+def run_quietly(arguments: list[str]) -> None:
+    """Run one command line; RuntimeError with what it wrote on stderr if it fails."""
+    from rankmill.cli import execute
+
+    errors = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+        code = execute(arguments)
+    if code:
+        raise RuntimeError(f"rankmill {shlex.join(arguments)} left with {code}: {errors.getvalue()}")
+
+
+def _write_other_formats(folder: Path) -> None:
+    """Write the generated rows as CSV and TSV, as text that leaves out and marks what is missing, and as judgments."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(folder / "judgments.parquet")
+    for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
+        options = pyarrow.csv.WriteOptions(delimiter=delimiter)
+        pyarrow.csv.write_csv(table, folder / f"judgments.{suffix}", options)
+    (folder / "bare.txt").write_text("".join(_bare_lines(folder / "judgments.txt")), encoding="utf-8")
+    rows = zip(*(table.column(name).to_pylist() for name in ("qid", "doc_id", "grade")), strict=True)
+    (folder / "qrels").write_text("".join(f"{qid} 0 {doc} {grade}\n" for qid, doc, grade in rows), encoding="utf-8")
+
+
+def _bare_lines(path: Path) -> Iterator[str]:
+    """Yield lines without document ids, some features left out, some marked as missing."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        grade, qid, *features = line.split("#")[0].split()
+        kept = [f"{word.split(':')[0]}:NULL" if i == number % 7 else word for i, word in enumerate(features)]
+        yield " ".join([grade, qid, *kept[: len(kept) - number % 3]]) + "\n"
+
+
+def _fit_arrays() -> None:
+    """Train on arrays in memory: the Python face hands over other layouts than the commands do."""
+    import numpy as np
+
+    from rankmill.ranker import Ranker
+
+    generator = np.random.Generator(np.random.PCG64(1))
+    x = generator.normal(size=(200, 5))
+    grades, qid = generator.integers(0, 4, size=200), np.repeat(np.arange(20), 10)
+    ranker = Ranker(n_rounds=3, max_leaves=4).fit(x, grades, qid=qid, eval_set=(x, grades, qid))
+    ranker.predict(x)
+
+
+def main() -> None:
+    """Compile, and say what was done."""
+    with tempfile.TemporaryDirectory(prefix="rankmill-warm-") as folder:
+        count = warm(Path(folder))
+    cpu = os.environ.get("NUMBA_CPU_NAME", "this machine's CPU")
+    where = os.environ.get("NUMBA_CACHE_DIR", "the folders of their sources")
+    sys.stdout.write(f"compiled {count} kernels for {cpu} into {where}\n")
+
+
+if __name__ == "__main__":
+    main()
