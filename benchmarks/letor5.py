@@ -105,7 +105,7 @@ def xgboost(parameters: dict[str, object], rounds: int, patience: int) -> System
             return found
 
         booster = xgb.train(
-            {**parameters, "seed": seed, "verbosity": 0}, matrix(fold.train), rounds, [(matrix(fold.valid), "valid")],
+            {**parameters, "seed": seed, "verbosity": 0}, matrix(fold.train), rounds, evals=[(matrix(fold.valid), "valid")],
             early_stopping_rounds=patience, verbose_eval=False,
         )  # fmt: skip
         scores = booster.predict(matrix(fold.test), iteration_range=(0, booster.best_iteration + 1))
