@@ -82,6 +82,7 @@ class Spill:
                 "autoload_known_extensions": False,
             },
         )
+        self._connection.execute("SET enable_progress_bar = false")  # it would go to stdout, into the middle of JSON
 
     def ranked(self, top_k: int | None) -> Generator[RankedBatch, None, None]:
         """Yield the rows by qid, score (highest first), doc_id, input row, with their ranks; ``top_k`` a query at most.

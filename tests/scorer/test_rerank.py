@@ -303,6 +303,15 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
         rerank(source, forest, tmp_path / "mine", overwrite=True)
 
 
+def test_the_sorter_is_bounded_private_and_silent(tmp_path):
+    with sorting.Spill(tmp_path, sort_bytes=100 << 20, n_threads=64) as spill:
+        spill.close_for_reading()
+        names = ("memory_limit", "temp_directory", "threads", "enable_progress_bar")
+        query = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
+        found = spill._connection.execute(query).fetchone()
+    assert found == ("100.0 MiB", str(tmp_path / "sort"), 3, False)
+
+
 def test_the_memory_plan_adds_up():
     for total in (memory.LEAST, 10**9, 2 * 10**9, 64 * 10**9):
         plan = MemoryPlan.of(total)

@@ -1,0 +1,176 @@
+"""Evaluation of ranked lists, runs and candidates: every way to the same numbers, and every mistake named."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.ingest import IngestOptions, ingest
+from scorer.assess import evaluate, write_per_query
+from scorer.errors import CandidatesRejected, InputError
+from scorer.rerank import rerank
+from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
+from tests.scorer.forests import random_forest
+
+METRICS = ("ndcg@5", "ndcg", "err@5", "map", "mrr", "precision@3")
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 6})
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return random_candidates(1)
+
+
+@pytest.fixture
+def candidates(tmp_path, rows):
+    return write_letor(tmp_path / "c.txt", rows)
+
+
+def means(evaluation):
+    return {str(metric): mean for metric, mean in evaluation.means.items()}
+
+
+def test_every_way_leads_to_the_same_numbers(tmp_path, forest, rows, candidates):
+    expected = evaluate(candidates, model=forest, metrics=METRICS)
+    assert expected.policy.max_grade == 6  # the model's scale, not the highest grade seen
+    for name in ("out", "out.parquet", "out.tsv"):
+        rerank(candidates, forest, tmp_path / name)
+        again = evaluate(tmp_path / name, metrics=METRICS, max_grade=6 if name == "out.tsv" else None)
+        assert again.to_dict(per_query=True) == expected.to_dict(per_query=True)
+    forest.save(tmp_path / "m.rankmill")
+    parts = [write_parquet(tmp_path / "a.parquet", rows[:90]), write_parquet(tmp_path / "b.parquet", rows[90:])]
+    assert means(evaluate(parts, model=tmp_path / "m.rankmill", metrics=METRICS)) == means(expected)
+
+
+def test_the_top_of_the_lists_is_judged_against_the_whole_lists(tmp_path, forest, candidates):
+    """Cut off behind the cutoff of the metric, nothing changes: the ideal list comes from the grade counts."""
+    metrics, ties = ("ndcg@5", "err@5", "precision@3"), "doc_id"
+    expected = evaluate(candidates, model=forest, metrics=metrics, ties=ties)
+    for name in ("out", "out.parquet"):
+        rerank(candidates, forest, tmp_path / name, top_k=5)
+        found = evaluate(tmp_path / name, metrics=metrics, ties=ties)
+        assert means(found) == means(expected)
+        assert found.ideal == "grade counts"
+    (tmp_path / "out.grades.parquet").unlink()
+    assert means(evaluate(tmp_path / "out.parquet", metrics=metrics, ties=ties))["ndcg@5"] > means(expected)["ndcg@5"]
+
+
+def test_grade_counts_of_another_file_are_refused(tmp_path, forest, candidates):
+    rerank(candidates, forest, tmp_path / "a.parquet", top_k=5)
+    rerank(candidates, forest, tmp_path / "b.parquet", top_k=4)
+    (tmp_path / "b.parquet").replace(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.grades\.parquet: belongs to another version of a\.parquet"):
+        evaluate(tmp_path / "a.parquet")
+
+
+def test_a_run_with_judgments(tmp_path, forest, rows, candidates):
+    rerank(candidates, forest, tmp_path / "out.run")
+    qrels = tmp_path / "qrels"
+    qrels.write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for grade, qid, doc_id, _ in rows))
+    expected = evaluate(candidates, model=forest, metrics=METRICS, max_grade=4)
+    found = evaluate(tmp_path / "out.run", qrels=qrels, metrics=METRICS)  # the highest grade judged is 4
+    assert means(found) == means(expected)
+    assert means(evaluate(candidates, model=forest, qrels=qrels, metrics=METRICS, max_grade=4)) == means(expected)
+
+
+def test_the_highest_grade_seen_is_the_last_resort(tmp_path, forest, rows):
+    table = pa.table(
+        {"qid": ["a", "a"], "doc_id": ["x", "y"], "score": [1.0, 0.0], "grade": pa.array([0, 3], pa.int32())}
+    )
+    assert evaluate(table, metrics=["err@2"]).policy.max_grade == 3
+    assert evaluate(table, metrics=["ndcg"]).policy.max_grade is None
+    pq.write_table(table, tmp_path / "s.parquet")
+    assert evaluate(tmp_path / "s.parquet", metrics=["err@2"]).policy.max_grade == 3
+    assert evaluate(tmp_path / "s.parquet", metrics=["err@2"], max_grade=5).policy.max_grade == 5
+
+
+def test_a_split_of_a_dataset(tmp_path, forest, rows):
+    source = write_letor(tmp_path / "c.txt", rows)
+    others = write_letor(tmp_path / "t.txt", [(g, f"t{q}", d, v) for g, q, d, v in random_candidates(9)])
+    ingest([source], tmp_path / "data", test=[others], options=IngestOptions(buckets=3))
+    for split, path in (("train", source), ("test", others)):
+        found = evaluate(tmp_path / "data", model=forest, split=split, metrics=METRICS)
+        expected = evaluate(path, model=forest, metrics=METRICS)
+        assert found.to_dict(per_query=True) == expected.to_dict(per_query=True)
+    assert evaluate(tmp_path / "data", model=forest).counts.n_documents == 600
+    foreign = random_forest(5, names=["a", "b", "c", "d", "e"])
+    with pytest.raises(
+        CandidatesRejected, match=r"data: expected the 5 features that the model uses, found no a, b, c"
+    ):
+        evaluate(tmp_path / "data", model=foreign)
+
+
+def test_mistakes(tmp_path, forest, candidates):
+    rerank(candidates, forest, tmp_path / "out")
+    cases = [
+        ({"metrics": ["ncdg@10"]}, "unknown metric 'ncdg'; did you mean 'ndcg'"),
+        ({"gain": "expo"}, "unknown value of gain 'expo'; did you mean 'exp'"),
+        ({"ties": "docid"}, "unknown value of ties 'docid'; did you mean 'doc_id'"),
+        ({"nothing_relevant": "two"}, "unknown value of nothing_relevant 'two'"),
+        ({"split": "test"}, "--split chooses a part of a dataset, which needs a model"),
+        ({"qrels": tmp_path / "none"}, "none"),
+    ]
+    for options, message in cases:
+        with pytest.raises(InputError, match=message):
+            evaluate(tmp_path / "out", **options)
+    with pytest.raises(InputError, match=r"--split chooses a part of a dataset; .* is not the folder of one"):
+        evaluate(candidates, model=forest, split="test")
+    with pytest.raises(InputError, match="expected one scored list, got 2; candidates need --model MODEL"):
+        evaluate([candidates, candidates])
+    with pytest.raises(InputError, match="no such file"):
+        evaluate(tmp_path / "nothing.parquet")
+    with pytest.raises(InputError, match="a table of scores needs no model"):
+        evaluate(pa.table({"qid": ["a"]}), model=forest)
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "parquet"])
+def test_values_per_query(tmp_path, forest, rows, suffix):
+    none_relevant = [(0, "empty", f"e{i}", row[3]) for i, row in enumerate(rows[:3])]
+    source = write_letor(tmp_path / "c.txt", rows + none_relevant)
+    evaluation = evaluate(source, model=forest, metrics=("ndcg@5", "map"))
+    path = tmp_path / "deep" / f"q.{suffix}"
+    write_per_query(evaluation, path)
+    if suffix == "parquet":
+        table = pq.read_table(path)
+        assert table["ndcg@5"].null_count == 1
+        cells = [["" if x is None else repr(x) for x in column] for column in table.to_pydict().values()]
+        found = [[q.strip("'"), *rest] for q, *rest in zip(*cells, strict=True)]
+    else:
+        delimiter = "\t" if suffix == "tsv" else ","
+        header, *lines = [line.split(delimiter) for line in path.read_text().splitlines()]
+        assert header == ["qid", "ndcg@5", "map"]
+        found = lines
+    expected = [
+        [qid, *("" if math.isnan(x) else repr(float(x)) for x in row)]
+        for qid, row in zip(evaluation.qids, np.transpose([*evaluation.values.values()]), strict=True)
+    ]
+    assert found == expected
+    assert ["empty", "", ""] in found
+
+
+def test_values_per_query_go_to_formats_that_are_known(tmp_path, forest, candidates):
+    with pytest.raises(InputError, match=r"q\.xlsx: expected a name that ends in \.tsv, \.csv or \.parquet"):
+        write_per_query(evaluate(candidates, model=forest), tmp_path / "q.xlsx")
+
+
+def test_the_report_names_the_conventions(forest, candidates):
+    evaluation = evaluate(candidates, model=forest, gain="linear", ties="doc_id", nothing_relevant="zero")
+    text = " ".join(evaluation.render().split())
+    for words in ("gain linear (grade)", "discount 1/log2(rank + 1)", "ties doc_id", "nothing relevant counted as 0"):
+        assert words in text
+    policy = json.loads(evaluation.to_json())["policy"]
+    assert (policy["gain"], policy["discount"], policy["ties"], policy["nothing_relevant"]) == (
+        "linear",
+        "log2",
+        "doc_id",
+        "zero",
+    )

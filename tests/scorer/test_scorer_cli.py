@@ -1,0 +1,138 @@
+"""The commands ``rerank`` and ``evaluate`` as a person types them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from registry import Registry
+from registry.errors import InputError as RegistryInputError
+from scorer.cli import app
+from scorer.errors import InputError
+from scorer.progress import DocumentBar
+from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor
+from tests.scorer.forests import random_forest
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return random_candidates(1)
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch, rows):
+    """A folder with candidates, a model file, and a registry of two versions of which the first is in production."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANKMILL_REGISTRY", raising=False)
+    write_letor(tmp_path / "c.txt", rows)
+    forests = [random_forest(seed, n_trees=10, max_leaves=12, info={"max_grade": 4}) for seed in (5, 6)]
+    forests[0].save("m.rankmill")
+    registry = Registry(tmp_path / "registry-data")
+    for forest in forests:
+        facts = {"features": list(forest.feature_names), "dataset_digest": "0" * 64, "parameters": {}, "metrics": {}}
+        registry.register("web", forest.to_bytes(), manifest=facts)
+    registry.promote("web", 1)
+    return forests
+
+
+def call(*arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.mark.parametrize(
+    ("model", "version"),
+    [("m.rankmill", None), ("web", 1), ("web@production", 1), ("web@2", 2), ("web@latest", 2)],
+)
+def test_rerank_with_every_way_to_name_a_model(workplace, tmp_path, rows, model, version):
+    result = call("rerank", "c.txt", "--model", model, "-o", "out", "--memory", "600MB")
+    forest = workplace[(version or 1) - 1]
+    assert read_ranked(tmp_path / "out") == ranked(forest, rows)
+    named = {"name": None, "number": None} if version is None else {"name": "web", "number": version}
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["model"] == named | {"sha256": forest.sha256}
+    who = f"sha256 {forest.sha256[:12]}" if version is None else f"web@{version}"
+    assert result.stdout == f"re-ranked 300 candidates of 12 queries with {who}\nwrote out (part-00000.parquet)\n"
+    assert result.stderr.startswith("memory 600 MB: ")
+
+
+def test_the_same_bytes_from_a_file_and_its_registered_twin_but_for_the_name(workplace, tmp_path):
+    call("rerank", "c.txt", "-m", "m.rankmill", "-o", "a.tsv")
+    call("rerank", "c.txt", "-m", "web", "-o", "b.tsv")
+    assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "b.tsv").read_bytes()
+
+
+def test_json_is_one_object_on_stdout(workplace):
+    report = json.loads(call("rerank", "c.txt", "-m", "web", "-o", "out", "--top-k", 3, "--json").stdout)
+    assert (report["rows"], report["rows_written"], report["queries"]) == (300, 36, 12)
+    assert report["files"] == ["part-00000.parquet", "grades.parquet"]
+    found = json.loads(call("evaluate", "out", "--metric", "ndcg@3", "--json").stdout)
+    assert list(found["metrics"]) == ["ndcg@3"]
+    assert found["ideal"] == "grade counts"
+
+
+def test_evaluate_reports_the_default_metrics_and_the_conventions(workplace):
+    text = call("evaluate", "c.txt", "--model", "web").stdout
+    for metric in ("ndcg@1", "ndcg@5", "ndcg@10", "err@10", "map", "mrr", "precision@10"):
+        assert f"\n {metric} " in text
+    assert "gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected" in text
+    call("rerank", "c.txt", "--model", "web", "-o", "out.run")
+    with pytest.raises(InputError, match=r"out\.run: there are no grades in it; give the judgments with --qrels FILE"):
+        call("evaluate", "out.run")
+
+
+def test_evaluate_writes_values_per_query(workplace, tmp_path):
+    call("evaluate", "c.txt", "--model", "web", "--metric", "map", "--per-query", "q.tsv")
+    assert len((tmp_path / "q.tsv").read_text().splitlines()) == 13
+    with pytest.raises(InputError, match=r"q\.doc: expected a name that ends in"):
+        call("evaluate", "missing-too", "--per-query", "q.doc")
+
+
+def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
+    with pytest.raises(RegistryInputError, match="did you mean 'web'"):
+        call("rerank", "c.txt", "--model", "wbe", "-o", "out")
+    with pytest.raises(RegistryInputError, match="web"):
+        call("rerank", "c.txt", "--model", "web@7", "-o", "out")
+    with pytest.raises(InputError, match=r"no\.rankmill: expected a model file, found none"):
+        call("rerank", "c.txt", "--model", "no.rankmill", "-o", "out")
+    monkeypatch.setenv("RANKMILL_REGISTRY", str(tmp_path / "elsewhere"))
+    with pytest.raises(RegistryInputError):
+        call("rerank", "c.txt", "--model", "web", "-o", "out")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_option_values_that_are_unknown(workplace):
+    for option, value, message in (
+        ("--absent", "zeros", "did you mean 'zero'"),
+        ("--format", "letter", "did you mean 'letor'"),
+        ("--index-base", "2", "must be 0 or 1"),
+        ("--memory", "lots", "expected a size such as 2GB"),
+    ):
+        with pytest.raises(Exception, match=message):
+            call("rerank", "c.txt", "--model", "web", "-o", "out", option, value)
+
+
+def test_every_command_shows_an_example():
+    for command in ("rerank", "evaluate"):
+        assert f"rankmill {command} " in call(command, "--help").stdout
+
+
+def test_the_bar_shows_rate_and_time_left_on_a_terminal_only(capsys):
+    with DocumentBar("scoring", 100.0) as bar:
+        bar.update(1000, 50.0)
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""
+    console = Console(force_terminal=True, width=120, record=True)
+    with DocumentBar("scoring", 100.0, console) as bar:
+        bar.update(1000, 50.0)
+    capsys.readouterr()
+    text = console.export_text()
+    assert "scoring" in text
+    assert "1,000 documents, " in text
+    assert "/s " in text
