@@ -68,7 +68,9 @@ def keep_by_digest(staged: Path, folder: Path) -> str:
 
 @contextmanager
 def staging_folder(destination: Path) -> Iterator[Path]:
-    """Yield a new empty folder next to ``destination``; whatever is left of it at the end is removed.
+    """Yield a new folder next to ``destination``; whatever is left of it at the end is removed.
+
+    Folders above that do not exist are made, and removed again if nothing was put into them.
 
     Its owner holds a lock on a file in it, so that a later run for the same destination can tell the leavings of a
     killed process (removed here) from the work of a living one (left alone).
@@ -76,16 +78,20 @@ def staging_folder(destination: Path) -> Iterator[Path]:
     import fcntl
 
     parent = destination.parent
+    made = [above for above in (parent, *parent.parents) if not above.exists()]
     parent.mkdir(parents=True, exist_ok=True)
     _sweep_abandoned(destination)
     folder = parent / f".{destination.name}.{secrets.token_hex(6)}.staging"
-    folder.mkdir(mode=0o700)
     try:
+        folder.mkdir(mode=0o700)
         with (folder / LOCK_NAME).open("xb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            for above in made:
+                above.rmdir()
 
 
 def _sweep_abandoned(destination: Path) -> None:

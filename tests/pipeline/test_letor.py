@@ -44,7 +44,10 @@ def expected_rows(text, index_base=1, absent="zero"):
 
 word = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"], exclude_characters="#"), min_size=1, max_size=6)
 value = st.one_of(
-    st.floats(width=32).map(repr), st.floats().map(repr), st.integers(0, 999).map(str), st.sampled_from(["NULL", "nan", "-0"])
+    st.floats(width=32).map(repr),
+    st.floats().map(repr),
+    st.integers(0, 999).map(str),
+    st.sampled_from(["NULL", "nan", "-0"]),
 )
 blank = st.sampled_from([" ", "  ", "\t", " \t "])
 comment = st.one_of(
@@ -128,7 +131,10 @@ def test_a_bad_line_is_named_to_the_column(tmp_path, bad, column, expected, foun
     with pytest.raises(MalformedLine) as caught:
         read(path, block_bytes)
     tail = f"; {cure}" if cure else ""
-    assert str(caught.value) == f"{path}:4:{column}: expected {expected}, found {repr(found) if found else 'nothing'}{tail}"
+    assert (
+        str(caught.value)
+        == f"{path}:4:{column}: expected {expected}, found {repr(found) if found else 'nothing'}{tail}"
+    )
 
 
 def test_bounds_that_were_asked_for(tmp_path):
@@ -136,7 +142,9 @@ def test_bounds_that_were_asked_for(tmp_path):
     path.write_text("3 qid:7 1:1 5:1\n")
     with pytest.raises(MalformedLine, match=r"bad.txt:1:1: expected a grade up to 2, found '3'"):
         read(path, max_grade=2)
-    with pytest.raises(MalformedLine, match=r"bad.txt:1:13: expected a feature index up to 4, found '5:1'; --n-features 4"):
+    with pytest.raises(
+        MalformedLine, match=r"bad.txt:1:13: expected a feature index up to 4, found '5:1'; --n-features 4"
+    ):
         read(path, n_features=4)
     with pytest.raises(MalformedLine, match=r"expected a feature index up to 4, found '5:1'"):
         read(path, n_features=5, index_base=0)
@@ -198,7 +206,9 @@ def test_rejects_are_listed_up_to_the_limit(tmp_path):
             ("rows.txt", 5, 1, "-1 qid:3 # why"),
         ]
         assert quarantine.rejects[1].reason == "expected a grade: a whole number, 0 or more, found -1"
-    with pytest.raises(TooManyRejects, match=r"rows.txt:2:9: expected index:value .* \(and more bad rows than --max-rejects 1"):
+    with pytest.raises(
+        TooManyRejects, match=r"rows.txt:2:9: expected index:value .* \(and more bad rows than --max-rejects 1"
+    ):
         read(path, quarantine=Quarantine(limit=1))
 
 

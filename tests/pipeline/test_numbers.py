@@ -55,9 +55,32 @@ def test_numbers_have_the_bits_of_float(tokens):
     check(tokens)
 
 
-@given(st.lists(st.text("0123456789.eE+-infatyNuUlL_x ", min_size=1, max_size=12).map(str.strip).filter(bool), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.text("0123456789.eE+-infatyNuUlL_x ", min_size=1, max_size=12).map(str.strip).filter(bool),
+        min_size=1,
+        max_size=20,
+    )
+)
 @example(["1_0", "0x1", "1e", "1e+", ".", "-", "+.", "..", "1.2.3", "--1", "nane", "infi", "nul", "1 2", "e5", "NULLL"])
-@example(["nan", "NaN", "-nan", "NULL", "null", "inf", "-INF", "Infinity", "+infinity", "1.", ".5", "-.5e-3", "00012", "1e400"])
+@example(
+    [
+        "nan",
+        "NaN",
+        "-nan",
+        "NULL",
+        "null",
+        "inf",
+        "-INF",
+        "Infinity",
+        "+infinity",
+        "1.",
+        ".5",
+        "-.5e-3",
+        "00012",
+        "1e400",
+    ]
+)
 @settings(max_examples=300, deadline=None)
 def test_what_is_a_number_is_the_grammar(tokens):
     check(tokens)

@@ -1,0 +1,142 @@
+"""Reading a dataset back, and saying what is wrong with a damaged one."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pipeline.dataset import Dataset
+from pipeline.errors import DatasetFormatError, InputError
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.publish import publish_folder, staging_folder, write_atomically
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dataset")
+    rng = np.random.default_rng(3)
+    lines = [f"{rng.integers(3)} qid:{rng.integers(60)} 1:{k} 2:{rng.random()} #docid = d{k}\n" for k in range(900)]
+    (folder / "in.txt").write_text("".join(lines))
+    shares = {"train": 0.5, "valid": 0.3, "test": 0.2}
+    ingest([folder / "in.txt"], folder / "out", options=IngestOptions(shares=shares, buckets=5))
+    return Dataset.open(folder / "out")
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test", None])
+def test_everything_that_is_read_is_in_one_order(dataset, split):
+    queries = dataset.queries(split)
+    rows = dataset.rows(split, ["f1", "qid", "doc_id", "grade"])
+    assert rows.column_names == ["f1", "qid", "doc_id", "grade"]
+    assert len(rows) == queries.n_rows == queries.starts[-1] > 0
+    assert np.repeat(queries.qid.to_pylist(), np.diff(queries.starts)).tolist() == rows["qid"].to_pylist()
+    assert [f"d{int(x)}" for x in rows["f1"].to_pylist()] == rows["doc_id"].to_pylist()
+    assert (dataset.feature_column("f1", split) == rows["f1"].to_numpy()).all()
+    for batch_rows in (7, 65536):
+        batches = list(dataset.feature_batches(split, batch_rows=batch_rows))
+        assert max(map(len, batches)) <= batch_rows
+        assert all(batch.flags.c_contiguous and batch.dtype == np.float32 for batch in batches)
+        assert (np.concatenate(batches)[:, 0] == rows["f1"].to_numpy()).all()
+    swapped = np.concatenate(list(dataset.feature_batches(split, ["f2", "f1"])))
+    assert (swapped[:, ::-1] == np.concatenate(batches)).all()
+
+
+def test_shards_are_read_whole(dataset):
+    everything = np.concatenate(
+        [block for shard in dataset.manifest.shards for block in dataset.shard_batches(shard, 50)]
+    )
+    assert (everything == np.concatenate(list(dataset.feature_batches()))).all()
+    assert [shard.bucket for shard in dataset.manifest.shards] == list(range(5))
+
+
+def test_a_split_that_is_not_there_is_empty(tmp_path):
+    (tmp_path / "in.txt").write_text("1 qid:1 1:1\n")
+    ingest([tmp_path / "in.txt"], tmp_path / "out")
+    dataset = Dataset.open(tmp_path / "out")
+    assert len(dataset.queries("test")) == dataset.queries("test").n_rows == 0
+    assert dataset.rows("test", ["qid", "grade", "f1"]).num_rows == 0
+    assert list(dataset.feature_batches("test")) == []
+    assert dataset.feature_column("f1", "test").shape == (0,)
+
+
+def test_unknown_names_are_met_with_the_nearest_known_one(dataset):
+    for call, message in (
+        (lambda: dataset.queries("vaild"), "unknown split 'vaild'; did you mean 'valid'?"),
+        (lambda: dataset.rows("train", ["grades"]), "unknown column 'grades'; did you mean 'grade'?"),
+        (lambda: dataset.feature_column("f11"), "unknown feature 'f11'; did you mean 'f1'?"),
+        (dataset.binspec, f"{dataset.path}: no bins; run: rankmill data bin {dataset.path}"),
+    ):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert str(caught.value) == message
+
+
+def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
+    (tmp_path / "in.txt").write_text("1 qid:1 1:1\n0 qid:2 1:2\n")
+    out = tmp_path / "out"
+    ingest([tmp_path / "in.txt"], out)
+    manifest = (out / "manifest.json").read_bytes()
+
+    with pytest.raises(InputError, match="gone: no such dataset; make one with: rankmill data ingest SRC -o"):
+        Dataset.open(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"is not a dataset \(no manifest.json in it\)"):
+        Dataset.open(tmp_path)
+    with pytest.raises(InputError, match="is not a dataset"):
+        Dataset.open(tmp_path / "in.txt")
+
+    def damaged(change):
+        data = json.loads(manifest)
+        change(data)
+        (out / "manifest.json").write_text(json.dumps(data))
+        with pytest.raises(DatasetFormatError) as caught:
+            Dataset.open(out)
+        return str(caught.value).removeprefix(f"{out / 'manifest.json'}: ")
+
+    assert damaged(lambda data: data.update(format=2)) == (
+        "dataset of format 2, this version reads format 1; ingest the data again"
+    )
+    assert damaged(lambda data: data.pop("format")) == "not a manifest of a dataset; ingest the data again"
+    assert "damaged at shards.0.features: " in damaged(
+        lambda data: data["shards"][0].update(features="../../etc/passwd")
+    )
+    assert "damaged at more: " in damaged(lambda data: data.update(more=1))
+    assert "damaged at rows: " in damaged(lambda data: data.update(rows="3"))
+    (out / "manifest.json").write_bytes(manifest[:40])
+    with pytest.raises(DatasetFormatError, match="not a manifest of a dataset"):
+        Dataset.open(out)
+
+    (out / "manifest.json").write_bytes(manifest)
+    dataset = Dataset.open(out)
+    shard = dataset.features_path(dataset.manifest.shards[0])
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(DatasetFormatError, match="bytes differ from the digest in the name"):
+        Dataset.open(out).verify()
+    shard.write_bytes(data[:-1])
+    with pytest.raises(DatasetFormatError, match=r"shard has \d+ bytes instead of \d+"):
+        Dataset.open(out)
+    shard.unlink()
+    with pytest.raises(DatasetFormatError, match="shard is missing; ingest the data again"):
+        Dataset.open(out)
+
+
+def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    write_atomically(path, b"old")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("x.json", b"old")]
+
+
+def test_a_folder_is_published_by_a_rename(tmp_path):
+    target = tmp_path / "a" / "b" / "target*"
+    with staging_folder(target) as staging:
+        (staging / "tree" / "sub").mkdir(parents=True)
+        (staging / "tree" / "sub" / "x").write_text("1")
+        publish_folder(staging / "tree", target)
+    assert (target / "sub" / "x").read_text() == "1"
+    assert [file.name for file in target.parent.iterdir()] == ["target*"]
+    with pytest.raises(FileNotFoundError), staging_folder(tmp_path / "c" / "d") as staging:
+        (staging / "no" / "such").mkdir()
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]

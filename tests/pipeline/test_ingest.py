@@ -1,0 +1,397 @@
+"""From files to a dataset: every row once, in an order that the input's order does not change, whole or not at all."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from pipeline import ingest as ingest_module
+from pipeline.cli import app
+from pipeline.dataset import Dataset
+from pipeline.errors import DataRejected, InputError, MalformedLine, TooManyRejects
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import ReadOptions
+from tests import naive
+
+
+def files_of(dataset):
+    """Bytes of the data of a dataset by name."""
+    return {
+        f"{name}/{file.name}": file.read_bytes()
+        for name in ("features", "queries")
+        for file in (dataset / name).iterdir()
+    }
+
+
+def rows_of(dataset):
+    """Rows of a dataset in its order."""
+    opened = Dataset.open(dataset)
+    table = opened.rows(None, ["qid", "doc_id", "grade"])
+    values = np.concatenate(list(opened.feature_batches(None)))
+    columns = (table["qid"].to_pylist(), table["doc_id"].to_pylist(), table["grade"].to_pylist())
+    return [(*keys, row.tobytes()) for *keys, row in zip(*columns, values, strict=True)]
+
+
+def judgments(n, seed=0, width=6):
+    """Lines of LETOR text: queries scattered, some documents without id, some rows there twice."""
+    rng = random.Random(seed)
+    lines = []
+    for k in range(n):
+        features = " ".join(
+            f"{f}:{rng.choice(['0', '1', 'nan', repr(rng.random())])}" for f in range(1, width) if rng.random() < 0.8
+        )
+        name = f" # docid = d{rng.randrange(n // 2)}" if rng.random() < 0.7 else ""
+        lines.append(f"{rng.randrange(4)} qid:{rng.randrange(n // 8)} {features} {width}:{k % 5}{name}\n")
+    return lines + rng.sample(lines, n // 10)
+
+
+def test_order_files_blocks_and_memory_do_not_show(tmp_path):
+    lines = judgments(300)
+    one = tmp_path / "all.txt"
+    one.write_text("".join(lines))
+    ingest([one], tmp_path / "one")
+    expected = files_of(tmp_path / "one")
+    assert len(expected) > 20
+    for seed, (n_files, block_bytes, memory) in enumerate(
+        [(1, 64, 2 * 10**9), (3, 1000, 512 * 10**6), (8, 16 << 20, 2 * 10**9)]
+    ):
+        rng = random.Random(seed)
+        shuffled = rng.sample(lines, len(lines))
+        parts = [tmp_path / f"part-{seed}-{rng.random()}-{k}.txt" for k in range(n_files)]
+        for k, part in enumerate(parts):
+            part.write_text("".join(shuffled[k::n_files]))
+        out = tmp_path / f"shuffled-{seed}"
+        ingest(parts[::-1], out, options=IngestOptions(block_bytes=block_bytes, memory=memory))
+        assert files_of(out) == expected
+        assert Dataset.open(out).digest == Dataset.open(tmp_path / "one").digest
+
+
+small_line = st.builds(
+    lambda grade, qid, features, doc_id: (
+        f"{grade} qid:{qid} {' '.join(f'{f}:{x!r}' for f, x in features.items())}{doc_id}"
+    ),
+    st.integers(0, 4),
+    st.sampled_from(["1", "2", "10", "é", "q-7"]),
+    st.dictionaries(st.integers(1, 6), st.floats(width=32), max_size=4),
+    st.sampled_from(["", " #docid = a", " #docid = b", " # docid=é"]),
+)
+
+
+@given(st.lists(small_line, min_size=1, max_size=25), st.integers(1, 40), st.booleans())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_row_comes_through_once(tmp_path_factory, lines, buckets, missing):
+    folder = tmp_path_factory.mktemp("round")
+    text = "\n".join([*lines, "0 qid:last 1:1"])
+    (folder / "rows.txt").write_text(text)
+    absent = "missing" if missing else "zero"
+    ingest(
+        [folder / "rows.txt"], folder / "out", options=IngestOptions(buckets=buckets, read=ReadOptions(absent=absent))
+    )
+    parsed = naive.parse_letor(text)
+    width = max(index for *_, features in parsed for index in features)
+    expected = []
+    for grade, qid, doc_id, features in parsed:
+        values = np.full(width, np.nan if missing else 0.0, np.float32)
+        for index, value in features.items():
+            values[index - 1] = value
+        expected.append((qid, doc_id, grade, values.tobytes()))
+    found = rows_of(folder / "out")
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+    keys = [(naive.hash_of_id(qid) % buckets, qid.encode(), d is None, (d or "").encode()) for qid, d, *_ in found]
+    assert keys == sorted(keys)
+
+
+def test_mq2008(tmp_path, test_data):
+    parts = [test_data / "mq2008" / f"S{k}.txt" for k in range(1, 6)]
+    report = ingest(parts[:3], tmp_path / "mq", valid=[parts[3]], test=[parts[4]])
+    dataset = Dataset.open(tmp_path / "mq")
+    assert (dataset.manifest.queries, dataset.manifest.rows, len(dataset.feature_names)) == (784, 15211, 46)
+    assert {name: count.queries for name, count in dataset.manifest.splits.items()} == {
+        "train": 471,
+        "valid": 157,
+        "test": 156,
+    }
+    assert dataset.max_grade == 2
+    first = next(row for row in rows_of(tmp_path / "mq") if row[1] == "GX008-86-4444840")
+    assert first[0] == "10002"
+    assert np.frombuffer(first[3], np.float32)[[0, 45]].tolist() == np.float32([0.007477, 0.007042]).tolist()
+    assert "784 queries" in report.render()
+    assert "features  46 (f1 .. f46), 0.0% of the values missing" in report.render()
+    dataset.verify()
+
+
+# ---- splits --------------------------------------------------------------------------------------------------------
+
+
+def test_splits_by_hash_keep_queries_whole_and_stay_when_data_grow(tmp_path):
+    lines = judgments(400)
+    (tmp_path / "a.txt").write_text("".join(lines[:150]))
+    (tmp_path / "b.txt").write_text("".join(lines[150:]))
+    options = IngestOptions(shares={"train": 0.6, "valid": 0.2, "test": 0.2})
+    ingest([tmp_path / "a.txt"], tmp_path / "small", options=options)
+    ingest([tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "large", options=options)
+    split_of = {}
+    for name in ("large", "small"):
+        dataset = Dataset.open(tmp_path / name)
+        for split in ("train", "valid", "test"):
+            for qid in dataset.queries(split).qid.to_pylist():
+                assert split_of.setdefault(qid, split) == split
+            assert dataset.queries(split).n_rows == len(dataset.rows(split)) > 0
+        assert sum(len(dataset.queries(split)) for split in ("train", "valid", "test")) == len(dataset.queries())
+
+
+def test_a_query_in_two_splits_is_refused(tmp_path):
+    for name, text in (
+        ("a", "1 qid:x 1:1\n1 qid:y 1:1\n"),
+        ("b", "0 qid:z 1:1\n"),
+        ("c", "0 qid:w 1:1\n1 qid:y 1:2\n"),
+    ):
+        (tmp_path / f"{name}.txt").write_text(text)
+    a, b, c = (tmp_path / f"{name}.txt" for name in "abc")
+    with pytest.raises(DataRejected) as caught:
+        ingest([a, b], tmp_path / "out", test=[c])
+    assert str(caught.value) == (
+        f"query 'y' is in train ({a}) and in test ({c}): a query must be in one split; "
+        "take it out of one of the files, or let --split decide"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt", "c.txt"]
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "error", "message"),
+    [
+        (b"", {}, DataRejected, "{path}: no rows in it"),
+        (b"# nothing\n\n", {}, DataRejected, "{path}: no rows in it"),
+        (b"1 qid:1\n", {}, DataRejected, "{path}: no line has a feature"),
+        (b"1 qid:1 1:1\n", {"shares": {"train": 0.5}}, InputError, "--split: the shares must add up to 1, got 0.5"),
+        (b"1 qid:1 1:1\n", {"memory": 10**6}, InputError, "--memory must be at least 512MB, got 1MB"),
+        (b"1 qid:1 1:1\n", {"buckets": 0}, InputError, "--buckets must be in 1..4096, got 0"),
+        (b"1 qid:1 1:1\n", {"format": "letr"}, InputError, "unknown format 'letr'; did you mean 'letor'?"),
+        (b"1 qid:1 1:1\n1 1:1\n", {}, MalformedLine, "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line must name its query"),
+        (b"\x80\n", {}, DataRejected, "{path}:1: not a text file: byte 0x80 is not UTF-8; convert the file to UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_why_and_leaves_nothing(tmp_path, content, options, error, message):
+    path = tmp_path / "in.txt"
+    path.write_bytes(content)
+    with pytest.raises(error) as caught:
+        ingest([path], tmp_path / "deep" / "out", options=IngestOptions(**options))
+    assert str(caught.value) == message.format(path=path)
+    assert [file.name for file in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_files_that_are_none(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("1 qid:1 1:1\n")
+    for inputs, message in (
+        ([tmp_path / "gone.txt"], f"{tmp_path / 'gone.txt'}: no such file"),
+        ([tmp_path], f"{tmp_path}: is a folder; name the files in it"),
+        ([path, tmp_path / "." / "in.txt"], f"{path}: is given twice"),
+        ([], "no input files"),
+    ):
+        with pytest.raises(InputError) as caught:
+            ingest(inputs, tmp_path / "out")
+        assert str(caught.value) == message
+    with pytest.raises(InputError, match="--split draws the splits by query"):
+        ingest([path], tmp_path / "out", valid=[path], options=IngestOptions(shares={"train": 1.0}))
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "in.txt"
+    path.write_text("1 qid:1 1:1\n")
+    real = ingest_module._read_all
+
+    def grow(*arguments):
+        real(*arguments)
+        path.write_text("1 qid:1 1:1\n1 qid:1 1:2\n")
+
+    monkeypatch.setattr(ingest_module, "_read_all", grow)
+    with pytest.raises(InputError, match=r"in.txt: was changed while it was read; run again when it is complete"):
+        ingest([path], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_rejects_go_into_the_dataset_or_next_to_it(tmp_path):
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    a.write_text("1 qid:1 1:1\n1 qid:1 1:1 x\n")
+    b.write_text("-1 qid:2 1:1\n1 qid:2 1:1\n")
+    report = ingest([b, a], tmp_path / "out", options=IngestOptions(max_rejects=2))
+    table = pq.read_table(tmp_path / "out" / "rejects.parquet")
+    assert table.to_pylist() == [
+        {"source": "a.txt", "line": 2, "column": 13, "reason": "expected index:value, found x", "text": "1 qid:1 1:1 x"},
+        {"source": "b.txt", "line": 1, "column": 1, "reason": "expected a grade: a whole number, 0 or more, found -1", "text": "-1 qid:2 1:1"},
+    ]  # fmt: skip
+    assert report.manifest.rejected_rows == 2
+    assert "rejected  2 rows" in report.render()
+    with pytest.raises(TooManyRejects) as caught:
+        ingest([b, a], tmp_path / "other", options=IngestOptions(max_rejects=1))
+    beside = tmp_path / "other.rejects.parquet"
+    assert str(caught.value) == (
+        f"{a}:2:13: expected index:value, found 'x' (and more bad rows than --max-rejects 1 allows; listed in {beside})"
+    )
+    assert pq.read_table(beside).equals(table)
+    assert not (tmp_path / "other").exists()
+    ingest([b, a], tmp_path / "clean", options=IngestOptions(max_rejects=2))
+    assert files_of(tmp_path / "clean") == files_of(tmp_path / "out")
+
+
+# ---- whole or not at all -------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_the_way_is_left_alone(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("1 qid:1 1:1\n")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is a file; a dataset is a folder"):
+        ingest([path], tmp_path / "file")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "x").write_text("x")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="is a folder with other things in it"):
+            ingest([path], tmp_path / "folder", options=IngestOptions(overwrite=overwrite))
+    (tmp_path / "empty").mkdir()
+    ingest([path], tmp_path / "empty")
+    with pytest.raises(
+        InputError, match="there is a dataset already; choose another name, or replace it with --overwrite"
+    ):
+        ingest([path], tmp_path / "empty")
+
+
+def test_overwriting_swaps_the_manifest_and_keeps_the_former_shards_for_its_readers(tmp_path):
+    path, out = tmp_path / "in.txt", tmp_path / "out"
+    states = []
+    for seed in range(3):
+        path.write_text("".join(judgments(40, seed)))
+        ingest([path], out, options=IngestOptions(overwrite=True, buckets=2))
+        states.append(Dataset.open(out))
+        states[-1].verify()
+        for former in states[-2:]:
+            former.verify()
+    assert not states[0].features_path(states[0].manifest.shards[0]).exists()
+    assert len(files_of(out)) == 8
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
+
+
+@pytest.mark.parametrize("step", ["write_shard", "publish_dataset"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, monkeypatch, step, error):
+    path, out = tmp_path / "in.txt", tmp_path / "out"
+    path.write_text("".join(judgments(40, 1)))
+    ingest([path], out)
+    before = {str(file): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    path.write_text("".join(judgments(40, 2)))
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(ingest_module, step, fail)
+    with pytest.raises(type(error)):
+        ingest([path], out, options=IngestOptions(overwrite=True))
+    assert {str(file): file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
+
+
+def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
+    path, out = tmp_path / "in.txt", tmp_path / "out"
+    path.write_text("".join(judgments(40)))
+    script = (
+        "import sys, time, pathlib; from pipeline import ingest\n"
+        "def wait(*a, **k): print('there', flush=True); time.sleep(60)\n"
+        "ingest.write_shard = wait\n"
+        "ingest.ingest([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, path, out], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"there\n"
+        living = list(tmp_path.glob(".out.*.staging"))
+        assert len(living) == 1
+        path.write_text("".join(judgments(40)))
+        ingest([path], tmp_path / "out")  # a run beside it neither disturbs nor clears what is alive
+        assert list(tmp_path.glob(".out.*.staging")) == living
+        process.send_signal(signal.SIGKILL)
+    ingest([path], out, options=IngestOptions(overwrite=True))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_the_dataset_is_the_old_or_the_new_one(tmp_path):
+    old, new, out = tmp_path / "old.txt", tmp_path / "new.txt", tmp_path / "out"
+    old.write_text("".join(judgments(2000, 1)))
+    new.write_text("".join(judgments(2000, 2)))
+    ingest([new], out)
+    allowed = {Dataset.open(out).digest}
+    ingest([old], out, options=IngestOptions(overwrite=True))
+    allowed.add(Dataset.open(out).digest)
+    script = (
+        "import sys, pathlib; from pipeline.ingest import ingest, IngestOptions\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    for name in sys.argv[2:]: ingest([pathlib.Path(name)], pathlib.Path(sys.argv[1]), options=IngestOptions(overwrite=True))\n"
+    )
+    rng = random.Random(1)
+    for _ in range(20):
+        with subprocess.Popen([sys.executable, "-c", script, out, old, new], stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(rng.uniform(0.3, 1.5))
+            process.kill()
+        dataset = Dataset.open(out)
+        dataset.verify()
+        assert dataset.digest in allowed
+    ingest([old], out, options=IngestOptions(overwrite=True))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["new.txt", "old.txt", "out"]
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], prog_name="data", catch_exceptions=True)
+
+
+def test_the_command_reports_in_words_and_in_json(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("2 qid:1 1:1\n0 qid:1 1:nan 2:3\n1 qid:2 2:1\n")
+    result = run("ingest", path, "-o", tmp_path / "a", "--absent", "missing", "--buckets", 4, "--memory", "1GB")
+    assert result.exit_code == 0, result.output
+    assert "3 documents of 2 queries" in result.stdout
+    assert "grades    0: 1 (33.3%), 1: 1 (33.3%), 2: 1 (33.3%)" in result.stdout
+    result = run("ingest", path, "-o", tmp_path / "b", "--json", "--block-size", "64KiB")
+    facts = json.loads(result.stdout)
+    assert (facts["rows"], facts["queries"], facts["features"], facts["missing_values"]) == (3, 2, 2, 1)
+    assert facts["splits"] == {"train": {"queries": 2, "rows": 3}}
+    assert facts["sources"][0]["name"] == "in.txt"
+
+
+def test_the_command_hands_mistakes_to_the_front_door(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("1 qid:1 1:1\n")
+    for arguments, message in (
+        (["--memory", "2 geese"], "--memory: expected a size such as 2GB or 512MiB, found '2 geese'"),
+        (["--split", "train=2"], "--split: the share of train must be in 0..1, got 2.0"),
+    ):
+        result = run("ingest", path, "-o", tmp_path / "out", *arguments)
+        assert isinstance(result.exception, InputError)
+        assert str(result.exception) == message
+    assert run("ingest", path, "-o", tmp_path / "out", "--absent", "none").exit_code == 2
+    assert run("ingest", path).exit_code == 2
+
+
+def test_nothing_of_this_machine_is_in_the_manifest(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("1 qid:1 1:1\n")
+    for out in (tmp_path / "a", tmp_path / "b"):
+        ingest([path], out, options=IngestOptions(block_bytes=100 + len(out.name)))
+    manifests = [(tmp_path / name / "manifest.json").read_bytes() for name in "ab"]
+    assert manifests[0] == manifests[1]
+    assert str(tmp_path).encode() not in manifests[0]

@@ -1,0 +1,279 @@
+"""CSV, TSV and Parquet: the rows of the same judgments are the same whatever file brings them."""
+
+import datetime
+import gzip
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.dataset import Dataset
+from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import Quarantine, ReadOptions
+from pipeline.sources.delimited import DelimitedSource
+from pipeline.sources.opening import open_source
+from pipeline.sources.parquet import ParquetSource
+from tests import naive
+
+
+def read(path, quarantine=None, block_bytes=64, **options):
+    """All rows: qid, doc_id, grade, values."""
+    rows = []
+    for batch in open_source(path, options=ReadOptions(**options), quarantine=quarantine).batches(block_bytes):
+        doc_ids = [None] * len(batch) if batch.doc_id is None else batch.doc_id.to_pylist()
+        grades = [None] * len(batch) if batch.grade is None else batch.grade.tolist()
+        rows += zip(batch.qid.to_pylist(), doc_ids, grades, map(np.ndarray.tobytes, batch.values), strict=True)
+    return rows
+
+
+def row(qid, doc_id, grade, *values):
+    return qid, doc_id, grade, np.float32(values).tobytes()
+
+
+def test_csv_cells_come_through_as_written(tmp_path):
+    path = tmp_path / "a.csv"
+    text = (
+        '\ufeffqid,x,grade,doc_id,"y,z"\r\n1,1.5,0,a,\r\n\r\n1,nan,2.0,"b ""q""",3e2\r\n02,0.1,1,,0.30000001192092896'
+    )
+    path.write_bytes(text.encode())
+    expected = [
+        row("1", "a", 0, 1.5, np.nan),
+        row("1", 'b "q"', 2, np.nan, 300),
+        row("02", None, 1, 0.1, 0.30000001192092896),
+    ]
+    assert read(path) == expected
+    assert open_source(path).columns == ("x", "y,z")
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert read(packed) == expected
+    tabbed = tmp_path / "a.tsv"
+    tabbed.write_text("grade\tqid\tx\n1\t7\t .5 \n")
+    assert read(tabbed) == [row("7", None, 1, 0.5)]
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_a_token_means_the_same_number_in_csv_and_in_letor_text(tmp_path_factory, numbers):
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "x.csv").write_text("qid,grade,f1\n" + "".join(f"q,1,{x!r}\n" for x in numbers))
+    (folder / "x.txt").write_text("".join(f"1 qid:q 1:{x!r}\n" for x in numbers))
+    expected = [row("q", None, 1, naive.number_of(repr(x))) for x in numbers]
+    assert read(folder / "x.csv") == read(folder / "x.txt") == expected
+
+
+BAD_CSV = [
+    ("qid,grade,x\n1,0,1\n1,0\n", MalformedLine, ":3:1: expected 3 cells as in the first line, found '2 cells'"),
+    ("qid,grade,x\n1,0,1,2\n", MalformedLine, ":2:1: expected 3 cells as in the first line, found '4 cells'"),
+    ("qid,grade,x\n1,0,1\n\n1,-1,2\n", MalformedLine, ":4:3: expected a grade: a whole number, 0 or more, found '-1'"),
+    ("qid,grade,x\n1,0.5,2\n", MalformedLine, ":2:3: expected a grade: a whole number, 0 or more, found '0.5'"),
+    ("qid,grade,x\n1,,2\n", MalformedLine, ":2:3: expected a grade: a whole number, 0 or more, found nothing"),
+    ("qid,grade,x\n1,99999999999,2\n", MalformedLine, ":2:3: expected a grade up to 2147483647, found '99999999999'"),
+    ("qid,grade,x\n,1,abc\n", MalformedLine, ":2:1: expected an id of the query, found nothing"),
+    ('qid,grade,x\n"a,b",1,abc\n', MalformedLine, ":2:9: expected a number in column 'x', found 'abc'"),
+    ("qid,grade,x\n1,1,1 2\n", MalformedLine, ":2:5: expected a number in column 'x', found '1 2'"),
+    ("qid,label,x\n1,0,1\n", DataRejected, ": no column 'grade'; rename 'label' to 'grade' if that is what it holds"),
+    ("QID,grade,x\n1,0,1\n", DataRejected, ": no column 'qid'; rename 'QID' to 'qid' if that is what it holds"),
+    ("a;b;c\n", DataRejected, ": no column 'qid'; the columns are: a;b;c (is that the right delimiter?)"),
+    ("qid,grade,x,x\n", DataRejected, ": column 'x' is there twice; every column needs a name of its own"),
+    ("qid,grade,,x\n", DataRejected, ": column 3 has no name; the first line must name the columns"),
+    (
+        "qid,grade,weight\n",
+        DataRejected,
+        ": column name 'weight' is reserved; rename it if it is a feature, else leave it out",
+    ),
+    ("qid,grade\n1,0\n", DataRejected, ": no column is a feature: there are only qid, grade"),
+    ("", DataRejected, ": no first line with the names of the columns; the file is empty"),
+    ("qid,grade,x\n1,0,\0\n", MalformedLine, ":2:5: expected a number in column 'x', found '\\x00'"),
+    ("qid,gr\0ade,x\n", DataRejected, ":1: not a text file: it has a NUL byte"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "message"), BAD_CSV)
+def test_bad_csv_is_named_by_line_and_column(tmp_path, text, error, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(error) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}{message}"
+
+
+def test_csv_that_is_no_text_or_damaged(tmp_path):
+    for name, data, message in (
+        ("a.csv", b"qid,grade,x\n\xff,0,1\n", "not a text file"),
+        ("b.csv", b"\xff,grade,x\n", "not a text file"),
+        ("c.csv.gz", gzip.compress(b"qid,grade,x\n1,1,1\n" * 100)[:-20], "the .*data are damaged"),
+        ("d.csv.gz", b"qid,grade,x\n", "the .*data are damaged"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(DataRejected, match=message):
+            read(tmp_path / name)
+
+
+def test_csv_rejects_are_listed_in_the_order_of_the_file(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("qid,grade,x\n1,0,1\n1,x,1\n1,0\n2,1,y\n\n3,1,2\n3,3.5,z\n")
+    quarantine = Quarantine(limit=4)
+    assert read(path, quarantine) == [row("1", None, 0, 1), row("3", None, 1, 2)]
+    assert [(r.line, r.column, r.text) for r in quarantine.rejects] == [
+        (3, 3, "1,x,1"),
+        (4, 1, "1,0"),
+        (5, 5, "2,1,y"),
+        (8, 3, "3,3.5,z"),
+    ]
+    with pytest.raises(DataRejected, match=r"a.csv:3:3: .* \(and more bad rows than --max-rejects 3 allows\)"):
+        read(path, Quarantine(limit=3))
+
+
+def test_candidates_may_lack_grades(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("qid,x\n1,2\n")
+    assert read(path, grade_required=False) == [row("1", None, None, 2)]
+    path.write_text("qid,x,grade\n1,2,\n1,2,3\n")
+    assert read(path, grade_required=False) == [row("1", None, -1, 2), row("1", None, 3, 2)]
+    table = pa.table({"qid": ["1", "1"], "grade": [None, 3], "x": [1.5, 2.0]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", grade_required=False) == [row("1", None, -1, 1.5), row("1", None, 3, 2)]
+    pq.write_table(table.drop(["grade"]), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", grade_required=False) == [row("1", None, None, 1.5), row("1", None, None, 2)]
+
+
+def parquet(path, **columns):
+    table = pa.table({"qid": ["1"], "grade": [1], "x": [1.0]} | columns)
+    pq.write_table(table, path)
+
+
+def test_parquet_of_every_number_type(tmp_path):
+    path = tmp_path / "a.parquet"
+    kinds = [
+        pa.int8(),
+        pa.uint64(),
+        pa.float16(),
+        pa.float32(),
+        pa.float64(),
+        pa.decimal128(30, 3),
+        pa.bool_(),
+        pa.null(),
+    ]
+    features = {f"x{k}": pa.array([None if kind == pa.null() else 1, None]).cast(kind) for k, kind in enumerate(kinds)}
+    for qid, grade in itertools.product(
+        (pa.array([7, 8]), pa.array(["7", "8"], pa.large_string()), pa.array(["7", "8"]).dictionary_encode()),
+        (pa.array([1, 0], pa.uint8()), pa.array([1.0, 0.0])),
+    ):
+        pq.write_table(pa.table({"qid": qid, "grade": grade, "doc_id": ["a", ""], **features}), path)
+        nothing = [np.nan] * len(kinds)
+        assert read(path) == [row("7", "a", 1, *[1.0] * 7, np.nan), row("8", None, 0, *nothing)]
+
+
+def test_doubles_are_rounded_once(tmp_path):
+    path = tmp_path / "a.parquet"
+    numbers = [0.1, 1e300, -1e-300, 16777217.0, np.nan]
+    parquet(path, qid=["q"] * 5, grade=[1] * 5, x=numbers)
+    with np.errstate(over="ignore"):
+        assert read(path) == [row("q", None, 1, np.float32(x)) for x in numbers]
+
+
+BAD_PARQUET = [
+    ({"qid": ["1", ""], "grade": [1, 1], "x": [1, 1]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
+    ({"qid": ["1", None], "grade": [1, 1], "x": [1, 1]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
+    ({"grade": [-1]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found -1"),
+    ({"grade": [1.5]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found 1.5"),
+    ({"grade": pa.array([None], pa.int8())}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found nothing"),
+    ({"grade": [float("inf")]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found inf"),
+    ({"grade": [2**40]}, ": row 1, column 'grade': expected a grade up to 2147483647, found 1.09951e+12"),
+    ({"grade": ["1"]}, ": column 'grade' must hold numbers, its type is string"),
+    ({"qid": [1.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
+    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; every column but qid, doc_id and grade is a feature"),
+    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; every column but qid, doc_id and grade is a feature"),
+    ({"label": [1]}, ": column name 'label' is reserved; rename it if it is a feature, else leave it out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "message"), BAD_PARQUET)
+def test_bad_parquet_is_named_by_row_and_column(tmp_path, columns, message):
+    path = tmp_path / "bad.parquet"
+    parquet(path, **columns)
+    with pytest.raises(DataRejected) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}{message}"
+
+
+def test_parquet_that_is_none_and_parquet_rejects(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 but no more")
+    with pytest.raises(DataRejected, match=r"a.parquet: not a Parquet file"):
+        read(path)
+    parquet(path, qid=["1", "2", None], grade=[1, -1, 0], x=[1, 2, 3])
+    quarantine = Quarantine(limit=2)
+    assert read(path, quarantine) == [row("1", None, 1, 1)]
+    assert sorted((r.source, r.line, r.column) for r in quarantine.rejects) == [
+        ("a.parquet", 2, 3),
+        ("a.parquet", 3, 1),
+    ]
+    with pytest.raises(MalformedRow):
+        read(path)
+
+
+def test_the_same_judgments_make_the_same_shards_from_csv_and_parquet_in_any_column_order(tmp_path):
+    rng = np.random.default_rng(1)
+    n = 500
+    columns = {
+        "qid": [f"q{k}" for k in rng.integers(0, 40, n)],
+        "doc_id": [f"d{k}" for k in rng.integers(0, 99, n)],
+        "grade": rng.integers(0, 3, n).tolist(),
+        "alpha": rng.random(n).tolist(),
+        "beta.x": [None if x < 0.2 else x for x in rng.random(n).tolist()],
+    }
+    half = {name: cells[: n // 2] for name, cells in columns.items()}
+    rest = {name: columns[name][n // 2 :] for name in ("beta.x", "grade", "qid", "alpha", "doc_id")}
+    for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
+        lines = [
+            ["" if cell is None else repr(cell).strip("'") for cell in cells]
+            for cells in zip(*columns.values(), strict=True)
+        ]
+        (tmp_path / f"all.{suffix}").write_text("\n".join(delimiter.join(cells) for cells in [list(columns), *lines]))
+    pq.write_table(pa.table(half), tmp_path / "a.parquet")
+    pq.write_table(pa.table(rest), tmp_path / "b.parquet")
+    digests = set()
+    for name, sources in (("csv", ["all.csv"]), ("tsv", ["all.tsv"]), ("parquet", ["b.parquet", "a.parquet"])):
+        report = ingest([tmp_path / source for source in sources], tmp_path / name)
+        digests.add(Dataset.open(tmp_path / name).digest)
+        assert report.manifest.features == ["alpha", "beta.x"]
+    assert len(digests) == 1
+    values = Dataset.open(tmp_path / "csv").feature_column("beta.x", "train")
+    assert np.isnan(values).sum() == sum(cell is None for cell in columns["beta.x"])
+
+
+def test_files_must_have_the_same_features(tmp_path):
+    (tmp_path / "a.csv").write_text("qid,grade,x,y\n1,1,1,1\n")
+    (tmp_path / "b.csv").write_text("qid,grade,x,z\n1,1,1,1\n")
+    (tmp_path / "c.csv").write_text("qid,grade,x,y,z\n1,1,1,1,1\n")
+    (tmp_path / "d.txt").write_text("1 qid:1 1:1\n")
+    a, b, c, d = (tmp_path / name for name in ("a.csv", "b.csv", "c.csv", "d.txt"))
+    for files, error, message in (
+        ([a, b], DataRejected, f"{b}: no column 'y', which {a} has; all files must have the same features"),
+        ([a, c], DataRejected, f"{c}: column 'z' is not in {a}; all files must have the same features"),
+        ([a, d], InputError, f"{a} and {d}: text with numbered features cannot be mixed with tables with named ones"),
+    ):
+        with pytest.raises(error) as caught:
+            ingest(files, tmp_path / "out")
+        assert str(caught.value) == message
+    with pytest.raises(InputError, match="--n-features is for LETOR text"):
+        ingest([a], tmp_path / "out", options=IngestOptions(read=ReadOptions(n_features=3)))
+
+
+def test_open_source_goes_by_format_then_suffix(tmp_path):
+    (tmp_path / "a.csv").write_text("qid\tgrade\tx\n1\t1\t1\n")
+    parquet(tmp_path / "b")
+    assert isinstance(open_source(tmp_path / "a.csv", "tsv"), DelimitedSource)
+    assert isinstance(open_source(tmp_path / "b", "parquet"), ParquetSource)
+    with pytest.raises(InputError, match="unknown format 'cvs'; did you mean 'csv'"):
+        open_source(tmp_path / "a.csv", "cvs")
+    with pytest.raises(InputError, match="no such file"):
+        open_source(tmp_path / "gone.csv")
+    with pytest.raises(ValueError, match="1 features, not 2"):
+        open_source(tmp_path / "b", "parquet").names(2)
