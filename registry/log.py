@@ -218,6 +218,7 @@ class Log:
         for attempt in range(ATTEMPTS):
             decision = decide(state)
             if isinstance(decision, Entry):
+                self.store.disk.fsync_folder(self.folder)  # its writer may not have come so far yet
                 return decision
             if state.head == 0:
                 self.store.make_folders(self.folder)

@@ -126,6 +126,7 @@ class Store:
         path = self.blob_path(sha256)
         try:
             held = self.disk.read(path) == data
+            self.disk.fsync_folder(path.parent)  # whoever linked it may not have come so far yet
         except FileNotFoundError:
             self.make_folders(path.parent)
             held = self.put_if_absent(path, data)

@@ -162,3 +162,27 @@ def test_bytes_are_flushed_before_they_are_named_and_the_name_before_success(tmp
     calls.clear()
     store.put_if_absent(store.root / "one", b"first")
     assert calls == ["is_folder", "create", "write", "fsync", "close", "link", "unlink", "fsync_folder"]
+
+
+def test_every_folder_that_names_a_blob_is_flushed_whoever_made_it(tmp_path: Path) -> None:
+    flushed: list[Path] = []
+
+    class Recorder(Disk):
+        def fsync_folder(self, folder: Path) -> None:
+            flushed.append(folder)
+            super().fsync_folder(folder)
+
+    store = Store(tmp_path / "r", Recorder())
+    store.prepare()
+    blobs = store.root / "blobs"
+    sha256 = store.put_blob(b"bytes")
+    folder = store.blob_path(sha256).parent
+    assert flushed[-4:] == [
+        store.root,
+        blobs,
+        blobs / "sha256",
+        folder,
+    ]  # from the top down: no name without its parent
+    flushed.clear()
+    store.put_blob(b"bytes")
+    assert flushed == [folder]
