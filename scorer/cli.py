@@ -24,9 +24,9 @@ InputFormat = Annotated[
 ]
 Absent = Annotated[
     str | None,
-    typer.Option(help="What a feature left out of LETOR text means: zero or missing.  [default: as in training]"),
+    typer.Option(help="What a feature left out of LETOR text means: zero or missing; by default as in training."),
 ]
-IndexBase = Annotated[int | None, typer.Option(help="First index in LETOR text: 1 or 0.  [default: as in training]")]
+IndexBase = Annotated[int | None, typer.Option(help="First index in LETOR text: 1 or 0; by default as in training.")]
 NFeatures = Annotated[int | None, typer.Option(help="Features of LETOR text, where the last ones may all be left out.")]
 NThreads = Annotated[int, typer.Option(min=0, help="Threads; 0: the cores there are.  Never changes the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -82,7 +82,7 @@ def evaluate(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Repeat for several.  [default: ndcg@1 ndcg@5 ndcg@10 err@10 map mrr precision@10]"),
+        typer.Option(help="Repeat for several; by default ndcg@1, @5, @10, err@10, map, mrr and precision@10."),
     ] = None,
     gain: Annotated[str, typer.Option(help="Gain of a grade y: exp (2^y - 1) or linear (y).")] = "exp",
     ties: Annotated[
@@ -97,7 +97,8 @@ def evaluate(
     ] = "skip",
     relevant_from: Annotated[int, typer.Option(help="Grade from which map, mrr and precision call it relevant.")] = 1,
     max_grade: Annotated[
-        int | None, typer.Option(help="Highest grade of the scale, for err.  [default: the model's, else the highest]")
+        int | None,
+        typer.Option(help="Highest grade of the scale, for err; by default the model's, else the highest seen."),
     ] = None,
     complete: Annotated[
         bool, typer.Option("--complete", help="With --qrels: count judged queries that the run lacks.")
