@@ -39,6 +39,10 @@ POWERS = np.array([float(f"1e{k}") for k in range(309)], dtype=np.float64)
 _SLACK = 2.0**-50
 
 
+# Positions are unsigned: an index that may be negative costs a test at every access (it would count from the end).
+_0, _1, _2, _3, _4, _5, _15 = (np.uint64(k) for k in (0, 1, 2, 3, 4, 5, 15))
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def number_at(text, i, out, cell, powers):
     """Read the number that starts at ``text[i]``; put it in ``out[cell]`` as float32; return (verdict, end).
@@ -52,7 +56,7 @@ def number_at(text, i, out, cell, powers):
     c = text[i]
     negative = c == 45
     if c == 45 or c == 43:
-        i += 1
+        i += _1
         c = text[i]
     mantissa = 0
     kept = 0
@@ -67,10 +71,10 @@ def number_at(text, i, out, cell, powers):
             power += 1
             cut = True
         seen += 1
-        i += 1
+        i += _1
         c = text[i]
     if c == 46:
-        i += 1
+        i += _1
         c = text[i]
         while 48 <= c <= 57:
             if kept < 18:
@@ -80,18 +84,18 @@ def number_at(text, i, out, cell, powers):
             else:
                 cut = True
             seen += 1
-            i += 1
+            i += _1
             c = text[i]
         if seen == 0:
             return MALFORMED, i
     if seen == 0:
         return _word_at(text, i, out, cell, negative)
     if c == 101 or c == 69:
-        i += 1
+        i += _1
         c = text[i]
         below = c == 45
         if c == 45 or c == 43:
-            i += 1
+            i += _1
             c = text[i]
         if not 48 <= c <= 57:
             return MALFORMED, i
@@ -99,7 +103,7 @@ def number_at(text, i, out, cell, powers):
         while 48 <= c <= 57:
             if exponent < 100000000:
                 exponent = exponent * 10 + (np.int64(c) - 48)
-            i += 1
+            i += _1
             c = text[i]
         power += -exponent if below else exponent
     if mantissa == 0:
@@ -124,24 +128,24 @@ def _word_at(text, i, out, cell, negative):
     """Read inf, infinity, nan or null at ``text[i]``."""
     a = text[i] | 32
     if a == 110:  # n
-        b = text[i + 1] | 32
-        if b == 97 and text[i + 2] | 32 == 110:
+        b = text[i + _1] | 32
+        if b == 97 and text[i + _2] | 32 == 110:
             out[cell] = np.float32(np.nan)
-            return MISSING, i + 3
-        if b == 117 and text[i + 2] | 32 == 108 and text[i + 3] | 32 == 108:
+            return MISSING, i + _3
+        if b == 117 and text[i + _2] | 32 == 108 and text[i + _3] | 32 == 108:
             out[cell] = np.float32(np.nan)
-            return MISSING, i + 4
-    elif a == 105 and text[i + 1] | 32 == 110 and text[i + 2] | 32 == 102:
+            return MISSING, i + _4
+    elif a == 105 and text[i + _1] | 32 == 110 and text[i + _2] | 32 == 102:
         out[cell] = np.float32(-np.inf) if negative else np.float32(np.inf)
-        i += 3
+        i += _3
         if (
             text[i] | 32 == 105
-            and text[i + 1] | 32 == 110
-            and text[i + 2] | 32 == 105
-            and text[i + 3] | 32 == 116
-            and text[i + 4] | 32 == 121
+            and text[i + _1] | 32 == 110
+            and text[i + _2] | 32 == 105
+            and text[i + _3] | 32 == 116
+            and text[i + _4] | 32 == 121
         ):
-            i += 5
+            i += _5
         return NUMBER, i
     return MALFORMED, i
 
@@ -161,10 +165,10 @@ def count_marks(text, start, stop):
 def _ends_token(text, i):
     """Say whether ``text[i]`` is blank, the end of the line or the start of a comment."""
     c = text[i]
-    return c == 32 or c == 10 or c == 9 or c == 35 or (c == 13 and text[i + 1] == 10)
+    return c == 32 or c == 10 or c == 9 or c == 35 or (c == 13 and text[i + _1] == 10)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def parse_lines(
     text, stop, index_base, top, max_grade, powers, last_line,
     grade, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
@@ -176,7 +180,8 @@ def parse_lines(
     (``state[STAMP]``) of the last line that had feature ``f``, which finds a repeated one.  ``entry_from`` has a cell
     more than there are rows.
     """
-    i = state[AT]
+    i = np.uint64(state[AT])
+    stop = np.uint64(stop)
     row = state[ROWS]
     entry = state[ENTRIES]
     defers = state[DEFERS]
@@ -188,14 +193,14 @@ def parse_lines(
     while i < stop:
         line_start = i
         while text[i] == 32 or text[i] == 9:
-            i += 1
-        if text[i] == 13 and text[i + 1] == 10:
-            i += 1
+            i += _1
+        if text[i] == 13 and text[i + _1] == 10:
+            i += _1
         if text[i] == 35:
             while text[i] != 10:
-                i += 1
+                i += _1
         if text[i] == 10:
-            i += 1
+            i += _1
             continue
 
         # The grade: digits, and after a point nothing but zeros.
@@ -205,12 +210,12 @@ def parse_lines(
         while 48 <= text[i] <= 57:
             if label <= 2147483647:
                 label = label * 10 + (np.int64(text[i]) - 48)
-            i += 1
+            i += _1
         bad = i == first
         if text[i] == 46:
-            i += 1
+            i += _1
             while text[i] == 48:
-                i += 1
+                i += _1
         if bad or not _ends_token(text, i):
             code = BAD_GRADE
             break
@@ -219,15 +224,15 @@ def parse_lines(
             break
 
         while text[i] == 32 or text[i] == 9:
-            i += 1
+            i += _1
         where = i
-        if not (text[i] == 113 and text[i + 1] == 105 and text[i + 2] == 100 and text[i + 3] == 58):
+        if not (text[i] == 113 and text[i + _1] == 105 and text[i + _2] == 100 and text[i + _3] == 58):
             code = NO_QID
             break
-        i += 4
+        i += _4
         query_from = i
         while not _ends_token(text, i):
-            i += 1
+            i += _1
         query_to = i
         if query_from == query_to:
             code = EMPTY_QID
@@ -239,7 +244,7 @@ def parse_lines(
         stamp += 1
         while True:
             while text[i] == 32 or text[i] == 9:
-                i += 1
+                i += _1
             if _ends_token(text, i):
                 break
             where = i
@@ -247,7 +252,7 @@ def parse_lines(
             while 48 <= text[i] <= 57:
                 if index <= 1000000:
                     index = index * 10 + (np.int64(text[i]) - 48)
-                i += 1
+                i += _1
             if i == where or text[i] != 58:
                 code = BAD_FEATURE
                 break
@@ -257,16 +262,40 @@ def parse_lines(
             if index > top:
                 code = ABOVE_TOP
                 break
-            if last_line[index] == stamp:
+            if last_line[np.uint64(index)] == stamp:
                 code = REPEATED
                 break
-            last_line[index] = stamp
-            i += 1
+            last_line[np.uint64(index)] = stamp
+            i += _1
+
+            # Most values are a few digits, a point and a few digits: exact by one division (see number_at).
             begin = i
-            verdict, i = number_at(text, i, value, entry, powers)
-            if verdict == MALFORMED or not _ends_token(text, i):
-                code = BAD_VALUE
-                break
+            mantissa = 0
+            c = text[i]
+            while 48 <= c <= 57:
+                mantissa = mantissa * 10 + (np.int64(c) - 48)
+                i += _1
+                c = text[i]
+            length = i - begin
+            decimals = _0
+            if c == 46:
+                i += _1
+                point = i
+                c = text[i]
+                while 48 <= c <= 57:
+                    mantissa = mantissa * 10 + (np.int64(c) - 48)
+                    i += _1
+                    c = text[i]
+                decimals = i - point
+                length += decimals
+            if _0 < length <= _15 and (c == 32 or c == 10):
+                value[entry] = np.float32(np.float64(mantissa) / powers[decimals])
+                verdict = NUMBER
+            else:
+                verdict, i = number_at(text, begin, value, entry, powers)
+                if verdict == MALFORMED or not _ends_token(text, i):
+                    code = BAD_VALUE
+                    break
             if verdict == DEFERRED:
                 defer_entry[defers] = entry
                 defer_from[defers] = begin
@@ -286,34 +315,36 @@ def parse_lines(
         doc_from[row] = -1
         doc_to[row] = -1
         if text[i] == 35:
-            i += 1
+            i += _1
             while text[i] == 32 or text[i] == 9:
-                i += 1
+                i += _1
             if (
                 text[i] | 32 == 100
-                and text[i + 1] | 32 == 111
-                and text[i + 2] | 32 == 99
-                and text[i + 3] | 32 == 105
-                and text[i + 4] | 32 == 100
+                and text[i + _1] | 32 == 111
+                and text[i + _2] | 32 == 99
+                and text[i + _3] | 32 == 105
+                and text[i + _4] | 32 == 100
             ):
-                i += 5
+                i += _5
                 while text[i] == 32 or text[i] == 9:
-                    i += 1
+                    i += _1
                 if text[i] == 61:
-                    i += 1
+                    i += _1
                     while text[i] == 32 or text[i] == 9:
-                        i += 1
+                        i += _1
                     first = i
-                    while not (text[i] == 32 or text[i] == 9 or text[i] == 10 or (text[i] == 13 and text[i + 1] == 10)):
-                        i += 1
+                    while not (
+                        text[i] == 32 or text[i] == 9 or text[i] == 10 or (text[i] == 13 and text[i + _1] == 10)
+                    ):
+                        i += _1
                     if i > first:
                         doc_from[row] = first
                         doc_to[row] = i
             while text[i] != 10:
-                i += 1
+                i += _1
         elif text[i] == 13:
-            i += 1
-        i += 1
+            i += _1
+        i += _1
         grade[row] = label
         qid_from[row] = query_from
         qid_to[row] = query_to
@@ -363,20 +394,20 @@ def separate_cells(text, offsets, out):
 @njit(nogil=True, cache=True)
 def parse_cells(text, out, verdicts, powers):
     """Read every line of ``text`` as one number, blanks around it allowed; an empty line is a missing value."""
-    i = 0
+    i = _0
     for k in range(out.shape[0]):
         while text[i] == 32 or text[i] == 9:
-            i += 1
+            i += _1
         verdict = MISSING
         if text[i] == 10:
             out[k] = np.float32(np.nan)
         else:
             verdict, i = number_at(text, i, out, k, powers)
             while text[i] == 32 or text[i] == 9:
-                i += 1
+                i += _1
             if text[i] != 10:
                 verdict = MALFORMED
                 while text[i] != 10:
-                    i += 1
+                    i += _1
         verdicts[k] = verdict
-        i += 1
+        i += _1
