@@ -104,6 +104,9 @@ def demo(
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
 
+    say(
+        "Every command below is shown as you would type it. The first run also compiles the kernels: half a minute more."
+    )
     typer.echo(run_demo(out, run_command, say, queries=queries, seed=seed).render(json=as_json))
 
 

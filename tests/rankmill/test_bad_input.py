@@ -1,0 +1,176 @@
+"""What a person gets wrong, through the command line: one line that says where and what, the code, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from rankmill.cli import execute
+
+GOOD = "".join(
+    f"{(q + d) % 3} qid:{q} 1:{(q * d) % 5} 2:0.{d} 3:{d} #docid = d{d}\n" for q in range(1, 41) for d in range(9)
+)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("good.txt").write_text(GOOD)
+        for command in (
+            ["data", "ingest", "good.txt", "-o", "dataset", "--split", "train=0.8,valid=0.2"],
+            ["data", "bin", "dataset"],
+            ["train", "dataset", "--name", "web", "--n-rounds", "3", "--max-leaves", "3"],
+            ["models", "promote", "web@1"],
+        ):
+            assert execute(command) == 0
+    return folder
+
+
+@pytest.fixture
+def place(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with judgments, a dataset, and a registered model of three features; the test is in it."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def refuse(place: Path, capsys, command: Sequence[str]) -> tuple[int, str]:
+    """Run ``command``, see that it writes nothing, and return its code and the one line it left on stderr."""
+    before = files(place)
+    code = execute(command)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert files(place) == before
+    lines = [line for line in err.splitlines() if line.startswith("rankmill: ")]
+    assert len(lines) == 1
+    return code, lines[0].removeprefix("rankmill: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("2 qid:1 1:3 2:\n", "bad.txt:1:13: expected"),
+        ("2 qid:1 1:3\n1 qid:1 1:x\n", "bad.txt:2:9: expected"),
+        ("2 1:3\n", "bad.txt:1:3: expected"),
+        ("-1 qid:1 1:3\n", "bad.txt:1:1: expected"),
+        ("0.5 qid:1 1:3\n", "bad.txt:1:1: expected"),
+        ("1 qid:1 0:3\n", "bad.txt:1:9: expected"),
+        ("1 qid:1 2:3 2:4\n", "bad.txt:1:13: expected"),
+        ("", "bad.txt: "),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "bad.txt:3: not a text file"),
+    ],
+    ids=["no value", "no number", "no qid", "negative", "fractional", "index 0", "repeated", "empty", "no text"],
+)
+def test_judgments_that_break_the_format(place: Path, capsys, content: str | bytes, line: str) -> None:
+    Path("bad.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, message = refuse(place, capsys, ["data", "ingest", "good.txt", "bad.txt", "-o", "new"])
+    assert code == 10
+    assert message.startswith(line)
+    if content == "1 qid:1 0:3\n":
+        assert "--index-base 0" in message
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["data", "ingest", "gone.txt", "-o", "new"], "gone.txt: no such file"),
+        (["data", "ingest", "good.txt", "-o", "dataset"], "dataset: there is a dataset already"),
+        (
+            ["data", "ingest", "good.txt", "-o", "new", "--split", "trian=1"],
+            "unknown split 'trian'; did you mean 'train'?",
+        ),
+        (["data", "ingest", "good.txt", "-o", "new", "--memory", "much"], "--memory: expected a size such as 2GB"),
+        (["data", "bin", "gone"], "gone: no such dataset"),
+        (["train", "gone", "--name", "web"], "gone: no such dataset"),
+        (["train", "dataset", "--name", "web", "--metric", "ndgc@10"], "unknown metric 'ndgc'; did you mean 'ndcg'?"),
+        (["train", "dataset", "--name", "web", "--gain", "expo"], "unknown gain 'expo'; did you mean 'exp'?"),
+        (["train", "dataset", "--name", "Web site"], "model name 'Web site': expected"),
+        (["train", "dataset", "--name", "web", "--max-leaves", "1"], "max_leaves must be in 2 .. 65536, got 1"),
+        (["models", "show", "wbe"], "unknown model 'wbe'; did you mean 'web'?"),
+        (["models", "promote", "web@9"], "web has no version 9; there is version 1"),
+        (["rerank", "gone.txt", "--model", "web", "-o", "out"], "gone.txt: no such file"),
+        (["rerank", "good.txt", "--model", "gone.rankmill", "-o", "out"], "gone.rankmill: "),
+        (["evaluate", "gone.parquet"], "gone.parquet: no such file"),
+        (
+            ["evaluate", "good.txt", "--model", "web", "--metric", "ncdg@3"],
+            "unknown metric 'ncdg'; did you mean 'ndcg'?",
+        ),
+        (
+            ["evaluate", "good.txt", "--model", "web", "--ties", "docid"],
+            "unknown value of ties 'docid'; did you mean 'doc_id'?",
+        ),
+    ],
+)
+def test_names_and_values_that_are_not_there(place: Path, capsys, command: list[str], line: str) -> None:
+    code, message = refuse(place, capsys, command)
+    assert code == 2
+    assert message.startswith(line)
+
+
+def test_an_option_value_that_typer_knows_is_refused_in_its_box(place: Path, capsys) -> None:
+    assert execute(["data", "ingest", "good.txt", "-o", "new", "--format", "letr"]) == 2
+    assert "letor" in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
+def test_candidates_without_what_the_model_needs(place: Path, capsys) -> None:
+    Path("narrow.csv").write_text("qid,doc_id,f1\n1,a,0.5\n1,b,0.25\n")
+    code, message = refuse(place, capsys, ["rerank", "narrow.csv", "--model", "web", "-o", "out"])
+    assert code == 10
+    assert message.startswith("narrow.csv: expected the ")
+    assert "found no f" in message
+
+
+def change_format(path: Path) -> None:
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"format": 99}))
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize(
+    ("damaged", "damage", "command"),
+    [
+        ("dataset/manifest.json", change_format, ["data", "describe", "dataset"]),
+        ("dataset/manifest.json", cut_short, ["train", "dataset", "--name", "web"]),
+        ("dataset/features/*.parquet", cut_short, ["data", "describe", "dataset"]),
+        ("dataset/features/*.parquet", Path.unlink, ["train", "dataset", "--name", "web"]),
+    ],
+)
+def test_a_dataset_that_is_not_what_it_was(
+    place: Path, capsys, damaged: str, damage: Callable[[Path], None], command: list[str]
+) -> None:
+    victim = next(iter(sorted(place.glob(damaged))))
+    damage(victim)
+    code, message = refuse(place, capsys, command)
+    assert code == 13
+    assert str(victim.relative_to(place)) in message
+
+
+def test_a_model_that_is_not_what_it_was(place: Path, capsys) -> None:
+    assert execute(["models", "show", "web", "--json"]) == 0
+    blob = Path(json.loads(capsys.readouterr().out)["model_path"])
+    Path("copy.rankmill").write_bytes(blob.read_bytes()[:-1])
+    assert refuse(place, capsys, ["rerank", "good.txt", "--model", "copy.rankmill", "-o", "out"])[0] == 13
+    blob.chmod(0o644)
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    assert refuse(place, capsys, ["rerank", "good.txt", "--model", "web", "-o", "out"])[0] == 13
+    assert refuse(place, capsys, ["models", "promote", "web@1", "--alias", "other"])[0] == 13
+    assert execute(["models", "verify"]) == 13
+
+
+def test_a_promotion_that_came_too_late_says_try_again(place: Path, capsys) -> None:
+    command = ["models", "promote", "web@1", "--alias", "candidate", "--expect", "3"]
+    assert refuse(place, capsys, command)[0] == 75

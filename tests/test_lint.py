@@ -1,0 +1,22 @@
+"""Style and types are part of the tests, so that what `make test` passes, `make lint` passes too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("rankmill", "pipeline", "trainer", "scorer", "registry", "tests", "benchmarks")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("ruff", "check", "--quiet", *FOLDERS), ("ruff", "format", "--check", "--quiet", *FOLDERS), ("mypy",)],
+    ids=["style", "format", "types"],
+)
+def test_the_house_rules_hold(command: tuple[str, ...]) -> None:
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
