@@ -38,7 +38,10 @@ format: $(VENV)/.dev ## Rewrite the code in the house format.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench ## Set up with the peers, then run the five folds of DATA (a LETOR folder with S1..S5).
+# A LETOR folder with the parts S1 to S5; where the public data sets are at hand, MQ2008.
+DATA ?= $(RANKMILL_TEST_DATA:%=%/mq2008)
+
+bench: $(VENV)/.bench ## Set up with the peers, then run the five folds of the LETOR folder DATA.
 	@test -n "$(DATA)" || { echo "usage: make bench DATA=path/to/letor/folder"; exit 2; }
 	$(BIN)/python benchmarks/letor5.py $(DATA) --peers
 
@@ -53,7 +56,8 @@ clean: ## Remove what set-up and the tests made.
 
 # One stamp a lock: set-up happens once, and again when a lock or pyproject.toml changes.
 $(VENV)/.python:
-	$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "rankmill needs Python 3.11 to 3.13 (set PYTHON=...), this is " + sys.version.split()[0])'
+	@echo "Setting up $(VENV): this happens once, and again when a lock changes."
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else "rankmill needs Python 3.11 to 3.13 (set PYTHON=...), this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 

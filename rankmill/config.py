@@ -131,10 +131,14 @@ class Promote:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Rerank:
-    """``[rerank]``: the candidate lists that the new version ranks.  Without this section none are."""
+    """``[rerank]``: the candidate lists that the new version ranks.  Without this section none are.
+
+    Text is read as ``[ingest]`` says of ``absent`` and ``index_base``: the model has learnt from such numbers.
+    """
 
     candidates: Texts
     out: str = "ranked"
+    format: Literal["auto", "letor", "csv", "tsv", "parquet"] = "auto"
     top_k: Annotated[int, Field(ge=1)] | None = None
     memory: str = "2GB"
 
