@@ -162,8 +162,9 @@ def _sorted_keys(spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np
         _kernels.digest_rows(values.view(np.uint32), rows.grade, digest[low:high])
         missing += int(np.count_nonzero(np.isnan(values)))
         grade[low:high], source[low:high] = rows.grade, rows.source
-        qids.append(rows.qid)
-        doc_ids.append(rows.doc_id)
+        copied = as_array(np.arange(len(rows.grade)))  # a slice would keep the values that were read with it
+        qids.append(rows.qid.take(copied))
+        doc_ids.append(rows.doc_id.take(copied))
         low = high
     qid, doc_id = pa.concat_arrays(qids), pa.concat_arrays(doc_ids)
     table = pa.table({"qid": qid, "doc_id": doc_id, "high": digest[:, 0].copy(), "low": digest[:, 1].copy()})
