@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from rankmill.config import Config, read_config
 from rankmill.errors import ConfigError, InputError
 from scorer.metrics import Policy
 from trainer.parameters import TrainParameters
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SMALLEST = """
 [ingest]
@@ -127,3 +130,11 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"bytes\.toml: expected UTF-8 text"):
         read_config(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/formats.md"])
+def test_the_examples_in_the_pages_are_valid(tmp_path: Path, page: str) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert examples
+    for example in examples:
+        read(tmp_path, text=example)
