@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.errors import MalformedLine
@@ -78,7 +80,8 @@ def test_the_same_bytes_for_any_memory_threads_and_blocks(tmp_path, forest, monk
     first = tree_of(tmp_path / "out")
     for n_threads, limit, block in ((1, "512MB", 1000), (2, "600MB", 70_000), (3, 3 * 10**9, 1 << 20)):
         monkeypatch.setattr(MemoryPlan, "of", lambda total, block=block: MemoryPlan(total, block, 64 << 20))
-        monkeypatch.setattr(sorting, "SPILL_ROWS", max(2, block // 100))
+        monkeypatch.setattr(sorting, "BATCH_ROWS", max(2, block // 100))
+        monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", block)
         rerank(source, forest, tmp_path / "out", top_k=20, n_threads=n_threads, memory_limit=limit, overwrite=True)
         assert tree_of(tmp_path / "out") == first
 
@@ -303,9 +306,40 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
         rerank(source, forest, tmp_path / "mine", overwrite=True)
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.text("aé\U0001f600b", max_size=2), min_size=1, max_size=9), max_size=9),
+    st.integers(1, 8),
+    st.integers(1, 7),
+)
+def test_rows_are_dealt_out_by_ranges_of_their_query(batches, size, n_parts):
+    sample = sorting._Sample()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "SAMPLE", size)
+        for batch in batches:
+            sample.add(pa.array(batch, pa.string()))
+    ids = [qid for batch in batches for qid in batch]
+    assert sample._ids.to_pylist() == ids[:: sample._step]
+    assert len(sample._ids) <= size
+    bounds = sample.bounds(n_parts)
+    assert len(bounds) < n_parts
+    cut = [qid.encode() for qid in bounds.to_pylist()]
+    assert cut == sorted(set(cut))
+    for batch in batches:
+        n = len(batch)
+        columns = [batch, [str(i) for i in range(n)], [0.0] * n, [None] * n, list(range(n))]
+        rows = pa.record_batch(
+            [pa.array(c, f.type) for c, f in zip(columns, sorting.SCORED_ROW, strict=True)], schema=sorting.SCORED_ROW
+        )
+        dealt = [(i, row) for i, part in sorting._by_range(rows, bounds) for row in part.to_pylist()]
+        expected = [(sum(bound <= row["qid"].encode() for bound in cut), row) for row in rows.to_pylist()]
+        assert dealt == sorted(expected, key=lambda pair: pair[0])
+
+
 def test_the_sorter_is_bounded_private_and_silent(tmp_path):
     with sorting.Spill(tmp_path, sort_bytes=100 << 20, n_threads=64) as spill:
         spill.close_for_reading()
+        assert list(spill.ranked(None)) == []
         names = ("memory_limit", "temp_directory", "threads", "enable_progress_bar")
         query = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
         found = spill._connection.execute(query).fetchone()
