@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from pipeline.sources.batch import Absent
 
 app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
 
@@ -20,10 +23,10 @@ def ingest(
     test: Annotated[list[Path] | None, typer.Option(help="File of the test split (may be repeated).")] = None,
     split: Annotated[str | None, typer.Option(help="Draw the splits by query: train=0.8,valid=0.1,test=0.1.")] = None,
     format: Annotated[  # noqa: A002
-        Literal["auto", "letor", "csv", "tsv", "parquet"], typer.Option(help="Format of the files; auto: by suffix.")
+        str, typer.Option(metavar="auto|letor|csv|tsv|parquet", help="Format of the files; auto: by suffix.")
     ] = "auto",
     absent: Annotated[
-        Literal["zero", "missing"], typer.Option(help="What a feature means that a line of LETOR text leaves out.")
+        str, typer.Option(metavar="zero|missing", help="What a feature means that a line of LETOR text leaves out.")
     ] = "zero",
     index_base: Annotated[int, typer.Option(min=0, max=1, help="Number of the first feature in LETOR text.")] = 1,
     n_features: Annotated[
@@ -51,7 +54,9 @@ def ingest(
 
     options = IngestOptions(
         format=format,
-        read=ReadOptions(absent=absent, index_base=1 if index_base else 0, n_features=n_features, max_grade=max_grade),
+        read=ReadOptions(
+            absent=cast("Absent", absent), index_base=1 if index_base else 0, n_features=n_features, max_grade=max_grade
+        ),
         shares=None if split is None else parse_shares(split),
         max_rejects=max_rejects,
         buckets=buckets,

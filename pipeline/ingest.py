@@ -84,7 +84,7 @@ class IngestOptions:
         if not 1 <= self.buckets <= MAX_BUCKETS:
             raise InputError(f"--buckets must be in 1..{MAX_BUCKETS}, got {self.buckets}")
         if self.memory < MIN_MEMORY:
-            raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {self.memory / 1e6:g}MB")
+            raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {self.memory:,} bytes")
         if not 1 <= self.block_bytes <= 1 << 30:
             raise InputError(f"--block-size must be in 1 byte..1GiB, got {self.block_bytes}")
 
