@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 
 def as_buffer(array: npt.NDArray[Any]) -> pa.Buffer:
@@ -44,6 +46,14 @@ def parts_of(strings: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray
     _, offsets, data = strings.buffers()
     starts = as_numbers(offsets, np.int32)
     return starts[strings.offset : strings.offset + len(strings) + 1], as_numbers(data, np.uint8)
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open ``path`` for reading in batches: memory is that of a row group, however long the file.
+
+    Arrow's default reads all row groups ahead, which for a file of many gigabytes is all of it.
+    """
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16)
 
 
 def schema_of(fields: Iterable[tuple[str, pa.DataType, bool]]) -> pa.Schema:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from pipeline.arrow import open_parquet
 from pipeline.errors import DatasetFormatError, InputError
 from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, Shard
 from pipeline.publish import file_digest, write_atomically
@@ -293,7 +294,7 @@ def _blocks(
 ) -> Iterator[npt.NDArray]:  # type: ignore[type-arg]
     """Yield the columns ``names`` of ``file`` as row-major blocks, only rows where ``keep``."""
     done = 0
-    with pq.ParquetFile(file) as reader:
+    with open_parquet(file) as reader:
         for batch in reader.iter_batches(batch_size=batch_rows, columns=names):
             mask = None if keep is None else keep[done : done + batch.num_rows]
             done += batch.num_rows

@@ -11,14 +11,9 @@ import typer
 app = typer.Typer()
 
 
-@app.callback()
-def trainer() -> None:
-    """Hold the commands of this room; the root app merges them."""
-
-
 @app.command()
 def train(
-    dataset: Annotated[Path, typer.Argument(help="Folder of a dataset that has been binned.")],
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
     name: Annotated[str, typer.Option(help="Register the model under this name.")],
     registry: Annotated[
         Path, typer.Option(envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
@@ -27,7 +22,9 @@ def train(
     metric: Annotated[str, typer.Option(help="What lambdamart optimises: ndcg or ndcg@k.")] = "ndcg@10",
     stop_metric: Annotated[
         str,
-        typer.Option(help="Early stopping watches it on the valid split.  [default: the metric]", show_default=False),
+        typer.Option(
+            help="Early stopping watches it on the valid split; left out: the metric itself.", show_default=False
+        ),
     ] = "",
     gain: Annotated[str, typer.Option(help="Gain of a grade y in the metrics: exp (2^y - 1) or linear (y).")] = "exp",
     n_rounds: Annotated[int, typer.Option(help="Trees at most.")] = 500,
@@ -95,7 +92,7 @@ def train_and_register(
             "dataset_digest": dataset.digest,
             "binspec_digest": info["binspec_digest"],
             "parameters": dict(forest.parameters),
-            "metrics": {"train": info["train"], "valid": info["valid"]},
+            "metrics": {split: info[split] for split in ("train", "valid") if info[split]},
             "max_grade": dataset.max_grade,
             "best_round": result.best_round,
         },

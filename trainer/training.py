@@ -92,7 +92,13 @@ def train(
         dataset.feature_names,
         parameters,
         max_grade=dataset.max_grade,
-        info={"dataset_digest": dataset.digest, "binspec_digest": binspec.digest},
+        info={
+            "dataset_digest": dataset.digest,
+            "binspec_digest": binspec.digest,
+            # candidates in text must be read as the judgments were
+            "absent": dataset.manifest.meaning.absent,
+            "index_base": dataset.manifest.meaning.index_base,
+        },
         n_threads=n_threads,
         on_round=on_round,
     )

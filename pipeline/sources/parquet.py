@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from pipeline.arrow import as_array, parts_of
+from pipeline.arrow import as_array, open_parquet, parts_of
 from pipeline.errors import DataRejected, MalformedRow
 from pipeline.sources.batch import (
     DEFAULT_BLOCK_BYTES,
@@ -58,11 +58,13 @@ class ParquetSource:
         size = min(max(block_bytes // (4 * len(self._features)), least), most)
         wanted = [*self._features, "qid", *(["doc_id"] * self._has_doc_id), *(["grade"] * self._has_grade)]
         first = 1
-        with pq.ParquetFile(self.path) as file:
+        bytes_of_file = self.path.stat().st_size
+        with open_parquet(self.path) as file:
             for batch in file.iter_batches(batch_size=size, columns=wanted):
                 yield self._rows(batch, first)
                 first += len(batch)
-        self.position = self.path.stat().st_size
+                self.position = bytes_of_file * (first - 1) // file.metadata.num_rows
+        self.position = bytes_of_file
 
     def _schema(self) -> pa.Schema:
         try:
