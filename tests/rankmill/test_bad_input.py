@@ -61,15 +61,29 @@ def refuse(place: Path, capsys, command: Sequence[str]) -> tuple[int, str]:
     [
         ("2 qid:1 1:3 2:\n", "bad.txt:1:13: expected"),
         ("2 qid:1 1:3\n1 qid:1 1:x\n", "bad.txt:2:9: expected"),
+        ("2 qid:1 1:3\n1 qid:1 1:3 2;7\n", "bad.txt:2:13: expected"),
         ("2 1:3\n", "bad.txt:1:3: expected"),
         ("-1 qid:1 1:3\n", "bad.txt:1:1: expected"),
         ("0.5 qid:1 1:3\n", "bad.txt:1:1: expected"),
         ("1 qid:1 0:3\n", "bad.txt:1:9: expected"),
         ("1 qid:1 2:3 2:4\n", "bad.txt:1:13: expected"),
         ("", "bad.txt: "),
+        ("\n# only a comment\n", "bad.txt: "),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "bad.txt:3: not a text file"),
     ],
-    ids=["no value", "no number", "no qid", "negative", "fractional", "index 0", "repeated", "empty", "no text"],
+    ids=[
+        "no value",
+        "no number",
+        "no colon",
+        "no qid",
+        "negative",
+        "fractional",
+        "index 0",
+        "repeated",
+        "empty",
+        "no rows",
+        "no text",
+    ],
 )
 def test_judgments_that_break_the_format(place: Path, capsys, content: str | bytes, line: str) -> None:
     Path("bad.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -94,12 +108,34 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
         (["train", "gone", "--name", "web"], "gone: no such dataset"),
         (["train", "dataset", "--name", "web", "--metric", "ndgc@10"], "unknown metric 'ndgc'; did you mean 'ndcg'?"),
         (["train", "dataset", "--name", "web", "--gain", "expo"], "unknown gain 'expo'; did you mean 'exp'?"),
+        (
+            ["train", "dataset", "--name", "web", "--objective", "lambdamat"],
+            "unknown objective 'lambdamat'; did you mean",
+        ),
+        (["train", "dataset", "--name", "web", "--stop-metric", "mapp"], "unknown metric 'mapp'; did you mean 'map'?"),
+        (["train", "dataset", "--name", "web", "--learning-rate", "2"], "learning_rate must be in (0, 1], got 2.0"),
         (["train", "dataset", "--name", "Web site"], "model name 'Web site': expected"),
         (["train", "dataset", "--name", "web", "--max-leaves", "1"], "max_leaves must be in 2 .. 65536, got 1"),
+        (["data", "bin", "dataset", "--max-bin", "300"], "max_bin must be 15 to 255, got 300"),
+        (["run", "gone.toml"], "gone.toml: no such file"),
         (["models", "show", "wbe"], "unknown model 'wbe'; did you mean 'web'?"),
         (["models", "promote", "web@9"], "web has no version 9; there is version 1"),
         (["rerank", "gone.txt", "--model", "web", "-o", "out"], "gone.txt: no such file"),
         (["rerank", "good.txt", "--model", "gone.rankmill", "-o", "out"], "gone.rankmill: "),
+        (["rerank", "good.txt", "--model", "web", "-o", "out", "--memory", "2 apples"], "--memory: expected a size"),
+        (
+            ["rerank", "good.txt", "--model", "web", "-o", "out", "--absent", "zeros"],
+            "unknown value of --absent 'zeros'",
+        ),
+        (["evaluate", "good.txt", "--model", "web", "--metric", "ndcg@x"], "metric 'ndcg@x': expected a whole number"),
+        (
+            ["evaluate", "good.txt", "--model", "web", "--gain", "expo"],
+            "unknown value of gain 'expo'; did you mean 'exp'?",
+        ),
+        (
+            ["evaluate", "good.txt", "--model", "web", "--nothing-relevant", "zer"],
+            "unknown value of nothing_relevant 'zer'; did you mean 'zero'?",
+        ),
         (["evaluate", "gone.parquet"], "gone.parquet: no such file"),
         (
             ["evaluate", "good.txt", "--model", "web", "--metric", "ncdg@3"],
@@ -121,6 +157,31 @@ def test_an_option_value_that_typer_knows_is_refused_in_its_box(place: Path, cap
     assert execute(["data", "ingest", "good.txt", "-o", "new", "--format", "letr"]) == 2
     assert "letor" in capsys.readouterr().err
     assert not Path("new").exists()
+
+
+def test_training_without_bins_names_the_command_that_makes_them(place: Path, capsys) -> None:
+    assert execute(["data", "ingest", "good.txt", "-o", "new"]) == 0
+    capsys.readouterr()
+    code, message = refuse(place, capsys, ["train", "new", "--name", "web"])
+    assert code == 2
+    assert message.endswith("run: rankmill data bin new")
+
+
+def test_grades_that_teach_nothing_are_rejected(place: Path, capsys) -> None:
+    Path("flat.txt").write_text("1 qid:1 1:0.5\n1 qid:1 1:0.7\n")
+    assert execute(["data", "ingest", "flat.txt", "-o", "flat"]) == 0
+    assert execute(["data", "bin", "flat"]) == 0
+    capsys.readouterr()
+    code, message = refuse(place, capsys, ["train", "flat", "--name", "web"])
+    assert code == 10
+    assert "nothing to learn" in message
+
+
+def test_candidates_in_text_without_what_the_model_needs(place: Path, capsys) -> None:
+    Path("narrow.txt").write_text("0 qid:1 1:0.5\n")
+    code, message = refuse(place, capsys, ["rerank", "narrow.txt", "--model", "web", "-o", "out"])
+    assert code == 10
+    assert "--n-features" in message
 
 
 def test_candidates_without_what_the_model_needs(place: Path, capsys) -> None:
