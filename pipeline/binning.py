@@ -1,41 +1,20 @@
-"""Quantile bins: where the edges of a feature lie, and which bin a value falls into.
-
-Bin 0 holds the missing values (NaN).  Bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``; the first has no lower and
-the last no upper edge, so values outside the training range fall into the end bins.  An edge is the float32 midpoint of
-two neighbouring observed values ``a < b`` and obeys ``a <= edge < b``: comparing ``x <= edge`` in float32 is exact, so a
-tree split at an edge sends every value, binned or raw, to the same side.
-"""
+"""Binning a dataset: edges from its train split, then every shard written as bins beside its rows."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline import _kernels
+from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from pipeline.dataset import Dataset, read_manifest
 from pipeline.errors import DataRejected, DatasetFormatError
 from pipeline.manifest import BinSet
 from pipeline.publish import file_digest, fsync_folder, keep_by_digest, staging_folder, write_atomically
-from pipeline.quantiles import (
-    EDGE,
-    MAX_BIN,
-    Masses,
-    Values,
-    bin_ends,
-    checked_max_bin,
-    distinct_values,
-    edges_between,
-    edges_of,
-)
+from pipeline.quantiles import MAX_BIN, Values, checked_max_bin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,148 +22,8 @@ if TYPE_CHECKING:
 
     from pipeline.manifest import Shard, SplitName
 
-__all__ = ["MAX_BIN", "BinSpec", "FeatureBins", "apply_bins", "bin_dataset", "edges_of", "feature_bins", "find_bins"]
-
-BIN = np.uint8  # 0 is "missing", 1..255 are value bins
 MIN_MAX_BIN = 15
-BINSPEC_FORMAT = 1
 _COLUMN_BYTES = 64 << 20  # columns read together while edges are sought: at least one, however long
-_TABLE_WIDTH = 255  # one less than a power of two: a search of eight steps
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureBins:
-    """The bins of one feature and how many training rows fall into each."""
-
-    name: str
-    edges: Values
-    """Ascending, shape (n_value_bins - 1,)."""
-    counts: Masses
-    """Training rows a bin, shape (n_value_bins + 1,); ``counts[0]`` are the missing ones."""
-    minimum: float | None
-    """Least observed training value; None where all are missing."""
-    maximum: float | None
-
-    @property
-    def missing(self) -> int:
-        """Training rows without a value."""
-        return int(self.counts[0])
-
-    @property
-    def n_bins(self) -> int:
-        """Bins in use, the one for missing values included."""
-        return len(self.edges) + 2
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; every float32 is written exactly, an infinite one as a word."""
-        return {
-            "name": self.name,
-            "edges": [_number(edge) for edge in self.edges.tolist()],
-            "counts": self.counts.tolist(),
-            "minimum": None if self.minimum is None else _number(self.minimum),
-            "maximum": None if self.maximum is None else _number(self.maximum),
-            "missing": self.missing,
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> FeatureBins:
-        """Read what `to_json` wrote.  Raises KeyError, TypeError or ValueError where it is something else."""
-        edges = np.array([float(edge) for edge in data["edges"]], dtype=EDGE)
-        counts = np.array(data["counts"], dtype=np.int64)
-        if counts.shape != (len(edges) + 2,) or np.any(counts < 0) or counts[0] != data["missing"]:
-            raise ValueError(f"feature {data['name']!r}: the counts do not fit its {len(edges)} edges")
-        if len(edges) >= MAX_BIN or np.isnan(edges).any() or np.any(edges[1:] <= edges[:-1]):
-            raise ValueError(f"feature {data['name']!r}: the edges are not at most {MAX_BIN - 1} ascending numbers")
-        minimum, maximum = (None if data[key] is None else float(data[key]) for key in ("minimum", "maximum"))
-        return cls(str(data["name"]), edges, counts, minimum, maximum)
-
-
-@dataclass(frozen=True)
-class BinSpec:
-    """The bins of all features of a dataset, in its feature order.  Part of every model trained on it."""
-
-    features: tuple[FeatureBins, ...]
-    max_bin: int = MAX_BIN
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names in dataset order."""
-        return tuple(feature.name for feature in self.features)
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    @cached_property
-    def tables(self) -> Values:
-        """Edges for the search kernel, shape (F, 255), filled up with +inf."""
-        tables = np.full((len(self.features), _TABLE_WIDTH), np.inf, dtype=EDGE)
-        for row, feature in zip(tables, self.features, strict=True):
-            row[: len(feature.edges)] = feature.edges
-        return tables
-
-    def to_json(self) -> str:
-        """Return canonical JSON: sorted keys, no spaces, floats so that they read back exactly."""
-        content = {
-            "format": BINSPEC_FORMAT,
-            "max_bin": self.max_bin,
-            "features": [feature.to_json() for feature in self.features],
-        }
-        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str, where: str = "binspec") -> BinSpec:
-        """Read what `to_json` wrote; ``where`` names it in messages.
-
-        Raises
-        ------
-        DatasetFormatError
-            Another format number, or not a bin specification.
-
-        >>> spec = BinSpec((feature_bins("bm25", np.array([1, 2, 2, np.nan], dtype=np.float32)),))
-        >>> BinSpec.from_json(spec.to_json()).digest == spec.digest
-        True
-        """
-        try:
-            content = json.loads(text)
-            if content["format"] != BINSPEC_FORMAT:
-                raise DatasetFormatError(
-                    f"{where}: expected bin specification format {BINSPEC_FORMAT}, found {content['format']!r};"
-                    " bin the dataset again with this version"
-                )
-            features = tuple(FeatureBins.from_json(feature) for feature in content["features"])
-            return cls(features, int(content["max_bin"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DatasetFormatError(f"{where}: not a bin specification ({error}); bin the dataset again") from error
-
-
-def feature_bins(name: str, values: Values, max_bin: int = MAX_BIN) -> FeatureBins:
-    """Return the bins of one feature from its training ``values`` (n,); see `edges_of`."""
-    distinct, counts, missing = distinct_values(values)
-    ends = bin_ends(counts, checked_max_bin(max_bin, 2))
-    masses = np.diff(np.concatenate(([0], np.cumsum(counts)))[np.concatenate(([0], ends))])
-    return FeatureBins(
-        name=name,
-        edges=edges_between(distinct, ends),
-        counts=np.concatenate(([missing], masses if len(distinct) else [0])).astype(np.int64),
-        minimum=float(distinct[0]) if len(distinct) else None,
-        maximum=float(distinct[-1]) if len(distinct) else None,
-    )
-
-
-def apply_bins(values: Values, spec: BinSpec) -> npt.NDArray[np.uint8]:
-    """Return the bin of every value, (n, F) uint8 row-major; ``values`` is (n, F) float32 in the order of ``spec``.
-
-    >>> spec = BinSpec((feature_bins("bm25", np.array([1, 2, 3], dtype=np.float32)),))
-    >>> apply_bins(np.array([[np.nan], [-np.inf], [1.5], [1.6], [9.0]], dtype=np.float32), spec).ravel().tolist()
-    [0, 1, 1, 2, 3]
-    """
-    if values.ndim != 2 or values.shape[1] != len(spec.features):
-        raise ValueError(f"values must have shape (n, {len(spec.features)}), got {values.shape}")
-    out = np.empty(values.shape, dtype=BIN)
-    _kernels.find_bins(np.ascontiguousarray(values, dtype=EDGE), spec.tables, out)
-    return out
 
 
 def find_bins(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec | None:
@@ -288,7 +127,3 @@ def _write_shard(path: Path, dataset: Dataset, shard: Shard, spec: BinSpec) -> N
         for values in dataset.shard_batches(shard):
             columns = np.ascontiguousarray(apply_bins(values, spec).T)
             writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=schema))
-
-
-def _number(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from pipeline.arrow import open_parquet
+from pipeline.binspec import BinSpec
 from pipeline.errors import DatasetFormatError, InputError
 from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, Shard
 from pipeline.publish import file_digest, write_atomically
@@ -28,7 +29,6 @@ from pipeline.publish import file_digest, write_atomically
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pipeline.binning import BinSpec
 
 _TRANSPOSE_ROWS = 512  # rows turned at a time, so that the tile written to stays in cache
 
@@ -187,8 +187,6 @@ class Dataset:
 
     def binspec(self, digest: str | None = None) -> BinSpec:
         """Return the bin edges of the binned copy ``digest``, the newest one for None; InputError if there is none."""
-        from pipeline.binning import BinSpec
-
         file = self.path / "bins" / self.bin_set(digest).binspec / "binspec.json"
         try:
             return BinSpec.from_json(file.read_text("utf-8"))

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from pipeline.binning import MAX_BIN
 from pipeline.errors import PipelineError
 from pipeline.ingest import IngestOptions
+from pipeline.quantiles import MAX_BIN
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import ReadOptions
 from rankmill.errors import ConfigError, InputError

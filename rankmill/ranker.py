@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.binning import MAX_BIN, BinSpec, apply_bins, feature_bins
+from pipeline.binspec import BinSpec, apply_bins, feature_bins
+from pipeline.quantiles import MAX_BIN
 from scorer.predict import predict
 from trainer.boosting import RankedRows, RoundRecord, boost
 from trainer.errors import InvalidParameter, TrainingDataRejected

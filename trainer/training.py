@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.binning import BinSpec
+from pipeline.binspec import BinSpec
 from pipeline.dataset import Dataset
 from trainer.boosting import RankedRows, RoundRecord, TrainingResult, boost
 from trainer.dtypes import BLOCK_WIDTH

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import binning
-from pipeline.binning import apply_bins, bin_dataset, feature_bins
+from pipeline.binning import bin_dataset
+from pipeline.binspec import apply_bins, feature_bins
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, DatasetFormatError, InputError
 from pipeline.ingest import IngestOptions, ingest

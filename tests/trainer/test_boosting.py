@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.binning import BinSpec, apply_bins, feature_bins
+from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
