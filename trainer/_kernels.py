@@ -55,11 +55,22 @@ def bits_of(typingctx, value):
     return signature, codegen
 
 
+@intrinsic
+def float_of(typingctx, value):
+    """Return the float64 whose bits are those of an int64."""
+    signature = types.float64(types.int64)
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return signature, codegen
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
-def absolute_sums(values, block, sums):
-    """sums[b] = sum of |values| over rows b*block .. (b+1)*block, each in row order."""
+def absolute_sums(values, block, first, last, sums):
+    """sums[b] = sum of |values| over rows b*block .. (b+1)*block, each in row order, for b in first .. last."""
     n = values.shape[0]
-    for b in range(sums.shape[0]):
+    for b in range(first, last):
         total = 0.0
         for i in range(b * block, min(n, (b + 1) * block)):
             total += abs(values[i])
@@ -98,16 +109,6 @@ def _accumulate(words, rows, packed, first, last, out):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def histogram(words, rows, packed, first, last, n_bins, block, out):
-    """Fill ``out[feature, bin]`` of one block from rows[first:last]; bins past ``n_bins[feature]`` are left alone."""
-    width = words.shape[2] * 8
-    for lane in range(width):
-        for b in range(n_bins[block * width + lane]):
-            out[block * width + lane, b] = 0
-    _accumulate(words[block], rows, packed, first, last, out[block * width : (block + 1) * width].reshape(-1))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
 def subtract(from_parent, child, n_bins, first_feature, last_feature):
     """Turn the parent's histogram into that of the other child: ``from_parent[feature, bin] -= child[feature, bin]``."""
     for f in range(first_feature, last_feature):
@@ -116,80 +117,106 @@ def subtract(from_parent, child, n_bins, first_feature, last_feature):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _score(gradient, curvature, lambda_l2):
-    """Return ``G^2 / (H + lambda)``, 0 for an empty side."""
-    denominator = curvature + lambda_l2
-    if denominator <= 0.0:
-        return 0.0
-    return gradient * gradient / denominator
+def _gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, parent, out):
+    """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -1 where not allowed.
+
+    Straight-line code over unsigned b, so that it becomes vector code: integers turn into floats through the bits.
+    """
+    unit_g, unit_h, lambda_l2, min_curvature = bounds[0], bounds[1], bounds[2], bounds[4]
+    rows_a_unit = n_rows / total_h
+    magic = bits_of(_MAGIC)
+    for b in range(np.uint64(1), np.uint64(last)):
+        left = prefix[b] + extra
+        h_left = float_of((left & _LOW) + magic) - _MAGIC
+        g_left = float_of((left >> np.int64(32)) + magic) - _MAGIC
+        h_right = total_h - h_left
+        g_right = total_g - g_left
+        g_left, g_right = g_left * unit_g, g_right * unit_g
+        least = min(h_left, h_right)
+        allowed = (least > 0.0) & (least * unit_h >= min_curvature) & (least * rows_a_unit + 0.5 >= min_rows)
+        gain = (
+            g_left * g_left / (h_left * unit_h + lambda_l2)
+            + g_right * g_right / (h_right * unit_h + lambda_l2)
+            - parent
+        )
+        out[b] = gain if allowed else -1.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def best_split(hist, counts, n_bins, enabled, first_feature, last_feature, total, n_rows, bounds, gain_out, split_out):
+def _left_is_heavier(left, total_h):
+    """Whether the left side, a packed sum, has at least half of the curvature."""
+    return 2.0 * np.float64(left & _LOW) >= total_h
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last, n_rows, min_rows, out):
+    """out[b] = -1 where the split after bin b leaves a side with too few rows.
+
+    The missing go left if ``missing_left``, or, where they are ``weightless``, to the heavier side.
+    """
+    present = np.int64(0)
+    for b in range(1, last):
+        present += counts[b]
+        with_missing = _left_is_heavier(prefix[b], total_h) if weightless else missing_left
+        rows_left = present + counts[0] if with_missing else present
+        if rows_left < min_rows or n_rows - rows_left < min_rows:
+            out[b] = -1.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def best_split(
+    hist, counts, n_bins, enabled, first_feature, last_feature, total, n_rows, bounds, work, gain_out, split_out
+):
     """Best (feature, bin, side of the missing) of one node over a range of features.
 
     ``bounds`` holds [1 / gradient scale, 1 / curvature scale, lambda, min gain, min curvature, min rows].  Rows on
-    a side are estimated as n_rows * H_side / H, unless ``counts`` (256,) holds the rows of each bin (of the one
-    feature asked for); empty: estimate.  A bound of one row needs no estimate: no side with a gain is empty.  ``gain_out[0]`` gets the gain (0: no split), ``split_out`` gets
-    [feature, bin, missing left, packed sum of the left side].  Equal gains go to the lowest feature, then the
-    lowest bin, then missing right.
+    a side are estimated as n_rows * H_side / H (no need to for a bound of one: no side with weight is empty), unless
+    ``counts`` (256,) holds the rows of each bin of the one feature asked for; empty: estimate.  ``gain_out[0]`` gets
+    the gain (0: no split), ``split_out`` gets [feature, bin, missing left, packed sum of the left side].  Equal gains
+    go to the lowest feature, then the lowest bin, then missing right; missing values that weigh nothing in this node
+    follow the heavier side.  ``work`` (3, 256) float64 is scratch space.
     """
     counted = counts.shape[0] > 0
-    unit_g, unit_h, lambda_l2 = bounds[0], bounds[1], bounds[2]
-    min_gain, min_curvature, min_rows = bounds[3], bounds[4], bounds[5]
-    total_g, total_h = total >> np.int64(32), total & _LOW
+    prefix = work[0].view(np.int64)
+    missing_right, missing_left = work[1], work[2]
+    total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
     best = 0.0
     split_out[0] = -1
     gain_out[0] = 0.0
-    if total_h == 0:
+    denominator = total_h * bounds[1] + bounds[2]
+    if total_h == 0.0:
         return
-    rows_a_unit = n_rows / total_h
-    parent = _score(total_g * unit_g, total_h * unit_h, lambda_l2) + min_gain
+    estimated_rows = 0.0 if counted or bounds[5] <= 1.0 else bounds[5]
+    whole_g = total_g * bounds[0]
+    parent = whole_g * whole_g / denominator + bounds[3]
     for f in range(first_feature, last_feature):
         if not enabled[f]:
             continue
         missing = hist[f, 0]
-        last = n_bins[f] - 1
-        present = np.int64(0)  # packed sum of bins 1 .. b: the left side with the missing sent right
-        present_rows = np.int64(0)
-        for b in range(1, last + 1):
+        last = n_bins[f]  # one past the last bin that may end the left side
+        present = np.int64(0)
+        for b in range(1, last):
             present += hist[f, b]
-            if counted:
-                present_rows += counts[b]
-            if b == last and missing == 0:
-                break
-            for side in range(2):
-                if side == 1 and (missing == 0 or b == last):
-                    break
-                left = present + missing if side == 1 else present
-                h_left = left & _LOW
-                h_right = total_h - h_left
-                if h_left * unit_h < min_curvature or h_right * unit_h < min_curvature:
-                    continue
-                if counted:
-                    # where nothing weighs on the missing side, the missing follow the heavier side (see below)
-                    with_missing = side == 1 or (missing == 0 and h_left >= h_right)
-                    rows_left = np.float64(present_rows + counts[0] if with_missing else present_rows)
-                    rows_right = n_rows - rows_left
-                else:
-                    rows_left, rows_right = h_left * rows_a_unit + 0.5, h_right * rows_a_unit + 0.5
-                if min_rows > 1.0 and (rows_left < min_rows or rows_right < min_rows):
-                    continue
-                g_left = left >> np.int64(32)
-                gain = (
-                    _score(g_left * unit_g, h_left * unit_h, lambda_l2)
-                    + _score((total_g - g_left) * unit_g, h_right * unit_h, lambda_l2)
-                    - parent
-                )
-                if gain > best:
-                    best = gain
-                    split_out[0] = f
-                    split_out[1] = b
-                    if missing == 0:
-                        split_out[2] = 1 if h_left >= h_right else 0
-                    else:
-                        split_out[2] = side
-                    split_out[3] = left
+            prefix[b] = present
+        _gains(prefix, np.int64(0), last, total_g, total_h, n_rows, estimated_rows, bounds, parent, missing_right)
+        if missing != 0:
+            _gains(prefix, missing, last, total_g, total_h, n_rows, estimated_rows, bounds, parent, missing_left)
+        if counted:
+            _forbid_small_sides(counts, prefix, total_h, missing == 0, False, last, n_rows, bounds[5], missing_right)
+            _forbid_small_sides(counts, prefix, total_h, False, True, last, n_rows, bounds[5], missing_left)
+        for b in range(1, last):
+            if missing_right[b] > best:
+                best = missing_right[b]
+                split_out[0] = f
+                split_out[1] = b
+                split_out[2] = 1 if missing == 0 and _left_is_heavier(prefix[b], total_h) else 0
+                split_out[3] = prefix[b]
+            if missing != 0 and missing_left[b] > best:
+                best = missing_left[b]
+                split_out[0] = f
+                split_out[1] = b
+                split_out[2] = 1
+                split_out[3] = prefix[b] + missing
     gain_out[0] = best
 
 
@@ -202,39 +229,65 @@ def count_bins(column, stride, rows, first, last, counts):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def grow_blocks(
-    words, rows, packed, first, last, n_bins, enabled, blocks, small, large, totals, n_rows, bounds, gains, splits
-):
-    """For every block of one worker: histogram of the small child, subtraction, best split of both children.
+def count_share(words, rows, packed, first, last, n_bins, share, shares, histogram, edge):
+    """Add one worker's share of (row, feature) visits of rows[first:last] to ``histogram`` (n_features, 256).
 
-    ``small`` gets the histogram of rows[first:last]; ``large`` holds the parent's and becomes the other child's.
-    ``gains[child, block]`` and ``splits[child, block]`` get the results.  With ``n_rows[1] == 0`` there is no
-    other child (the root): ``large`` is not read.
+    The blocks are laid end to end, ``n`` rows each, and the line is cut into ``shares`` equal parts.  Where a part
+    begins inside a block, that block's visits go to ``edge`` (width, 256); returns the number of that block, -1 if
+    there is none.  The part in which a block begins clears it.
     """
-    width = words.shape[2] * 8
+    n, n_blocks, width = last - first, words.shape[0], words.shape[2] * 8
+    start, stop = n * n_blocks * share // shares, n * n_blocks * (share + 1) // shares
+    partial = np.int64(-1)
+    for block in range(start // n, n_blocks):
+        begin, end = max(start - block * n, 0), min(stop - block * n, n)
+        if begin >= end:
+            break
+        features = slice(block * width, (block + 1) * width)
+        if begin == 0:
+            for f in range(block * width, (block + 1) * width):
+                for b in range(n_bins[f]):
+                    histogram[f, b] = 0
+            target = histogram[features]
+        else:
+            partial = block
+            edge[:] = 0
+            target = edge
+        _accumulate(words[block], rows, packed, first + begin, first + end, target.reshape(-1))
+    return partial
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def add_edge(edge, n_bins, block, histogram):
+    """Add a block's histogram ``edge`` (width, 256) to ``histogram`` (n_features, 256)."""
+    width = edge.shape[0]
+    for lane in range(width):
+        f = block * width + lane
+        for b in range(n_bins[f]):
+            histogram[f, b] += edge[lane, b]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def search_blocks(width, n_bins, enabled, blocks, small, large, totals, n_rows, bounds, work, gains, splits):
+    """For the blocks of one worker: turn the parent's histogram into the larger child's, and split both children.
+
+    ``small`` is the smaller child's histogram, ``large`` the parent's.  ``gains[child, block]`` and
+    ``splits[child, block]`` get the results.  With ``n_rows[1] == 0`` there is no larger child (the root).
+    """
     estimate = np.empty(0, dtype=np.int64)
     for k in range(blocks.shape[0]):
         block = blocks[k]
-        f0, f1 = block * width, (block + 1) * width
-        histogram(words, rows, packed, first, last, n_bins, block, small)
+        first, last = block * width, (block + 1) * width
         best_split(
-            small, estimate, n_bins, enabled, f0, f1, totals[0], n_rows[0], bounds, gains[0, block:], splits[0, block]
-        )
+            small, estimate, n_bins, enabled, first, last, totals[0], n_rows[0], bounds, work,
+            gains[0, block:], splits[0, block],
+        )  # fmt: skip
         if n_rows[1] > 0:
-            subtract(large, small, n_bins, f0, f1)
+            subtract(large, small, n_bins, first, last)
             best_split(
-                large,
-                estimate,
-                n_bins,
-                enabled,
-                f0,
-                f1,
-                totals[1],
-                n_rows[1],
-                bounds,
-                gains[1, block:],
-                splits[1, block],
-            )
+                large, estimate, n_bins, enabled, first, last, totals[1], n_rows[1], bounds, work,
+                gains[1, block:], splits[1, block],
+            )  # fmt: skip
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -264,11 +317,46 @@ def partition(column, stride, threshold, missing_left, rows, packed, first, last
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def leaf_sums(gradients, curvatures, gradient_scale, curvature_scale, rows, starts, out):
-    """out[leaf] = (sum of round(g * scale), sum of round(h * scale)) over the rows of each leaf, as 63-bit integers."""
+def deal_out(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
+    """First half of a partition by several workers: one worker's rows[first:last] into spare[first:last].
+
+    rows = [a b c d e f]      spare = [a c f | e d b]   (a, c, f go left; the others come back to front)
+
+    Returns the number of rows on the left.
+    """
+    left, right = first, last - 1
+    for i in range(first, last):
+        row = rows[i]
+        b = column[row * stride]
+        goes_left = (b <= threshold) & ((b != 0) | (missing_left != 0))
+        to = left if goes_left else right
+        spare_rows[to] = row
+        spare_packed[to] = packed[i]
+        left += goes_left
+        right -= 1 - goes_left
+    return left - first
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, rows, packed):
+    """Second half: put what one worker dealt out where the rows of all workers before it end, on either side."""
+    for i in range(n_left):
+        rows[left_to + i] = spare_rows[first + i]
+        packed[left_to + i] = spare_packed[first + i]
+    for i in range(last - first - n_left):
+        rows[right_to + i] = spare_rows[last - 1 - i]
+        packed[right_to + i] = spare_packed[last - 1 - i]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def leaf_sums(gradients, curvatures, gradient_scale, curvature_scale, rows, starts, first, last, out):
+    """out[leaf] = (sum of round(g * scale), sum of round(h * scale)) over those rows[first:last] that the leaf holds.
+
+    63-bit integers; leaf ``l`` holds rows[starts[l]:starts[l + 1]].
+    """
     for leaf in range(starts.shape[0] - 1):
         total_g, total_h = np.int64(0), np.int64(0)
-        for i in range(starts[leaf], starts[leaf + 1]):
+        for i in range(max(starts[leaf], first), min(starts[leaf + 1], last)):
             row = rows[i]
             total_g += np.int64(np.rint(gradients[row] * gradient_scale))
             total_h += np.int64(np.rint(curvatures[row] * curvature_scale))
@@ -277,10 +365,10 @@ def leaf_sums(gradients, curvatures, gradient_scale, curvature_scale, rows, star
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def add_leaves(rows, starts, values, scores):
-    """scores[row] += values[leaf] for the rows of each leaf, rows[starts[leaf]:starts[leaf + 1]]."""
+def add_leaves(rows, starts, values, first, last, scores):
+    """scores[row] += values[leaf] for those rows[first:last] that a leaf holds: rows[starts[leaf]:starts[leaf + 1]]."""
     for leaf in range(values.shape[0]):
-        for i in range(starts[leaf], starts[leaf + 1]):
+        for i in range(max(starts[leaf], first), min(starts[leaf + 1], last)):
             scores[rows[i]] += values[leaf]
 
 

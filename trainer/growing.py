@@ -70,23 +70,23 @@ class Grower:
     Memory beside the bins: ``BYTES_A_ROW`` for each row, and the histogram pool.
     """
 
-    BYTES_A_ROW: ClassVar[int] = 28  # packed values and row numbers, each twice, and the root's row numbers
+    BYTES_A_ROW: ClassVar[int] = 24  # packed values and row numbers, each twice
 
     def __init__(self, bins: BlockedBins, parameters: TrainParameters, team: Team) -> None:
         self._bins, self._parameters, self._team = bins, parameters, team
-        n = bins.n_rows
+        n, n_features = bins.n_rows, len(bins.n_bins)
         self._packed = np.empty(n, dtype=PACKED)
         self._rows = np.zeros(n + _LOOK_AHEAD, dtype=ROW)
         self._spare_rows = np.empty(n, dtype=ROW)
         self._spare_packed = np.empty(n, dtype=PACKED)
-        self._identity = np.arange(n, dtype=ROW)
-        self._pool = HistogramPool(len(bins.n_bins), parameters.max_leaves)
+        self._pool = HistogramPool(n_features, parameters.max_leaves)
         n_blocks = bins.words.shape[0]
         self._blocks = np.arange(n_blocks, dtype=np.int64)
-        self._shares = [self._blocks[worker :: team.size].copy() for worker in range(team.size)]
-        self._enabled = np.ones(len(bins.n_bins), dtype=np.uint8)
+        self._enabled = np.ones(n_features, dtype=np.uint8)
         self._gains = np.zeros((2, n_blocks), dtype=np.float64)
         self._splits = np.zeros((2, n_blocks, 4), dtype=np.int64)
+        self._edges = np.zeros((team.size, bins.width, BINS_A_FEATURE), dtype=PACKED)
+        self._work = np.empty((team.size, 3, BINS_A_FEATURE), dtype=np.float64)
 
     def grow(
         self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
@@ -96,7 +96,7 @@ class Grower:
         Leaves are Newton steps, ``-G / (H + lambda) * learning_rate``.  With no split that gains, the tree is a
         single leaf.
         """
-        histogram_scale, leaf_scale = scales_of(gradients, curvatures)
+        histogram_scale, leaf_scale = scales_of(gradients, curvatures, self._team)
         self._start(gradients, curvatures, histogram_scale)
         nodes = [self._root()]
         self._search(nodes[0], None, parent_slot=-1)
@@ -112,14 +112,11 @@ class Grower:
         return self._finish(nodes, gradients, curvatures, leaf_scale, scores)
 
     def _start(self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scale: Scale) -> None:
-        n = self._bins.n_rows
-        self._rows[:n] = self._identity
-        size = self._team.size
+        def begin(first: int, last: int, _: int) -> None:
+            self._rows[first:last] = np.arange(first, last, dtype=ROW)
+            pack(gradients, curvatures, scale, first, last, self._packed)
 
-        def share(worker: int) -> None:
-            pack(gradients, curvatures, scale, worker * n // size, (worker + 1) * n // size, self._packed)
-
-        self._team.each(share)
+        self._team.share(self._bins.n_rows, begin)
         p = self._parameters
         self._bounds = np.array(
             [
@@ -145,11 +142,7 @@ class Grower:
         node = nodes[index]
         split = node.split
         assert split is not None  # noqa: S101 - only nodes with a split are divided
-        column, stride = self._bins.column(split.feature)
-        n_left = _kernels.partition(
-            column, stride, split.threshold, split.missing_left, self._rows, self._packed, node.first, node.last,
-            self._spare_rows, self._spare_packed,
-        )  # fmt: skip
+        n_left = self._partition(node, split)
         middle = node.first + n_left
         if min(n_left, node.size - n_left) < self._parameters.min_rows_in_leaf:
             self._search_counted(node, split.feature)
@@ -167,6 +160,31 @@ class Grower:
             self._search(small, large, parent_slot)
         return True
 
+    def _partition(self, node: _Node, split: Split) -> int:
+        """Bring the node's rows that go left to its front, in their order; return how many they are."""
+        column, stride = self._bins.column(split.feature)
+        spare = self._spare_rows, self._spare_packed
+        rule = column, stride, split.threshold, split.missing_left
+        if self._team.size == 1 or node.size < _ALONE_BELOW:
+            return int(_kernels.partition(*rule, self._rows, self._packed, node.first, node.last, *spare))
+        size, n_left = self._team.size, np.zeros(self._team.size, dtype=np.int64)
+        cuts = [node.first + worker * node.size // size for worker in range(size + 1)]
+
+        def deal_out(worker: int) -> None:
+            n_left[worker] = _kernels.deal_out(*rule, self._rows, self._packed, cuts[worker], cuts[worker + 1], *spare)
+
+        def collect(worker: int) -> None:
+            before = int(n_left[:worker].sum())
+            right_to = cuts[worker] + int(n_left.sum()) - before
+            _kernels.collect(
+                *spare, cuts[worker], cuts[worker + 1], n_left[worker], node.first + before, right_to,
+                self._rows, self._packed,
+            )  # fmt: skip
+
+        self._team.each(deal_out)
+        self._team.each(collect)
+        return int(n_left.sum())
+
     def _search_counted(self, node: _Node, feature: int) -> None:
         """Find the node's best split anew, with the rows of ``feature`` (and of those before it) really counted."""
         counts = np.empty(BINS_A_FEATURE, dtype=np.int64)
@@ -182,7 +200,7 @@ class Grower:
         for i, (first, last, enabled, rows_of_bin) in enumerate(searches):
             _kernels.best_split(
                 self._pool[node.slot], rows_of_bin, self._bins.n_bins, enabled, first, last, node.total, node.size,
-                self._bounds, gains[i:], splits[i],
+                self._bounds, self._work[0], gains[i:], splits[i],
             )  # fmt: skip
         by_feature = np.argsort(splits[:, 0], kind="stable")  # so that equal gains go to the lowest feature
         node.split = best_of(gains[by_feature], splits[by_feature])
@@ -204,22 +222,44 @@ class Grower:
         totals = np.array([node.total for node in pair] + [0] * (2 - len(pair)), dtype=PACKED)
         n_rows = np.array([node.size for node in pair] + [0] * (2 - len(pair)), dtype=np.int64)
 
-        def share(blocks: npt.NDArray[np.int64]) -> None:
-            _kernels.grow_blocks(
-                self._bins.words, self._rows, self._packed, small.first, small.last, self._bins.n_bins, self._enabled,
-                blocks, small_histogram, large_histogram, totals, n_rows, self._bounds, self._gains, self._splits,
+        alone = self._team.size == 1 or small.size * len(self._blocks) < _ALONE_BELOW
+        self._count(small, small_histogram, alone=alone)
+
+        def search(first: int, last: int, worker: int) -> None:
+            _kernels.search_blocks(
+                self._bins.width, self._bins.n_bins, self._enabled, self._blocks[first:last], small_histogram,
+                large_histogram, totals, n_rows, self._bounds, self._work[worker], self._gains, self._splits,
             )  # fmt: skip
 
-        if self._team.size == 1 or small.size * len(self._blocks) < _ALONE_BELOW:
-            share(self._blocks)
+        if alone:
+            search(0, len(self._blocks), 0)
         else:
-            self._team.each(lambda worker: share(self._shares[worker]))
+            self._team.share(len(self._blocks), search)
         for child, node in enumerate(pair):
             if self._may_split(node):
                 node.split = best_of(self._gains[child], self._splits[child])
             if node.split is None:
                 self._pool.give_back(node.slot)
                 node.slot = -1
+
+    def _count(self, node: _Node, histogram: npt.NDArray[np.int64], *, alone: bool) -> None:
+        """Fill the histogram of a node from its rows; workers share blocks and rows alike."""
+        bins, size = self._bins, 1 if alone else self._team.size
+        partial = np.full(size, -1, dtype=np.int64)
+
+        def count(worker: int) -> None:
+            partial[worker] = _kernels.count_share(
+                bins.words, self._rows, self._packed, node.first, node.last, bins.n_bins, worker, size, histogram,
+                self._edges[worker],
+            )  # fmt: skip
+
+        if alone:
+            count(0)
+            return
+        self._team.each(count)
+        for worker, block in enumerate(partial.tolist()):
+            if block >= 0:
+                _kernels.add_edge(self._edges[worker], bins.n_bins, block, histogram)
 
     def _may_split(self, node: _Node) -> bool:
         p = self._parameters
@@ -236,9 +276,14 @@ class Grower:
         p = self._parameters
         leaves = sorted((node for node in nodes if node.chosen is None), key=lambda node: node.first)
         starts = np.array([leaf.first for leaf in leaves] + [self._bins.n_rows], dtype=np.int64)
-        sums = np.empty((len(leaves), 2), dtype=np.int64)
-        _kernels.leaf_sums(gradients, curvatures, scale.gradient, scale.curvature, self._rows, starts, sums)
-        for leaf, (g, h) in zip(leaves, sums.tolist(), strict=True):
+        sums = np.zeros((self._team.size, len(leaves), 2), dtype=np.int64)
+        self._team.share(
+            self._bins.n_rows,
+            lambda first, last, worker: _kernels.leaf_sums(
+                gradients, curvatures, scale.gradient, scale.curvature, self._rows, starts, first, last, sums[worker]
+            ),
+        )
+        for leaf, (g, h) in zip(leaves, sums.sum(axis=0).tolist(), strict=True):
             leaf.sums = [g, h]
         for node in reversed(nodes):  # children come after their parent
             if node.chosen is not None:
@@ -251,7 +296,10 @@ class Grower:
             values.append(step * p.learning_rate)
         value_of = {id(node): value for node, value in zip(nodes, values, strict=True)}
         leaf_values = np.array([value_of[id(leaf)] for leaf in leaves], dtype=SCORE)
-        _kernels.add_leaves(self._rows, starts, leaf_values, scores)
+        self._team.share(
+            self._bins.n_rows,
+            lambda first, last, _: _kernels.add_leaves(self._rows, starts, leaf_values, first, last, scores),
+        )
         return Tree(
             feature=np.array([-1 if node.chosen is None else node.chosen.feature for node in nodes], dtype=np.int32),
             threshold=np.array(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer import _kernels
+from trainer.workers import Team
 
 _HISTOGRAM_BITS = 31  # |sum| of a histogram cell stays below 2 ** 31: one half of a packed word
 _LEAF_BITS = 62  # |sum| of a leaf stays below 2 ** 62
@@ -23,16 +24,20 @@ class Scale:
     curvature: float
 
 
-def scales_of(gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64]) -> tuple[Scale, Scale]:
+def scales_of(
+    gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], team: Team
+) -> tuple[Scale, Scale]:
     """Return the scales (of histograms, of leaf sums) for one round; g and h have shape (n_rows,), h >= 0.
 
     The scale is the largest power of two ``s`` with ``s * sum|g| + n/2 < 2 ** bits``, so that no partial sum of
     rounded values overflows, whatever its rows.  Rounding moves a value by at most 1/2 step: the sum over m rows is
     off by at most ``m / (2 s)``.  With n rows one step is about ``n / 2 ** 31`` of the mean ``|g|``.
     """
+    n = len(gradients)
+    g, h = _total(gradients, team), _total(curvatures, team)
     return (
-        Scale(_scale(gradients, _HISTOGRAM_BITS), _scale(curvatures, _HISTOGRAM_BITS)),
-        Scale(_scale(gradients, _LEAF_BITS), _scale(curvatures, _LEAF_BITS)),
+        Scale(_scale(g, n, _HISTOGRAM_BITS), _scale(h, n, _HISTOGRAM_BITS)),
+        Scale(_scale(g, n, _LEAF_BITS), _scale(h, n, _LEAF_BITS)),
     )
 
 
@@ -48,13 +53,19 @@ def pack(
     _kernels.pack(gradients, curvatures, scale.gradient, scale.curvature, first, last, packed)
 
 
-def _scale(values: npt.NDArray[np.float64], bits: int) -> float:
-    sums = np.empty(-(-len(values) // _BLOCK), dtype=np.float64)
-    _kernels.absolute_sums(values, _BLOCK, sums)
+def _total(values: npt.NDArray[np.float64], team: Team) -> float:
+    """Sum of |values| over fixed blocks of rows, then over the blocks in order: the same bits for any team."""
+    n_blocks = -(-len(values) // _BLOCK)
+    sums = np.empty(n_blocks, dtype=np.float64)
+    team.share(n_blocks, lambda first, last, _: _kernels.absolute_sums(values, _BLOCK, first, last, sums))
     total = 0.0
     for block_sum in sums.tolist():
         total += block_sum
-    room = float(2**bits) - len(values)
+    return total
+
+
+def _scale(total: float, n_rows: int, bits: int) -> float:
+    room = float(2**bits) - n_rows
     if total == 0.0 or room <= 0.0:
         return 1.0
     _, exponent = frexp(room / total)  # room / total = m * 2 ** exponent, m in [1/2, 1)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from joblib import Parallel, delayed
 
 Result = TypeVar("Result")
-Task = Callable[[int], None]
+Task = Callable[[int], object]
 
 _GATHERING_SECONDS = 10.0
 
@@ -40,6 +40,13 @@ class Team:
             self._barrier.wait()
         except threading.BrokenBarrierError:
             raise self._failure or RuntimeError("a histogram worker stopped unexpectedly") from None
+
+    def share(self, n: int, task: Callable[[int, int, int], object]) -> None:
+        """Run ``task(first, last, worker)`` so that the ranges of all workers make up 0 .. n; alone where n is small."""
+        if self.size == 1 or n < self.size:
+            task(0, n, 0)
+        else:
+            self.each(lambda worker: task(worker * n // self.size, (worker + 1) * n // self.size, worker))
 
     def serve(self, worker: int) -> None:
         """Wait for tasks as ``worker`` (1 .. size-1) until the caller dismisses the team."""

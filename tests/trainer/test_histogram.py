@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from trainer import _kernels
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.layout import BlockedBins
 from trainer.packing import pack, scales_of
+from trainer.workers import Team
 
 LOOK_AHEAD = np.zeros(16, dtype=np.int32)
 
@@ -20,11 +23,19 @@ def blocked(bins, width=16):
     return BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32), width)
 
 
-def kernel_histogram(layout, rows, packed):
+def kernel_histogram(layout, rows, packed, shares=1):
     out = np.full((len(layout.n_bins), 256), 7, dtype=np.int64)  # 7: cells must be cleared first
     rows = np.concatenate([rows.astype(np.int32), LOOK_AHEAD])
-    for block in range(layout.words.shape[0]):
-        _kernels.histogram(layout.words, rows, packed, 0, len(packed), layout.n_bins, block, out)
+    edges = np.full((shares, layout.width, 256), 7, dtype=np.int64)
+    partial = [
+        _kernels.count_share(
+            layout.words, rows, packed, 0, len(packed), layout.n_bins, share, shares, out, edges[share]
+        )
+        for share in range(shares)
+    ]
+    for share, block in enumerate(partial):
+        if block >= 0:
+            _kernels.add_edge(edges[share], layout.n_bins, block, out)
     return out[: layout.n_features]
 
 
@@ -36,6 +47,16 @@ def test_any_block_width_sums_as_the_twin_does(width, n_features):
     rows = rng.permutation(90)[:53]
     packed = rng.integers(-(2**40), 2**40, size=53)
     assert np.array_equal(kernel_histogram(blocked(bins, width), rows, packed), naive.histogram(bins, rows, packed))
+
+
+@pytest.mark.parametrize("shares", [2, 3, 7, 64])
+@pytest.mark.parametrize("n_rows", [2, 13, 53])
+def test_any_number_of_workers_counts_the_same(shares, n_rows):
+    rng = np.random.default_rng(shares)
+    bins = rng.integers(0, 256, size=(60, 40), dtype=np.uint8)
+    rows = rng.permutation(60)[:n_rows]
+    packed = rng.integers(-(2**40), 2**40, size=n_rows)
+    assert np.array_equal(kernel_histogram(blocked(bins), rows, packed, shares), naive.histogram(bins, rows, packed))
 
 
 def test_batches_of_any_size_fill_the_same_blocks():
@@ -75,7 +96,7 @@ numbers = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
     g = np.array([p[0] for p in pairs], dtype=np.float64) * unit
     h = np.abs(np.array([p[1] for p in pairs], dtype=np.float64)) * unit
-    scale, _ = scales_of(g, h)
+    scale, _ = scales_of(g, h, Team(1))
     packed = np.empty(len(g), dtype=np.int64)
     pack(g, h, scale, 0, len(g), packed)
     low, high = packed & 0xFFFFFFFF, packed >> 32
@@ -91,7 +112,7 @@ def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
 def test_scales_are_powers_of_two_and_use_the_room():
     rng = np.random.default_rng(1)
     g, h = rng.normal(size=10_000), rng.random(10_000)
-    histograms, leaves = scales_of(g, h)
+    histograms, leaves = scales_of(g, h, Team(1))
     for scale, total, bits in (
         (histograms.gradient, np.abs(g).sum(), 31),
         (histograms.curvature, h.sum(), 31),
@@ -99,7 +120,7 @@ def test_scales_are_powers_of_two_and_use_the_room():
     ):
         assert np.frexp(scale)[0] == 0.5
         assert 2.0 ** (bits - 2) - 10_000 < total * scale < 2.0**bits
-    assert scales_of(np.zeros(5), np.zeros(5))[0].gradient == 1.0
+    assert scales_of(np.zeros(5), np.zeros(5), Team(1))[0].gradient == 1.0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -142,3 +163,26 @@ def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, ra
     assert n_left == len(left)
     assert rows.tolist() == order[:first] + left + right + order[last:]
     assert packed.tolist() == [row * 10 for row in rows.tolist()]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 5), st.booleans(), st.integers(1, 6))
+def test_a_partition_shared_out_is_the_partition(column, threshold, missing_left, workers):
+    n = len(column)
+    bins, rule = np.array(column, dtype=np.uint8), (1, threshold, missing_left)
+    alone, packed = np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int64) * 10
+    spare = np.empty(n, np.int32), np.empty(n, np.int64)
+    expected = _kernels.partition(bins, *rule, alone, packed, 0, n, *spare)
+    rows, together = np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int64) * 10
+    cuts = [worker * n // workers for worker in range(workers + 1)]
+    n_left = [
+        _kernels.deal_out(bins, *rule, rows, together, first, last, *spare) for first, last in itertools.pairwise(cuts)
+    ]
+    for worker in range(workers):
+        before = sum(n_left[:worker])
+        right_to = cuts[worker] + sum(n_left) - before
+        first, last = cuts[worker], cuts[worker + 1]
+        _kernels.collect(*spare, first, last, n_left[worker], before, right_to, rows, together)
+    assert sum(n_left) == expected
+    assert rows.tolist() == alone.tolist()
+    assert together.tolist() == packed.tolist()

@@ -85,7 +85,18 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
     counts = np.bincount(bins[:, 0], minlength=256).astype(np.int64)
     bounds = np.array([1 / 1024, 1 / 1024, 0.0, 0.0, 0.0, 20.0])
     _kernels.best_split(
-        hist, counts, layout.n_bins, np.ones(16, np.uint8), 0, 1, int(packed.sum()), 50, bounds, gains, splits[0]
+        hist,
+        counts,
+        layout.n_bins,
+        np.ones(16, np.uint8),
+        0,
+        1,
+        int(packed.sum()),
+        50,
+        bounds,
+        np.empty((3, 256)),
+        gains,
+        splits[0],
     )
     best = best_of(gains, splits)
     assert (best.gain if best else 0.0) == pytest.approx(max(allowed, default=0.0), rel=1e-12)
