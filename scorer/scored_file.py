@@ -66,6 +66,10 @@ def as_scored(table: pa.Table, where: str) -> pa.Table:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             found = table.schema.field(name).type
             raise CandidatesRejected(f"{where}: expected column {name!r} as {kind}, found {found}") from None
+        try:
+            columns[name].validate(full=True)  # Parquet does not check its text, and Polars relies on it
+        except pa.ArrowInvalid:
+            raise CandidatesRejected(f"{where}: expected UTF-8 text in column {name!r}, found other bytes") from None
     for name in _NEEDED:
         if name not in columns:
             found = ", ".join(table.column_names[:8])

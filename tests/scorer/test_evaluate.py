@@ -206,8 +206,10 @@ def test_counts_of_grades_must_belong_to_the_list(tmp_path):
         assert str(caught.value) == (
             "grade counts: expected grade 4 at least 1 times for query 'a', found 0; these counts belong to another list"
         )
-    with pytest.raises(CandidatesRejected, match="expected whole numbers in columns qid, grade, count"):
-        evaluate_scored(table, NDCG, POLICY, grade_counts=counts.drop_columns("grade"))
+    without_a_grade = counts.set_column(1, "grade", pa.array([None] * len(counts), pa.int32()))
+    for broken in (counts.drop_columns("grade"), without_a_grade):
+        with pytest.raises(CandidatesRejected, match="expected whole numbers in columns qid, grade, count"):
+            evaluate_scored(table, NDCG, POLICY, grade_counts=broken)
     with pytest.raises(InputError, match="no such file"):
         evaluate_scored(table, NDCG, POLICY, grade_counts=tmp_path / "none.parquet")
 
@@ -259,6 +261,16 @@ def test_broken_tables_are_refused_in_one_line(tmp_path, text, message):
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["qid", "doc_id"])
+def test_ids_that_are_no_text_are_refused(column):
+    table = scored_table([("a", "d1", 1.0, 0)])
+    garbled = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"d\xff"))
+    table = table.set_column(table.column_names.index(column), column, garbled)
+    with pytest.raises(CandidatesRejected) as caught:
+        evaluate_scored(table, NDCG, POLICY)
+    assert str(caught.value) == f"scored table: expected UTF-8 text in column {column!r}, found other bytes"
 
 
 def test_wrong_columns_types_and_files(tmp_path):
