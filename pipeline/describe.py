@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from pipeline.binning import columns_of
 from pipeline.manifest import SPLITS
@@ -209,26 +210,23 @@ def describe(dataset: Dataset) -> Description:
 
 
 def _split(dataset: Dataset, name: SplitName) -> SplitSummary:
-    starts = dataset.queries(name).starts
-    grades: npt.NDArray[np.int32] = dataset.rows(name, ["grade"]).column(0).to_numpy()
-    sizes = np.diff(starts)
-    counts = np.bincount(grades, minlength=dataset.max_grade + 1)
-    if not len(sizes):
-        return SplitSummary(name, 0, 0, 0, 0.0, 0, 0, 0, 0, tuple(counts.tolist()))
-    highest = np.maximum.reduceat(grades, starts[:-1])
-    lowest = np.minimum.reduceat(grades, starts[:-1])
-    return SplitSummary(
-        name=name,
-        queries=len(sizes),
-        rows=int(starts[-1]),
-        documents_min=int(sizes.min()),
-        documents_median=float(np.median(sizes)),
-        documents_max=int(sizes.max()),
-        nothing_relevant=int(np.count_nonzero(highest == 0)),
-        one_grade=int(np.count_nonzero((highest == lowest) & (sizes > 1))),
-        one_document=int(np.count_nonzero(sizes == 1)),
-        grades=tuple(counts.tolist()),
+    rows = pl.LazyFrame(dataset.rows(name, ["qid", "grade"]))
+    documents, lowest, highest = pl.col("documents"), pl.col("lowest"), pl.col("highest")
+    queries = rows.group_by("qid").agg(documents=pl.len(), lowest=pl.col("grade").min(), highest=pl.col("grade").max())
+    sizes = queries.select(
+        queries=pl.len(),
+        rows=documents.sum(),
+        documents_min=documents.min().fill_null(0),  # null: there is no query
+        documents_median=documents.median().fill_null(0.0),
+        documents_max=documents.max().fill_null(0),
+        nothing_relevant=(highest == 0).sum(),
+        one_grade=((lowest == highest) & (documents > 1)).sum(),
+        one_document=(documents == 1).sum(),
     )
+    summary, counted = pl.collect_all([sizes, rows.group_by("grade").len()])
+    rows_of = dict(counted.iter_rows())
+    grades = tuple(rows_of.get(grade, 0) for grade in range(dataset.max_grade + 1))
+    return SplitSummary(name=name, grades=grades, **summary.row(0, named=True))
 
 
 def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:
