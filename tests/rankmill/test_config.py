@@ -95,7 +95,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
             "promote.alias: alias '7': expected 1 to 64 of a-z 0-9 . _ - that begin with a letter or digit, not digits alone",
         ),
         ("ingest", "split = {train = 0.8, test = 0.1}", "[ingest] --split: the shares must add up to 1, got 0.9"),
-        ("ingest", "memory = '1MB'", "[ingest] --memory must be at least 512MB, got 1MB"),
+        ("ingest", "memory = '1MB'", "[ingest] --memory must be at least 512MB, got 1,000,000 bytes"),
     ],
 )
 def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, where: str, text: str, message: str) -> None:
