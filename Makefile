@@ -27,7 +27,7 @@ test: $(VENV)/.dev ## Set up, then run the tests (slow ones left out).
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.dev ## Set up, then run the slow tests.
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=3000
 
 lint: $(VENV)/.dev ## Style, format and types.
 	$(BIN)/ruff check .
