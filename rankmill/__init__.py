@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipeline.dataset import Dataset
     from rankmill.ranker import Ranker
     from registry.registry import Registry
-    from scorer.assess import evaluate
+    from scorer.evaluate import evaluate
     from scorer.rerank import rerank
 
 __all__ = ["Dataset", "Ranker", "Registry", "__version__", "evaluate", "rerank"]
@@ -24,7 +24,7 @@ _HOME = {
     "Dataset": "pipeline.dataset",
     "Ranker": "rankmill.ranker",
     "Registry": "registry.registry",
-    "evaluate": "scorer.assess",
+    "evaluate": "scorer.evaluate",
     "rerank": "scorer.rerank",
 }
 

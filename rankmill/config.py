@@ -118,7 +118,7 @@ class Evaluate(Policy):
 
     @property
     def conventions(self) -> dict[str, Any]:
-        """The conventions by name, as `scorer.assess.evaluate` takes them."""
+        """The conventions by name, as `scorer.evaluate.evaluate` takes them."""
         return {field.name: getattr(self, field.name) for field in fields(Policy) if field.name != "discount"}
 
 

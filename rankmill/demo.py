@@ -18,7 +18,7 @@ from pipeline.sources.opening import open_source
 from pipeline.synth import ideal_scores
 from rankmill.errors import InputError
 from rankmill.yardsticks import best_single_feature
-from scorer.evaluate import evaluate_scored
+from scorer.evaluate_scored import evaluate_scored
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import evaluate_queries, mean_of
 

@@ -20,7 +20,7 @@ from pipeline.ingest import ingest
 from pipeline.publish import write_atomically
 from rankmill.errors import InputError
 from registry import Registry, Version
-from scorer.assess import evaluate
+from scorer.evaluate import evaluate
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
 from scorer.rerank import ModelIdentity, RerankReport, rerank

@@ -121,19 +121,19 @@ def evaluate(
 
     Example: rankmill evaluate web.dataset --split test --model web@latest
     """
-    from scorer import assess
+    from scorer import evaluate as evaluating
 
     if per_query is not None:
-        assess.checked_per_query(per_query)
+        evaluating.checked_per_query(per_query)
     forest = None if model is None else find_model(model, registry)[0]
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
-    evaluation = assess.evaluate(
-        subject, model=forest, qrels=qrels, metrics=metric or assess.DEFAULT_METRICS, split=split, gain=gain, ties=ties,
+    evaluation = evaluating.evaluate(
+        subject, model=forest, qrels=qrels, metrics=metric or evaluating.DEFAULT_METRICS, split=split, gain=gain, ties=ties,
         nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, complete=complete,
         n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, **options,
     )  # fmt: skip
     if per_query is not None:
-        assess.write_per_query(evaluation, per_query)
+        evaluating.write_per_query(evaluation, per_query)
     typer.echo(evaluation.to_json() if as_json else evaluation.render(), nl=as_json)
 
 

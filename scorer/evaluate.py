@@ -1,121 +1,277 @@
-"""Evaluation of scored lists: grades from the file or from judgments, every metric per query, one report."""
+"""Evaluate whatever there is: a ranked list on disk, a TREC run with judgments, or candidates with a model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluation import Counts, Evaluation
-from scorer.lists import ScoredLists, graded_lists, judged_lists, with_grade_counts
-from scorer.metrics import Metric, Policy
-from scorer.metrics._kernels import count_tied
-from scorer.metrics.bootstrap import REPLICATES, SEED, percentile_interval
-from scorer.metrics.queries import PreparedQueries
-from scorer.scored_file import as_scored, read_scored
+from pipeline.cores import available_cores
+from pipeline.dataset import Dataset
+from pipeline.publish import file_digest, write_atomically
+from pipeline.sources.batch import Format, RowBatch, Source
+from scorer.candidates import score_sources
+from scorer.errors import InputError
+from scorer.evaluate_scored import evaluate_scored
+from scorer.evaluation import Evaluation
+from scorer.forest import Forest
+from scorer.metrics import Metric, Policy, parse_metric
+from scorer.predict import Predictor
+from scorer.progress import DocumentBar
+from scorer.rerank import MANIFEST, PathLike, grades_path, open_sources, read_options
+from scorer.schemas import SCORED_ROW
+from scorer.scored_file import read_scored
+from scorer.trec import read_qrels
+
+DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "err@10", "map", "mrr", "precision@10")
+BLOCK_BYTES = 16 << 20
+BATCH_ROWS = 65_536
 
 
-def evaluate_scored(
-    scored: Path | str | pa.Table,
-    metrics: Sequence[Metric],
-    policy: Policy,
+def evaluate(
+    subject: PathLike | Sequence[PathLike] | pa.Table,
     *,
-    qrels: Path | str | None = None,
-    grade_counts: Path | str | pa.Table | None = None,
+    model: Forest | PathLike | None = None,
+    qrels: PathLike | None = None,
+    metrics: Sequence[str | Metric] = DEFAULT_METRICS,
+    split: str | None = None,
+    gain: str = "exp",
+    ties: str = "expected",
+    nothing_relevant: str = "skip",
+    relevant_from: int = 1,
+    max_grade: int | None = None,
     complete: bool = False,
-    replicates: int = REPLICATES,
-    seed: int = SEED,
+    input_format: Format = "auto",
+    absent: Literal["zero", "missing"] | None = None,
+    index_base: Literal[0, 1] | None = None,
+    n_features: int | None = None,
+    n_rounds: int | None = None,
+    n_threads: int = 0,
 ) -> Evaluation:
-    """Evaluate scored lists; the rows of a query may be anywhere in the file, queries are reported by ascending qid.
+    """Compute ranking metrics per query and on average.
 
     Parameters
     ----------
-    scored
-        A table with the columns of `scorer.scored_file.read_scored`, or a path that it can read.  A rank written there
-        is ignored: documents are ranked by score, ties by the policy.
-    metrics, policy
-        What to compute, and under which conventions.
+    subject
+        Without ``model``: a scored list, as `rerank` writes it (a folder, .parquet, .tsv), a TREC run, or a table with
+        the columns qid, score, and doc_id and grade where known.  What `rerank` kept of longer lists is evaluated with
+        the grade counts of the whole lists.  With ``model``: files of candidates, or the folder of one dataset.
+    model
+        The forest, or path of a model file, that scores the candidates.
     qrels
-        Judgments in TREC format.  They replace grades of the file; a document they lack has grade 0; the ideal list is
-        that of all judged documents, retrieved or not.  Queries without judgments are left out, and counted.
-    grade_counts
-        Columns qid, grade, count: how often each grade occurs in the whole list of a query, where ``scored`` holds only
-        its top.  It rules the ideal list and the number of relevant documents, unless there are qrels.
+        TREC judgments; they rule over grades in the subject.
+    metrics
+        Such as "ndcg@10"; see `scorer.metrics.parse_metric`.
+    split
+        The split of the dataset to evaluate on; None for all of it.
+    gain, ties, nothing_relevant, relevant_from, max_grade
+        The conventions, see `scorer.metrics.Policy`.  ``max_grade`` None: that of the model's training data, else the
+        highest grade there is.
     complete
-        With qrels: judged queries that the run lacks count, with nothing retrieved (``-c`` of trec_eval).  Without it
-        they are left out, and counted.
-    replicates, seed
-        Of the bootstrap intervals; 0 replicates leave these out.
+        With qrels: judged queries that the run lacks count as well, with nothing retrieved.
+    input_format, absent, index_base, n_features
+        How to read candidates (see `rerank`).
+    n_rounds, n_threads
+        Rounds of the model to use, threads to score with; None and 0: all.
 
     Raises
     ------
     InputError
-        A file is missing, there are neither grades nor qrels, or the policy needs what is not there.
+        Something asked for is not there, or a convention is unknown.
     CandidatesRejected
-        A score is not a number, a column is lacking, a line is malformed, a document is scored twice for a query.
+        The scored list or the candidates cannot be used.
     """
-    metrics = tuple(dict.fromkeys(metrics))
-    if not metrics:
-        raise InputError("there is no metric to compute; name one, for example ndcg@10")
-    where = "scored table" if isinstance(scored, pa.Table) else str(scored)
-    table = as_scored(scored, where) if isinstance(scored, pa.Table) else read_scored(Path(scored))
-    if table.num_rows == 0:
-        raise CandidatesRejected(f"{where}: expected scored documents, found none")
-    if qrels is not None:
-        lists = judged_lists(table, where, Path(qrels), complete=complete)
+    wanted = [metric if isinstance(metric, Metric) else parse_metric(metric) for metric in metrics]
+    # Policy itself says what is wrong with a value that it does not know.
+    convention: dict[str, Any] = {
+        "gain": gain,
+        "ties": ties,
+        "nothing_relevant": nothing_relevant,
+        "relevant_from": relevant_from,
+    }
+    Policy(**convention, max_grade=max_grade)
+    counts: Path | None = None
+    scored: Path | pa.Table
+    known_grade: int | None = None
+    if model is not None:
+        if isinstance(subject, pa.Table):
+            raise InputError("a table of scores needs no model; leave the model out, or name files of candidates")
+        forest = model if isinstance(model, Forest) else Forest.load(model)
+        sources, predictor = _candidates(subject, split, forest, input_format, absent, index_base, n_features, n_rounds)
+        options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features)
+        total = sum(source.path.stat().st_size for source in sources)
+        with DocumentBar("scoring", total) as bar:
+            batches = list(
+                score_sources(
+                    sources,
+                    predictor,
+                    options,
+                    block_bytes=BLOCK_BYTES,
+                    n_threads=n_threads or available_cores(),
+                    bar=bar,
+                )
+            )
+        scored = pa.Table.from_batches(batches, SCORED_ROW)
+        known_grade = _grade_or_none(forest.info.get("max_grade"))
+    elif split is not None:
+        raise InputError("--split chooses a part of a dataset, which needs a model to be scored: give --model MODEL")
+    elif isinstance(subject, pa.Table):
+        scored = subject
     else:
-        lists = graded_lists(table, where)
-        if grade_counts is not None:
-            lists = with_grade_counts(lists, Path(grade_counts) if isinstance(grade_counts, str) else grade_counts)
-    return _evaluate(lists, metrics, policy, replicates, seed)
-
-
-def _evaluate(
-    lists: ScoredLists, metrics: tuple[Metric, ...], policy: Policy, replicates: int, seed: int
-) -> Evaluation:
-    queries = PreparedQueries(
-        lists.grades,
-        lists.starts,
-        policy,
-        doc_order=lists.doc_order,
-        ideal_grades=lists.ideal_grades,
-        ideal_starts=lists.ideal_starts,
-    )
-    values = queries.evaluate(metrics, lists.scores)
-    sizes = np.diff(lists.starts)
-    return Evaluation(
-        metrics=metrics,
-        policy=policy,
-        ideal=lists.ideal,
-        qids=tuple(lists.qids),
-        values=values,
-        intervals={
-            metric: percentile_interval(values[metric], replicates=replicates, seed=seed) if replicates else None
-            for metric in metrics
-        },
-        counts=Counts(
-            n_queries=len(lists.qids),
-            n_documents=int(sizes.sum()),
-            n_nothing_relevant=int(queries.nothing_relevant(Metric("ndcg")).sum()),
-            n_below_relevant_from=int(queries.nothing_relevant(Metric("map")).sum()),
-            n_single_document=int(np.count_nonzero(sizes == 1)),
-            n_one_grade=_n_one_grade(lists.grades, lists.starts),
-            n_tied_documents=int(count_tied(lists.scores, lists.starts)),
-            n_unjudged_documents=lists.n_unjudged_documents,
-            n_unjudged_queries=lists.n_unjudged_queries,
-            n_missing_queries=lists.n_missing_queries,
-        ),
+        scored = _one_path(subject)
+        known_grade = _recorded_max_grade(scored)
+        counts = _grade_counts(scored) if qrels is None else None
+    if max_grade is None and any(metric.name == "err" for metric in wanted):
+        max_grade = known_grade or _highest_grade(scored, None if qrels is None else Path(qrels))
+    return evaluate_scored(
+        scored,
+        wanted,
+        Policy(**convention, max_grade=max_grade),
+        qrels=None if qrels is None else Path(qrels),
+        grade_counts=counts,
+        complete=complete,
     )
 
 
-def _n_one_grade(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> int:
-    """Count queries with two documents or more, all of one grade: every order of them is as good as another."""
-    filled = np.flatnonzero(np.diff(starts) > 1)
-    if filled.size == 0:
-        return 0
-    change = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(grades) != 0, dtype=np.int64)])
-    return int(np.count_nonzero(change[starts[filled]] == change[starts[filled + 1] - 1]))
+class DatasetSource:
+    """A dataset, or one split of it, as a source of candidates; the narrow columns are held in memory."""
+
+    def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str]) -> None:
+        self.path = dataset.path
+        self.position = 0
+        lacking = set(features) - set(dataset.feature_names)
+        self.columns: tuple[str, ...] | None = dataset.feature_names if lacking else tuple(features)
+        self._dataset, self._split = dataset, split
+
+    def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the names of the features; they are known beforehand."""
+        return self.columns or ()
+
+    def batches(self, block_bytes: int = BLOCK_BYTES) -> Iterator[RowBatch]:
+        """Yield the rows in canonical order."""
+        columns = self.columns or ()
+        rows = self._dataset.rows(self._split, ("qid", "doc_id", "grade"))
+        batch_rows = min(max(1, block_bytes // (4 * max(1, len(columns)))), BATCH_ROWS)
+        at = 0
+        for values in self._dataset.feature_batches(self._split, list(columns), batch_rows):
+            part = rows.slice(at, len(values)).combine_chunks()
+            at += len(values)
+            yield RowBatch(
+                qid=_one_chunk(part["qid"]),
+                doc_id=_one_chunk(part["doc_id"]),
+                grade=part["grade"].to_numpy(),
+                values=values,
+            )
+
+
+def write_per_query(evaluation: Evaluation, path: Path) -> None:
+    """Write one row a query, qid and a column a metric (empty where the query is skipped), to .tsv, .csv or .parquet.
+
+    Raises
+    ------
+    InputError
+        The name ends in something else.
+    """
+    checked_per_query(path)
+    values = [evaluation.values[metric] for metric in evaluation.metrics]
+    names = [str(metric) for metric in evaluation.metrics]
+    if path.suffix.lower() == ".parquet":
+        columns = [pa.array(evaluation.qids, pa.string()), *(pa.array(v, from_pandas=True) for v in values)]
+        sink = io.BytesIO()
+        pq.write_table(pa.table(dict(zip(["qid", *names], columns, strict=True))), sink)
+        data = sink.getvalue()
+    else:
+        page = io.StringIO()
+        writer = csv.writer(page, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
+        writer.writerow(["qid", *names])
+        for qid, *cells in zip(evaluation.qids, *(v.tolist() for v in values), strict=True):
+            writer.writerow([qid, *("" if math.isnan(cell) else repr(cell) for cell in cells)])
+        data = page.getvalue().encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, data)
+
+
+def checked_per_query(path: Path) -> None:
+    """Raise InputError unless ``path`` names a format that `write_per_query` knows."""
+    if path.suffix.lower() not in {".tsv", ".csv", ".parquet"}:
+        raise InputError(f"{path}: expected a name that ends in .tsv, .csv or .parquet for the values per query")
+
+
+def _candidates(
+    subject: PathLike | Sequence[PathLike],
+    split: str | None,
+    forest: Forest,
+    input_format: Format,
+    absent: Literal["zero", "missing"] | None,
+    index_base: Literal[0, 1] | None,
+    n_features: int | None,
+    n_rounds: int | None,
+) -> tuple[list[Source], Predictor]:
+    predictor = Predictor(forest, n_rounds=n_rounds)
+    paths = _paths(subject)
+    if len(paths) == 1 and paths[0].is_dir():
+        return [DatasetSource(Dataset.open(paths[0]), split, predictor.feature_names)], predictor
+    if split is not None:
+        raise InputError(f"--split chooses a part of a dataset; {paths[0]} is not the folder of one")
+    options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features)
+    return open_sources(paths, input_format, options), predictor
+
+
+def _paths(subject: PathLike | Sequence[PathLike]) -> list[Path]:
+    return [Path(subject)] if isinstance(subject, str) or not isinstance(subject, Sequence) else [*map(Path, subject)]
+
+
+def _one_path(subject: PathLike | Sequence[PathLike]) -> Path:
+    paths = _paths(subject)
+    if len(paths) != 1:
+        raise InputError(f"expected one scored list, got {len(paths)}; candidates need --model MODEL")
+    return paths[0]
+
+
+def _one_chunk(column: pa.ChunkedArray[Any]) -> Any:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _grade_or_none(value: object) -> int | None:
+    return value if isinstance(value, int) and value >= 1 else None
+
+
+def _recorded_max_grade(path: Path) -> int | None:
+    """Return the highest grade of the scale as `rerank` recorded it, or None."""
+    try:
+        if path.is_dir():
+            facts = json.loads((path / MANIFEST).read_bytes())
+        elif path.suffix.lower() == ".parquet":
+            facts = json.loads((pq.read_schema(path).metadata or {}).get(b"rankmill", b"{}"))
+        else:
+            return None
+    except (OSError, ValueError, pa.ArrowInvalid):
+        return None  # not written by rerank; whoever reads the rows says what is wrong with it
+    return _grade_or_none(facts.get("max_grade")) if isinstance(facts, dict) else None
+
+
+def _grade_counts(path: Path) -> Path | None:
+    """Find the grade counts that `rerank` left for a list of which it kept the top."""
+    counts = path / grades_path(Path("x")).name if path.is_dir() else path.with_name(f"{path.stem}.grades.parquet")
+    if not counts.is_file() or not path.exists():
+        return None
+    belongs = (pq.read_schema(counts).metadata or {}).get(b"rankmill.ranked")
+    if belongs is not None and belongs.decode() != file_digest(path):
+        raise InputError(f"{counts}: belongs to another version of {path.name}; re-rank again, or remove it")
+    return counts
+
+
+def _highest_grade(scored: Path | pa.Table, qrels: Path | None) -> int:
+    rows = qrels or scored
+    table = read_qrels(qrels) if qrels else rows if isinstance(rows, pa.Table) else read_scored(rows)
+    if "grade" not in table.column_names:
+        return 1  # there is nothing to evaluate; evaluate_scored says so
+    return max(1, pc.max(table["grade"]).as_py() or 1)

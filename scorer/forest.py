@@ -85,9 +85,27 @@ class Forest:
         for name in ("parameters", "info"):
             # Through JSON and back: what is kept is what the file will hold, and nobody else holds a reference to it.
             object.__setattr__(self, name, json.loads(model_file.canonical_json(dict(getattr(self, name)))))
-        found = structure.fault(self)
+        arrays = {name: getattr(self, name) for name, _ in ARRAYS}
+        found = self._fault() or structure.fault(arrays, len(self.feature_names))
         if found is not None:
             raise ValueError(found)
+
+    def _fault(self) -> str | None:
+        """Return what is wrong besides the arrays, or None."""
+        names: Sequence[object] = self.feature_names
+        if not names:
+            return "there are no features"
+        if not all(isinstance(name, str) and name for name in names):
+            return "a feature has no name"
+        if len(set(names)) != len(names):
+            return "two features have the same name"
+        if self.link != "identity":
+            return f"unknown link {self.link!r}, known: identity"
+        if self.n_outputs != 1:
+            return f"{self.n_outputs} outputs, this version scores models of one output"
+        if not np.isfinite(self.base_score):
+            return f"the base score is {self.base_score}"
+        return None
 
     @property
     def n_features(self) -> int:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.cores import available_cores
 from pipeline.publish import file_digest, fsync_file, fsync_folder, publish_folder, staging_folder
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions, Source
@@ -186,11 +187,6 @@ def open_sources(paths: Sequence[Path], input_format: Format, options: ReadOptio
     if not paths:
         raise InputError("no candidates: name at least one file")
     return [open_source(path, input_format, options) for path in paths]
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def grades_path(out: Path) -> Path:

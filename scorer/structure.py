@@ -5,60 +5,44 @@ The checks are vectorised over all nodes of all trees.  Each returns the first f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from scorer.forest import Forest
 
 MAX_FEATURES = 1 << 20
 MAX_TREES = 1 << 20
 MAX_NODES = 1 << 28
 MAX_CUTS_OF_A_FEATURE = 65_534  # a bin code, missing included, must fit 16 bits
 
-
-def fault(forest: Forest) -> str | None:
-    """Return what is wrong with ``forest`` in one line, or None if every index and every value is sound."""
-    for check in (_sizes, _header, _cuts, _trees, _nodes, _numbers):
-        found = check(forest)
-        if found is not None:
-            return found
-    return None
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
+"""The arrays of `scorer.forest.Forest` by name, each of its dtype."""
 
 
-def _sizes(forest: Forest) -> str | None:
-    n_nodes = len(forest.node_feature)
+def fault(arrays: Arrays, n_features: int) -> str | None:
+    """Return what is wrong with the ``arrays`` of a forest over ``n_features`` in one line, or None if all is sound."""
+    return (
+        _sizes(arrays, n_features) or _cuts(arrays) or _trees(arrays) or _nodes(arrays, n_features) or _numbers(arrays)
+    )
+
+
+def _sizes(arrays: Arrays, n_features: int) -> str | None:
+    size = {name: len(array) for name, array in arrays.items()}
+    n_nodes, n_trees = size["node_feature"], size["tree_weights"]
     for name in ("node_cut", "node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows"):
-        if len(getattr(forest, name)) != n_nodes:
-            return f"{name} has {len(getattr(forest, name))} entries, node_feature has {n_nodes}"
-    if len(forest.cut_starts) != len(forest.feature_names) + 1:
-        return f"cut_starts has {len(forest.cut_starts)} entries for {len(forest.feature_names)} features"
-    if len(forest.tree_starts) != len(forest.tree_weights) + 1:
-        return f"tree_starts has {len(forest.tree_starts)} entries for {len(forest.tree_weights)} trees"
-    if len(forest.feature_names) > MAX_FEATURES:
-        return f"{len(forest.feature_names)} features, at most {MAX_FEATURES} are allowed"
-    if len(forest.tree_weights) > MAX_TREES:
-        return f"{len(forest.tree_weights)} trees, at most {MAX_TREES} are allowed"
+        if size[name] != n_nodes:
+            return f"{name} has {size[name]} entries, node_feature has {n_nodes}"
+    if size["cut_starts"] != n_features + 1:
+        return f"cut_starts has {size['cut_starts']} entries for {n_features} features"
+    if size["tree_starts"] != n_trees + 1:
+        return f"tree_starts has {size['tree_starts']} entries for {n_trees} trees"
+    if n_features > MAX_FEATURES:
+        return f"{n_features} features, at most {MAX_FEATURES} are allowed"
+    if n_trees > MAX_TREES:
+        return f"{n_trees} trees, at most {MAX_TREES} are allowed"
     if n_nodes > MAX_NODES:
         return f"{n_nodes} nodes, at most {MAX_NODES} are allowed"
-    return None
-
-
-def _header(forest: Forest) -> str | None:
-    names: Sequence[object] = forest.feature_names
-    if not names:
-        return "there are no features"
-    if not all(isinstance(name, str) and name for name in names):
-        return "a feature has no name"
-    if len(set(names)) != len(names):
-        return "two features have the same name"
-    if forest.link != "identity":
-        return f"unknown link {forest.link!r}, known: identity"
-    if forest.n_outputs != 1:
-        return f"{forest.n_outputs} outputs, this version scores models of one output"
     return None
 
 
@@ -71,52 +55,54 @@ def _starts(name: str, starts: npt.NDArray[np.int32], total: int, least: int) ->
     return None
 
 
-def _cuts(forest: Forest) -> str | None:
-    found = _starts("cut_starts", forest.cut_starts, len(forest.cuts), 0)
+def _cuts(arrays: Arrays) -> str | None:
+    cuts, starts = arrays["cuts"], arrays["cut_starts"]
+    found = _starts("cut_starts", starts, len(cuts), 0)
     if found is not None:
         return found
-    counts = np.diff(forest.cut_starts)
+    counts = np.diff(starts)
     if np.any(counts > MAX_CUTS_OF_A_FEATURE):
         return f"a feature has {counts.max()} cuts, at most {MAX_CUTS_OF_A_FEATURE} are allowed"
-    if np.any(np.isnan(forest.cuts)):
+    if np.any(np.isnan(cuts)):
         return "a cut is not a number"
     # Between two cuts of one feature the values must ascend; pairs that straddle two features are left out.
-    ascending = forest.cuts[1:] > forest.cuts[:-1]
-    inner = np.ones(max(len(forest.cuts) - 1, 0), dtype=np.bool_)
-    borders = forest.cut_starts[1:-1]
-    inner[borders[(borders > 0) & (borders < len(forest.cuts))] - 1] = False
+    ascending = cuts[1:] > cuts[:-1]
+    inner = np.ones(max(len(cuts) - 1, 0), dtype=np.bool_)
+    borders = starts[1:-1]
+    inner[borders[(borders > 0) & (borders < len(cuts))] - 1] = False
     if not np.all(ascending[inner]):
         return "the cuts of a feature are not ascending"
     return None
 
 
-def _trees(forest: Forest) -> str | None:
-    return _starts("tree_starts", forest.tree_starts, len(forest.node_feature), 1)
+def _trees(arrays: Arrays) -> str | None:
+    return _starts("tree_starts", arrays["tree_starts"], len(arrays["node_feature"]), 1)
 
 
-def _nodes(forest: Forest) -> str | None:
-    n_nodes = len(forest.node_feature)
-    starts = forest.tree_starts.astype(np.int64)
+def _nodes(arrays: Arrays, n_features: int) -> str | None:
+    feature, node_cut, missing_left = arrays["node_feature"], arrays["node_cut"], arrays["node_missing_left"]
+    left, right = arrays["node_left"], arrays["node_right"]
+    n_nodes = len(feature)
+    starts = arrays["tree_starts"].astype(np.int64)
     sizes = np.diff(starts)
     start = np.repeat(starts[:-1], sizes)
     size = np.repeat(sizes, sizes)
     local = np.arange(n_nodes) - start
-    feature = forest.node_feature
-    if np.any((feature < -1) | (feature >= len(forest.feature_names))):
+    if np.any((feature < -1) | (feature >= n_features)):
         return "a node's feature is out of range"
     leaf = feature == -1
-    absent = (forest.node_cut == -1) & (forest.node_left == -1) & (forest.node_right == -1)
-    if not np.all(absent[leaf]) or np.any(forest.node_missing_left[leaf]) or np.any(forest.node_gain[leaf]):
+    absent = (node_cut == -1) & (left == -1) & (right == -1)
+    if not np.all(absent[leaf]) or np.any(missing_left[leaf]) or np.any(arrays["node_gain"][leaf]):
         return "a leaf has a cut, children or a gain"
     inner = ~leaf
-    if np.any(forest.node_missing_left > 1):
+    if np.any(missing_left > 1):
         return "a node's missing_left is neither 0 nor 1"
-    counts = np.diff(forest.cut_starts)[feature[inner]]
-    cut = forest.node_cut[inner]
+    counts = np.diff(arrays["cut_starts"])[feature[inner]]
+    cut = node_cut[inner]
     if np.any((cut < 0) | (cut >= counts)):
         return "a node's cut is out of range"
     parents = np.zeros(n_nodes, dtype=np.int64)
-    for child in (forest.node_left[inner], forest.node_right[inner]):
+    for child in (left[inner], right[inner]):
         if np.any((child <= local[inner]) | (child >= size[inner])):
             return "a node's child does not come after it in the same tree"
         parents += np.bincount(start[inner] + child, minlength=n_nodes)
@@ -125,12 +111,10 @@ def _nodes(forest: Forest) -> str | None:
     return None
 
 
-def _numbers(forest: Forest) -> str | None:
-    if not np.isfinite(forest.base_score):
-        return f"the base score is {forest.base_score}"
+def _numbers(arrays: Arrays) -> str | None:
     for name in ("node_value", "node_gain", "tree_weights"):
-        if not np.all(np.isfinite(getattr(forest, name))):
+        if not np.all(np.isfinite(arrays[name])):
             return f"{name} has a value that is not finite"
-    if np.any(forest.node_rows < 0):
+    if np.any(arrays["node_rows"] < 0):
         return "node_rows has a negative count"
     return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from joblib import Parallel, delayed
+
+from pipeline.cores import available_cores
+
+__all__ = ["Team", "available_cores", "with_team"]
 
 Result = TypeVar("Result")
 Task = Callable[[int], object]
@@ -106,14 +109,3 @@ def with_team(n_threads: int, run: Callable[[Team], Result]) -> Result:
     finally:
         helpers.join(_GATHERING_SECONDS)
     return result
-
-
-def available_cores() -> int:
-    """Return how many cores this process may really use: its affinity, and the quota of its container (cgroup v2)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:  # noqa: PTH123
-            quota, period = file.read().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

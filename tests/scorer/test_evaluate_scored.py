@@ -1,0 +1,342 @@
+"""Scored lists from every kind of file, with grades from everywhere they may come from."""
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scorer.errors import CandidatesRejected, InputError
+from scorer.evaluate_scored import evaluate_scored
+from scorer.metrics import Metric, Policy, parse_metric
+from scorer.scored_file import read_scored
+
+METRICS = [parse_metric(name) for name in ("ndcg@2", "ndcg", "err", "map", "mrr", "precision@1")]
+NDCG = [Metric("ndcg")]
+POLICY = Policy(max_grade=4)
+
+
+def scored_table(rows=None):
+    """Three queries: b is ranked perfectly, a the wrong way round, c has nothing relevant."""
+    rows = rows or [
+        ("b", "d1", 2.0, 3),
+        ("a", "d1", 0.5, 4),
+        ("b", "d2", 1.0, 0),
+        ("a", "d2", 0.75, 0),
+        ("c", "d9", 0.0, 0),
+    ]
+    names = ("qid", "doc_id", "score", "grade")
+    types = (pa.string(), pa.string(), pa.float64(), pa.int32())
+    columns = zip(*rows, strict=True)
+    return pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
+
+
+def write_all(table, folder):
+    """The same table in every format that can hold it."""
+    pq.write_table(table, folder / "scored.parquet")
+    pacsv.write_csv(table, folder / "scored.tsv", pacsv.WriteOptions(delimiter="\t"))
+    pacsv.write_csv(table, folder / "scored.csv")
+    (folder / "plain.tsv").write_text(
+        "".join(
+            "\t".join(map(str, row)) + "\n"
+            for row in [table.column_names, *zip(*table.to_pydict().values(), strict=True)]
+        )
+    )
+    (folder / "shards").mkdir()
+    pq.write_table(table.slice(0, 2), folder / "shards" / "part-0.parquet")
+    pq.write_table(table.slice(2), folder / "shards" / "part-1.parquet")
+    pq.write_table(pa.table({"qid": ["a"], "count": [1]}), folder / "shards" / "side.parquet")
+    return [folder / name for name in ("scored.parquet", "scored.tsv", "scored.csv", "plain.tsv", "shards")]
+
+
+def test_every_format_gives_the_same_evaluation(tmp_path):
+    table = scored_table()
+    expected = evaluate_scored(table, METRICS, POLICY)
+    for path in write_all(table, tmp_path):
+        assert read_scored(path).to_pydict() == table.to_pydict(), path
+        assert evaluate_scored(str(path), METRICS, POLICY).to_dict(per_query=True) == expected.to_dict(per_query=True)
+
+
+def test_values_counts_and_order_of_queries():
+    found = evaluate_scored(scored_table(), METRICS, POLICY)
+    assert found.qids == ("a", "b", "c")
+    np.testing.assert_allclose(found.values[Metric("mrr")], [0.5, 1.0, math.nan])
+    np.testing.assert_allclose(found.values[Metric("ndcg")], [1 / math.log2(3), 1.0, math.nan])
+    assert found.means[Metric("mrr")] == 0.75
+    assert found.n_counted(Metric("mrr")) == 2
+    counts = found.counts
+    assert (counts.n_queries, counts.n_documents, counts.n_nothing_relevant) == (3, 5, 1)
+    assert (counts.n_single_document, counts.n_one_grade, counts.n_tied_documents) == (1, 0, 0)
+    assert counts.tied_share == 0.0
+
+
+def test_counts_of_ties_and_equal_grades():
+    rows = [("a", "1", 1.0, 2), ("a", "2", 1.0, 2), ("a", "3", 0.0, 2), ("b", "1", 1.0, 1), ("b", "2", 1.0, 0)]
+    found = evaluate_scored(scored_table(rows), NDCG, Policy(relevant_from=2))
+    assert (found.counts.n_tied_documents, found.counts.n_one_grade) == (4, 1)
+    assert (found.counts.n_nothing_relevant, found.counts.n_below_relevant_from) == (0, 1)
+    assert found.counts.tied_share == 0.8
+    assert "no grade of 2 or more: 1 (50.0%)" in found.render()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.permutations(range(5)), st.sampled_from(["expected", "doc_id", "pessimistic"]))
+def test_the_order_of_rows_changes_nothing(order, ties):
+    table = scored_table(
+        [("a", "x", 1.0, 1), ("b", "y", 1.0, 0), ("a", "z", 1.0, 0), ("b", "w", 1.0, 3), ("a", "v", 2.0, 0)]
+    )
+    policy = Policy(ties=ties, max_grade=4)
+    first = evaluate_scored(table, METRICS, policy, replicates=50)
+    again = evaluate_scored(table.take(list(order)), METRICS, policy, replicates=50)
+    assert first.to_json(per_query=True) == again.to_json(per_query=True)
+
+
+def test_ties_by_document_id_go_by_its_bytes():
+    rows = [("a", "d10", 1.0, 1), ("a", "d9", 1.0, 0), ("a", "é", 1.0, 0)]
+    for ties, value in (
+        ("doc_id", 1.0),
+        ("doc_id_descending", 1 / 3),
+        ("row_order", 1.0),
+        ("expected", (1 + 1 / 2 + 1 / 3) / 3),
+    ):
+        assert evaluate_scored(scored_table(rows), [Metric("mrr")], Policy(ties=ties)).means[
+            Metric("mrr")
+        ] == pytest.approx(value)
+    without = scored_table(rows).drop_columns("doc_id")
+    assert evaluate_scored(without, [Metric("mrr")], Policy())
+    with pytest.raises(InputError, match="ties doc_id needs document ids"):
+        evaluate_scored(without, [Metric("mrr")], Policy(ties="doc_id"))
+
+
+QRELS = "a 0 d1 4\na 0 d7 4\nb 0 d1 3\nb 0 d2 -1\nz 0 d1 1\ny 0 d1 0\n"
+
+
+def test_judgments_rule_over_grades_of_the_file_and_know_what_was_not_retrieved(tmp_path):
+    qrels = tmp_path / "qrels"
+    qrels.write_text(QRELS)
+    found = evaluate_scored(scored_table(), [Metric("ndcg"), Metric("map")], POLICY, qrels=qrels)
+    assert found.qids == ("a", "b")
+    np.testing.assert_allclose(found.values[Metric("ndcg")], [(1 / math.log2(3)) / (1 + 1 / math.log2(3)), 1.0])
+    np.testing.assert_allclose(found.values[Metric("map")], [0.25, 1.0])
+    counts = found.counts
+    assert (counts.n_unjudged_documents, counts.n_unjudged_queries, counts.n_missing_queries) == (1, 1, 2)
+    text = found.render()
+    assert "all judged documents of the query" in text
+    assert "1 scored queries are not judged: left out" in text
+    assert "2 judged queries were not scored" in text
+
+
+@pytest.mark.parametrize(("rule", "y"), [("skip", math.nan), ("zero", 0.0), ("one", 1.0)])
+def test_complete_counts_judged_queries_that_were_not_scored(tmp_path, rule, y):
+    qrels = tmp_path / "qrels"
+    qrels.write_text(QRELS)
+    policy = Policy(max_grade=4, nothing_relevant=rule)
+    found = evaluate_scored(scored_table(), METRICS, policy, qrels=qrels, complete=True)
+    assert found.qids == ("a", "b", "y", "z")
+    for metric in METRICS:
+        np.testing.assert_array_equal(found.values[metric][2:], [y, 0.0])
+    few = evaluate_scored(scored_table(), METRICS, policy, qrels=qrels)
+    for metric in METRICS:
+        np.testing.assert_array_equal(found.values[metric][:2], few.values[metric])
+
+
+def test_judgments_need_ids_and_a_query_in_common(tmp_path):
+    qrels = tmp_path / "qrels"
+    qrels.write_text("other 0 d1 1\n")
+    with pytest.raises(CandidatesRejected) as caught:
+        evaluate_scored(scored_table(), NDCG, POLICY, qrels=qrels)
+    assert str(caught.value) == f"scored table: expected queries judged in {qrels}, found none, not even 'b'"
+    qrels.write_text(QRELS)
+    with pytest.raises(CandidatesRejected, match="expected a doc_id in every row"):
+        evaluate_scored(scored_table().drop_columns("doc_id"), NDCG, POLICY, qrels=qrels)
+    twice = scored_table([("b", "d3", 1.0, 0), ("b", "d3", 0.0, 0), ("a", "d1", 0.0, 0)])
+    with pytest.raises(CandidatesRejected, match="expected each document once a query, found 'd3' of query 'b' again"):
+        evaluate_scored(twice, NDCG, POLICY, qrels=qrels)
+    with pytest.raises(InputError, match="no such file"):
+        evaluate_scored(scored_table(), NDCG, POLICY, qrels=tmp_path / "none")
+
+
+def counts_of(table):
+    return table.group_by(["qid", "grade"]).aggregate([([], "count_all")]).rename_columns(["qid", "grade", "count"])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 4)), min_size=1, max_size=30),
+    st.integers(1, 5),
+    st.randoms(),
+)
+def test_a_list_cut_at_k_keeps_its_metrics_at_k_by_the_counts_of_grades(drawn, k, random):
+    """What `rerank --top-k` writes: the top of each list, and how often each grade occurs in all of it."""
+    scores = list(range(len(drawn)))
+    random.shuffle(scores)
+    rows = sorted(
+        ((qid, f"d{i}", float(s), grade) for i, ((qid, grade), s) in enumerate(zip(drawn, scores, strict=True))),
+        key=lambda row: -row[2],
+    )
+    top = [row for i, row in enumerate(rows) if sum(other[0] == row[0] for other in rows[:i]) < k]
+    metrics = [Metric(name, k) for name in ("ndcg", "dcg", "err", "map", "mrr", "precision")]
+    whole = evaluate_scored(scored_table(rows), metrics, POLICY, replicates=0)
+    cut = evaluate_scored(scored_table(top), metrics, POLICY, grade_counts=counts_of(scored_table(rows)), replicates=0)
+    assert cut.qids == whole.qids
+    for metric in metrics:
+        np.testing.assert_array_equal(cut.values[metric], whole.values[metric])
+    assert cut.counts.n_nothing_relevant == whole.counts.n_nothing_relevant
+
+
+def test_counts_of_grades_must_belong_to_the_list(tmp_path):
+    table = scored_table()
+    counts = counts_of(table)
+    path = tmp_path / "counts.parquet"
+    pq.write_table(counts, path)
+    found = evaluate_scored(table, NDCG, POLICY, grade_counts=path)
+    assert found.means == evaluate_scored(table, NDCG, POLICY).means
+    assert "of which the top was kept" in found.render()
+    without_c = counts.filter(pc.not_equal(counts["qid"], "c"))  # grade 0 and unknown grades need no count
+    assert evaluate_scored(table, NDCG, POLICY, grade_counts=without_c).to_dict() == found.to_dict()
+    for foreign in (counts.filter(pc.not_equal(counts["grade"], 4)), counts.slice(0, 0)):
+        with pytest.raises(CandidatesRejected) as caught:
+            evaluate_scored(table, NDCG, POLICY, grade_counts=foreign)
+        assert str(caught.value) == (
+            "grade counts: expected grade 4 at least 1 times for query 'a', found 0; these counts belong to another list"
+        )
+    without_a_grade = counts.set_column(1, "grade", pa.array([None] * len(counts), pa.int32()))
+    for broken in (counts.drop_columns("grade"), without_a_grade):
+        with pytest.raises(CandidatesRejected, match="expected whole numbers in columns qid, grade, count"):
+            evaluate_scored(table, NDCG, POLICY, grade_counts=broken)
+    with pytest.raises(InputError, match="no such file"):
+        evaluate_scored(table, NDCG, POLICY, grade_counts=tmp_path / "none.parquet")
+
+
+def test_unknown_grades_count_as_zero_and_are_told():
+    rows = [("a", "d1", 1.0, None), ("a", "d2", 0.0, 1)]
+    found = evaluate_scored(scored_table(rows), [Metric("mrr")], POLICY)
+    assert found.means[Metric("mrr")] == 0.5
+    assert found.counts.n_unjudged_documents == 1
+    assert "1 scored documents have no grade: counted as grade 0" in found.render()
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_no_grades_at_all_names_the_cure(tmp_path, drop):
+    table = scored_table([("a", "d1", 1.0, None)])
+    path = tmp_path / "scored.parquet"
+    pq.write_table(table.drop_columns("grade") if drop else table, path)
+    with pytest.raises(InputError) as caught:
+        evaluate_scored(path, NDCG, POLICY)
+    assert str(caught.value) == f"{path}: there are no grades in it; give the judgments with --qrels FILE"
+
+
+def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):
+    for bad in (math.nan, None):
+        with pytest.raises(CandidatesRejected) as caught:
+            evaluate_scored(scored_table([("a", "d1", 1.0, 0), ("a", "d2", bad, 0)]), NDCG, POLICY)
+        assert str(caught.value) == "scored table: expected a number as score, found none in row 2, query 'a'"
+    path = tmp_path / "a.tsv"
+    path.write_text("qid\tscore\tgrade\na\tNaN\t1\n")
+    with pytest.raises(CandidatesRejected, match="found none in row 1, query 'a'"):
+        evaluate_scored(path, NDCG, POLICY)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("qid\tgrade\na\t1\n", "expected columns qid and score, found no 'score' among qid, grade"),
+        ("qid\tscore\tgrade\na\t1\tgood\n", "CSV conversion error to int32: invalid value 'good'"),
+        ("qid\tscore\tgrade\na\t1\n", "Expected 3 columns, got 2"),
+        ("qid\tscore\tgrade\n", "expected scored documents, found none"),
+        ("", "found an empty file"),
+    ],
+)
+def test_broken_tables_are_refused_in_one_line(tmp_path, text, message):
+    path = tmp_path / "a.tsv"
+    path.write_text(text)
+    with pytest.raises(CandidatesRejected) as caught:
+        evaluate_scored(path, NDCG, POLICY)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["qid", "doc_id"])
+def test_ids_that_are_no_text_are_refused(column):
+    table = scored_table([("a", "d1", 1.0, 0)])
+    garbled = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"d\xff"))
+    table = table.set_column(table.column_names.index(column), column, garbled)
+    with pytest.raises(CandidatesRejected) as caught:
+        evaluate_scored(table, NDCG, POLICY)
+    assert str(caught.value) == f"scored table: expected UTF-8 text in column {column!r}, found other bytes"
+
+
+def test_wrong_columns_types_and_files(tmp_path):
+    table = scored_table()
+    with pytest.raises(CandidatesRejected, match="expected column 'grade' as int32, found double"):
+        evaluate_scored(table.set_column(3, "grade", pa.array([0.5] * 5)), NDCG, POLICY)
+    with pytest.raises(CandidatesRejected, match="expected a qid in every row, found none in row 2"):
+        evaluate_scored(table.set_column(0, "qid", pa.array(["a", None, "b", "b", "b"])), NDCG, POLICY)
+    assert evaluate_scored(table.set_column(0, "qid", pa.array([1, 2, 1, 2, 3])), NDCG, POLICY).qids == ("1", "2", "3")
+    with pytest.raises(InputError, match="no such file"):
+        evaluate_scored(tmp_path / "none.parquet", NDCG, POLICY)
+    with pytest.raises(InputError, match="no Parquet file with columns qid and score in this folder"):
+        evaluate_scored(tmp_path, NDCG, POLICY)
+    with pytest.raises(InputError, match="no metric to compute"):
+        evaluate_scored(table, [], POLICY)
+    whole = tmp_path / "a.parquet"
+    pq.write_table(table, whole)
+    broken = tmp_path / "b.parquet"
+    broken.write_bytes(whole.read_bytes()[:-20])
+    with pytest.raises(CandidatesRejected, match="not a complete Parquet file"):
+        evaluate_scored(broken, NDCG, POLICY)
+
+
+def test_the_report_for_people():
+    found = evaluate_scored(scored_table(), [Metric("ndcg", 10), Metric("mrr")], Policy())
+    assert (
+        found.render()
+        == """\
+ metric      mean      95 % interval   queries
+ ─────────────────────────────────────────────
+ ndcg@10   0.8155   0.6309 to 1.0000         2
+ mrr       0.7500   0.5000 to 1.0000         2
+
+conventions     gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected, nothing relevant
+                skipped, relevant from grade 1
+ideal list      the scored documents of the query
+data            3 queries, 5 documents
+of the queries  nothing relevant: 1 (33.3%); a single document: 1 (33.3%); one grade only: none
+tied documents  none
+"""
+    )
+    assert found.render(per_query=True).startswith("""\
+ qid   ndcg@10       mrr
+ ───────────────────────
+ a      0.6309    0.5000
+ b      1.0000    1.0000
+ c     skipped   skipped
+
+""")
+    many = evaluate_scored(scored_table(), [Metric("ndcg", k) for k in range(1, 40)], Policy(), replicates=0)
+    assert "ndcg@39" in many.render(per_query=True)
+    assert (
+        evaluate_scored(scored_table([("[red]", "d", 1.0, 1)]), NDCG, POLICY).render(per_query=True).count("[red]") == 1
+    )
+
+
+def test_the_report_for_programs():
+    found = evaluate_scored(scored_table(), [Metric("ndcg", 10), Metric("mrr")], Policy())
+    text = found.to_json(per_query=True)
+    assert "\n" not in text
+    report = json.loads(text)
+    assert report["metrics"]["mrr"] == {"mean": 0.75, "interval": [0.5, 1.0], "n_queries": 2}
+    assert report["policy"]["ties"] == "expected"
+    assert report["counts"]["n_nothing_relevant"] == 1
+    assert report["per_query"][2] == {"qid": "c", "ndcg@10": None, "mrr": None}
+    assert "per_query" not in json.loads(found.to_json())
+    empty = evaluate_scored(scored_table([("a", "d", 1.0, 0)]), NDCG, Policy())
+    assert json.loads(empty.to_json())["metrics"]["ndcg"] == {"mean": None, "interval": None, "n_queries": 0}
+    assert "skipped" in empty.render()
