@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.cores import available_cores
 from scorer.forest import Forest
 from scorer.metrics import Metric, Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries, mean_of
@@ -21,7 +22,7 @@ from trainer.objectives.lambdamart import LambdaMart
 from trainer.objectives.protocol import Objective
 from trainer.parameters import TrainParameters
 from trainer.stopping import EarlyStopping
-from trainer.workers import Team, available_cores, with_team
+from trainer.workers import Team, with_team
 
 Bins = npt.NDArray[np.uint8]
 

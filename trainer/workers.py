@@ -8,10 +8,6 @@ from typing import TypeVar
 
 from joblib import Parallel, delayed
 
-from pipeline.cores import available_cores
-
-__all__ = ["Team", "available_cores", "with_team"]
-
 Result = TypeVar("Result")
 Task = Callable[[int], object]
 

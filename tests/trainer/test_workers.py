@@ -8,7 +8,7 @@ import pytest
 from joblib import Parallel, delayed
 
 from trainer import workers
-from trainer.workers import Team, available_cores, with_team
+from trainer.workers import Team, with_team
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -55,7 +55,3 @@ def test_nested_in_joblib_it_finishes():
         return sorted(seen)
 
     assert Parallel(n_jobs=2, require="sharedmem")(delayed(fold)(i) for i in range(3)) == [[0, 1]] * 3
-
-
-def test_at_least_one_core():
-    assert available_cores() >= 1
