@@ -66,6 +66,50 @@ def float_of(typingctx, value):
     return signature, codegen
 
 
+def _address(context, builder, signature, arguments):
+    view = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+    return builder.gep(view.data, [context.cast(builder, arguments[1], signature.args[1], types.intp)])
+
+
+@intrinsic
+def load_acquire(typingctx, array, index):
+    """Return ``array[index]`` (int64); what its writer wrote before storing it can be seen from now on."""
+    signature = types.int64(array, index)
+
+    def codegen(context, builder, signature, arguments):
+        return builder.load_atomic(_address(context, builder, signature, arguments), "acquire", 8)
+
+    return signature, codegen
+
+
+@intrinsic
+def store_release(typingctx, array, index, value):
+    """Store an int64 in ``array[index]`` after everything that was written before."""
+    signature = types.void(array, index, types.int64)
+
+    def codegen(context, builder, signature, arguments):
+        builder.store_atomic(arguments[2], _address(context, builder, signature, arguments), "release", 8)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@njit(nogil=True, cache=True)
+def post(flags, index, value):
+    """flags[index] = value, seen by who waits for it."""
+    store_release(flags, index, value)
+
+
+@njit(nogil=True, cache=True)
+def watch(flags, index, seen, looks):
+    """Return flags[index] as soon as it differs from ``seen``, and ``seen`` after so many looks."""
+    for _ in range(looks):
+        value = load_acquire(flags, index)
+        if value != seen:
+            return value
+    return seen
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def absolute_sums(values, block, first, last, sums):
     """sums[b] = sum of |values| over rows b*block .. (b+1)*block, each in row order, for b in first .. last."""

@@ -26,6 +26,9 @@ from trainer.workers import Team, with_team
 
 Bins = npt.NDArray[np.uint8]
 
+_LEAST_WALKED = 2048  # rows a worker that walk down a tree
+_LEAST_RANKED = 4096  # rows a worker that are ranked for a metric
+
 
 @dataclass(frozen=True, slots=True)
 class RankedRows:
@@ -136,15 +139,14 @@ class _Watched:
 
     def add(self, tree: Tree, team: Team) -> None:
         """Add ``tree`` to the scores, rows shared out among the workers."""
-        n, size = len(self.scores), team.size
 
-        def share(worker: int) -> None:
+        def share(first: int, last: int, _: int) -> None:
             _kernels.add_tree(
                 self.bins, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
-                worker * n // size, (worker + 1) * n // size, self.scores,
+                first, last, self.scores,
             )  # fmt: skip
 
-        team.each(share)
+        team.share(len(self.scores), _LEAST_WALKED, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +192,8 @@ class _Run:
 
 def _means(queries: PreparedQueries, metric: Metric, scores: npt.NDArray[np.float64], team: Team) -> dict[str, float]:
     values = np.empty((1, queries.n_queries), dtype=np.float64)
-    n, size = queries.n_queries, team.size
-    team.each(
-        lambda worker: queries.evaluate_into([metric], scores, worker * n // size, (worker + 1) * n // size, values)
+    least = max(1, _LEAST_RANKED * queries.n_queries // max(1, queries.n_rows))
+    team.share(
+        queries.n_queries, least, lambda first, last, _: queries.evaluate_into([metric], scores, first, last, values)
     )
     return {str(metric): mean_of(values[0])}

@@ -18,8 +18,8 @@ from trainer.splitting import Split, best_of
 from trainer.workers import Team
 
 _LOOK_AHEAD = 16  # rows that the histogram kernel may read past the end of a node
-_ALONE_BELOW = 30  # (row, block) visits under which waking the other workers costs more than it saves
-_LOW_HALF = 0xFFFFFFFF
+_ALONE_BELOW = 50_000  # (row, block) visits under which sharing costs more than it saves: some 100 us a step
+_LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Grower:
             self._rows[first:last] = np.arange(first, last, dtype=ROW)
             pack(gradients, curvatures, scale, first, last, self._packed)
 
-        self._team.share(self._bins.n_rows, begin)
+        self._team.share(self._bins.n_rows, _LEAST_ROWS, begin)
         p = self._parameters
         self._bounds = np.array(
             [
@@ -234,7 +234,7 @@ class Grower:
         if alone:
             search(0, len(self._blocks), 0)
         else:
-            self._team.share(len(self._blocks), search)
+            self._team.share(len(self._blocks), 1, search)
         for child, node in enumerate(pair):
             if self._may_split(node):
                 node.split = best_of(self._gains[child], self._splits[child])
@@ -279,6 +279,7 @@ class Grower:
         sums = np.zeros((self._team.size, len(leaves), 2), dtype=np.int64)
         self._team.share(
             self._bins.n_rows,
+            _LEAST_ROWS,
             lambda first, last, worker: _kernels.leaf_sums(
                 gradients, curvatures, scale.gradient, scale.curvature, self._rows, starts, first, last, sums[worker]
             ),
@@ -298,6 +299,7 @@ class Grower:
         leaf_values = np.array([value_of[id(leaf)] for leaf in leaves], dtype=SCORE)
         self._team.share(
             self._bins.n_rows,
+            _LEAST_ROWS,
             lambda first, last, _: _kernels.add_leaves(self._rows, starts, leaf_values, first, last, scores),
         )
         return Tree(

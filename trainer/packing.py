@@ -57,7 +57,7 @@ def _total(values: npt.NDArray[np.float64], team: Team) -> float:
     """Sum of |values| over fixed blocks of rows, then over the blocks in order: the same bits for any team."""
     n_blocks = -(-len(values) // _BLOCK)
     sums = np.empty(n_blocks, dtype=np.float64)
-    team.share(n_blocks, lambda first, last, _: _kernels.absolute_sums(values, _BLOCK, first, last, sums))
+    team.share(n_blocks, 4, lambda first, last, _: _kernels.absolute_sums(values, _BLOCK, first, last, sums))
     total = 0.0
     for block_sum in sums.tolist():
         total += block_sum

@@ -56,7 +56,13 @@ def fit(data, *, n_threads=1, batch=10**6, watch=True, **parameters):
 
 
 def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch):
-    monkeypatch.setattr("trainer.growing._ALONE_BELOW", 0)  # let small nodes be shared out as well
+    for name in (
+        "growing._ALONE_BELOW",
+        "growing._LEAST_ROWS",
+        "objectives.lambdamart._LEAST_WORK",
+        "boosting._LEAST_WALKED",
+    ):
+        monkeypatch.setattr(f"trainer.{name}", 1)  # let small work be shared out as well
     expected = fit(data).forest.to_bytes()
     for n_threads in (2, 3, 7):
         assert fit(data, n_threads=n_threads).forest.to_bytes() == expected

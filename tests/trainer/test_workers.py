@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from joblib import Parallel, delayed
@@ -40,6 +41,29 @@ def test_a_failure_of_any_worker_reaches_the_caller(culprit):
     with pytest.raises(ZeroDivisionError, match="worker"):
         with_team(3, lambda team: team.each(task))
     assert not [t for t in threading.enumerate() if t.name == "histogram-workers"]
+
+
+@pytest.mark.parametrize(("size", "n"), [(1, 10), (2, 10), (3, 10), (3, 2)])
+def test_shares_make_up_the_whole(size, n):
+    def run(team):
+        shares: list[tuple[int, int]] = []
+        team.share(n, 2, lambda first, last, _: shares.append((first, last)))
+        return sorted(shares)
+
+    shares = with_team(size, run)
+    assert len(shares) == (1 if n < 2 * size else size)
+    assert [row for first, last in shares for row in range(first, last)] == list(range(n))
+
+
+def test_a_worker_that_waits_for_long_still_hears():
+    def run(team):
+        heard = []
+        for pause in (0.0, 0.05, 0.3):
+            time.sleep(pause)
+            team.each(heard.append)
+        return sorted(heard)
+
+    assert with_team(2, run) == [0, 0, 0, 1, 1, 1]
 
 
 def test_helpers_that_do_not_come_leave_the_caller_working_alone(monkeypatch):

@@ -14,6 +14,8 @@ from trainer.objectives import _kernels
 from trainer.parameters import TrainParameters
 from trainer.workers import Team
 
+_LEAST_WORK = 60_000  # pairs a worker: some 200 us
+
 
 class LambdaMart:
     r"""Minimise the sum of ``|dZ_ij| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j (METHODS 3.15).
@@ -91,7 +93,8 @@ class LambdaMart:
         """Write g and h, both (n_rows,); queries are shared out so that every worker has about as many pairs."""
         p = self._parameters
         key = np.uint64(_kernels.jitter(np.uint64(p.seed), round_number))
-        cuts = np.searchsorted(self._work, self._work[-1] * np.arange(team.size + 1) / team.size)
+        workers = team.size if self._work[-1] >= _LEAST_WORK * team.size else 1
+        cuts = np.searchsorted(self._work, self._work[-1] * np.arange(workers + 1) / workers)
         cuts[0], cuts[-1] = 0, len(self._starts) - 1
 
         def share(worker: int) -> None:
@@ -102,7 +105,10 @@ class LambdaMart:
                 self._order, spare, work, g, h,
             )  # fmt: skip
 
-        team.each(share)
+        if workers == 1:
+            share(0)
+        else:
+            team.each(share)
 
     def _workspace(self, worker: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
         if worker not in self._workspaces:
