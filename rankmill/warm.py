@@ -2,7 +2,7 @@
 
 Numba compiles a kernel when it first meets arguments of some types, and keeps the machine code in ``NUMBA_CACHE_DIR``
 under the CPU that ``NUMBA_CPU_NAME`` names.  The public commands below, on a few generated queries, lead every kernel
-past the types that the commands hand over; a test runs others afterwards and sees that none is compiled any more.
+past the types that the commands hand over (``many`` has the rows that threads share out); a test runs others afterwards and sees that none is compiled any more.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ data bin {folder}/dataset
 data describe {folder}/dataset
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 4 --max-leaves 6 --n-threads 2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --gain linear --no-lambda-normalisation
+data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
+data ingest {folder}/many.parquet -o {folder}/many
+data bin {folder}/many
+train {folder}/many --name many --registry {folder}/registry --n-rounds 2 --n-threads 2
 models promote warm@1 --registry {folder}/registry
 models verify --registry {folder}/registry
 rerank {folder}/judgments.txt --model warm --registry {folder}/registry -o {folder}/ranked --top-k 3
@@ -56,7 +60,7 @@ def warm(folder: Path) -> int:
     with event.install_recorder("numba:compile") as compiled:
         for line in COMMANDS.strip().splitlines():
             run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
-            if line.startswith("data synth") and "parquet" in line:
+            if line.startswith("data synth") and "judgments.parquet" in line:
                 _write_other_formats(folder)
         _fit_arrays()
     return sum(record.is_start for _, record in compiled.buffer)
