@@ -14,7 +14,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_FAR = np.int64(16)  # rows between the prefetch and the use: about one trip to memory
+_FAR = np.int64(64)  # rows between the prefetch and the use: several trips to memory are under way at a time
 _LOW = np.int64(0xFFFFFFFF)
 _BYTE = np.uint64(255)
 _U8 = np.uint64(8)
@@ -22,21 +22,20 @@ _U256 = np.uint64(256)
 _MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
 
 
+def _address(context, builder, signature, arguments):
+    view = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+    return builder.gep(view.data, [context.cast(builder, arguments[1], signature.args[1], types.intp)])
+
+
 @intrinsic
-def prefetch(typingctx, array, row):
-    """Ask for the cache line of ``array[row, 0]`` (2-d, C order); reads nothing, so any row is harmless."""
-    signature = types.void(array, row)
+def prefetch(typingctx, array, index):
+    """Ask for the cache line of ``array[index]`` (1-d, contiguous); reads nothing, so any index is harmless."""
+    signature = types.void(array, index)
 
     def codegen(context, builder, signature, arguments):
-        array_type = signature.args[0]
-        view = context.make_array(array_type)(context, builder, value=arguments[0])
-        strides = cgutils.unpack_tuple(builder, view.strides)
-        byte = ir.IntType(8)
-        base = builder.bitcast(view.data, byte.as_pointer())
-        row_number = context.cast(builder, arguments[1], signature.args[1], types.intp)
-        address = builder.gep(base, [builder.mul(row_number, strides[0])])
-        word = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), word, word, word])
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        address = builder.bitcast(_address(context, builder, signature, arguments), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         builder.call(function, [address, word(0), word(3), word(1)])
         return context.get_dummy_value()
@@ -64,11 +63,6 @@ def float_of(typingctx, value):
         return builder.bitcast(arguments[0], ir.DoubleType())
 
     return signature, codegen
-
-
-def _address(context, builder, signature, arguments):
-    view = context.make_array(signature.args[0])(context, builder, value=arguments[0])
-    return builder.gep(view.data, [context.cast(builder, arguments[1], signature.args[1], types.intp)])
 
 
 @intrinsic
@@ -135,9 +129,10 @@ def pack(gradients, curvatures, gradient_scale, curvature_scale, first, last, pa
 def _accumulate(words, rows, packed, first, last, out):
     """out[256 * lane + bin of lane] += packed[i] for the rows[i] of one block, i in first .. last."""
     lanes = words.shape[1]
+    flat = words.reshape(-1)
     for i in range(first, last):
         row = rows[i]
-        prefetch(words, rows[i + _FAR])
+        prefetch(flat, rows[i + _FAR] * lanes)
         value = packed[i]
         for w in range(lanes):
             word = words[row, w]
@@ -269,6 +264,7 @@ def count_bins(column, stride, rows, first, last, counts):
     """counts[bin] = rows[first:last] with that bin of one feature."""
     counts[:] = 0
     for i in range(first, last):
+        prefetch(column, rows[i + _FAR] * stride)
         counts[column[rows[i] * stride]] += 1
 
 
@@ -345,6 +341,7 @@ def partition(column, stride, threshold, missing_left, rows, packed, first, last
     left, right = first, 0
     for i in range(first, last):
         row = rows[i]
+        prefetch(column, rows[i + _FAR] * stride)
         b = column[row * stride]
         goes_left = (b <= threshold) & ((b != 0) | (missing_left != 0))
         value = packed[i]
@@ -371,6 +368,7 @@ def deal_out(column, stride, threshold, missing_left, rows, packed, first, last,
     left, right = first, last - 1
     for i in range(first, last):
         row = rows[i]
+        prefetch(column, rows[i + _FAR] * stride)
         b = column[row * stride]
         goes_left = (b <= threshold) & ((b != 0) | (missing_left != 0))
         to = left if goes_left else right

@@ -17,7 +17,7 @@ from trainer.parameters import TrainParameters
 from trainer.splitting import Split, best_of
 from trainer.workers import Team
 
-_LOOK_AHEAD = 16  # rows that the histogram kernel may read past the end of a node
+_LOOK_AHEAD = 64  # rows that the kernels may read past the end of a node
 _ALONE_BELOW = 50_000  # (row, block) visits under which sharing costs more than it saves: some 100 us a step
 _LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
 

@@ -16,7 +16,7 @@ from trainer.layout import BlockedBins
 from trainer.packing import pack, scales_of
 from trainer.workers import Team
 
-LOOK_AHEAD = np.zeros(16, dtype=np.int32)
+LOOK_AHEAD = np.zeros(64, dtype=np.int32)  # the kernels read so many rows past the end of a node
 
 
 def blocked(bins, width=16):
@@ -152,8 +152,8 @@ def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, ra
     random.shuffle(order)
     first = random.randrange(n)
     last = random.randrange(first, n + 1)
-    rows = np.array(order, dtype=np.int32)
-    packed = rows.astype(np.int64) * 10
+    rows = np.array([*order, *LOOK_AHEAD], dtype=np.int32)
+    packed = rows[:n].astype(np.int64) * 10
     n_left = _kernels.partition(
         bins, 1, threshold, missing_left, rows, packed, first, last, np.empty(n, np.int32), np.empty(n, np.int64)
     )
@@ -161,8 +161,8 @@ def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, ra
     left = [row for row in middle if (missing_left if column[row] == 0 else column[row] <= threshold)]
     right = [row for row in middle if row not in left]
     assert n_left == len(left)
-    assert rows.tolist() == order[:first] + left + right + order[last:]
-    assert packed.tolist() == [row * 10 for row in rows.tolist()]
+    assert rows[:n].tolist() == order[:first] + left + right + order[last:]
+    assert packed.tolist() == [row * 10 for row in rows[:n].tolist()]
 
 
 @settings(max_examples=50, deadline=None)
@@ -170,10 +170,11 @@ def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, ra
 def test_a_partition_shared_out_is_the_partition(column, threshold, missing_left, workers):
     n = len(column)
     bins, rule = np.array(column, dtype=np.uint8), (1, threshold, missing_left)
-    alone, packed = np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int64) * 10
+    start = np.concatenate([np.arange(n, dtype=np.int32), LOOK_AHEAD])
+    alone, packed = start.copy(), np.arange(n, dtype=np.int64) * 10
     spare = np.empty(n, np.int32), np.empty(n, np.int64)
     expected = _kernels.partition(bins, *rule, alone, packed, 0, n, *spare)
-    rows, together = np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int64) * 10
+    rows, together = start.copy(), np.arange(n, dtype=np.int64) * 10
     cuts = [worker * n // workers for worker in range(workers + 1)]
     n_left = [
         _kernels.deal_out(bins, *rule, rows, together, first, last, *spare) for first, last in itertools.pairwise(cuts)
