@@ -14,7 +14,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_FAR = np.int64(64)  # rows between the prefetch and the use: several trips to memory are under way at a time
+LOOK_AHEAD = 64  # rows between the prefetch and the use; so many are read past the end of a node's rows
+_FAR = np.int64(LOOK_AHEAD)
 _LOW = np.int64(0xFFFFFFFF)
 _BYTE = np.uint64(255)
 _U8 = np.uint64(8)

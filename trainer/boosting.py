@@ -101,20 +101,27 @@ def boost(
     InvalidParameter
         ``n_threads`` is negative, or the metric cannot be optimised or evaluated.
     TrainingDataRejected
-        No rows, or no query with two grades.
+        No rows, no query with two grades, or a valid split in which nothing is relevant.
     """
     if n_threads < 0:
         raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")
     if train.n_rows == 0:
         raise TrainingDataRejected("the train split holds no rows")
     stop_metric = parse_metric(parameters.stop_metric or parameters.metric)
-    policy = Policy(gain="exp" if parameters.gain == "exp" else "linear", max_grade=max(max_grade, 1))
+    policy = Policy(
+        gain="exp" if parameters.gain == "exp" else "linear",
+        max_grade=max(max_grade, 1) if stop_metric.name == "err" else None,
+    )
     objective = LambdaMart(train.grades, train.starts, parameters)
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     bins = BlockedBins.from_batches(train.bins, train.n_rows, n_bins)
     train_queries = PreparedQueries(train.grades, train.starts, policy)
     watched = None if valid is None or valid.n_rows == 0 else _Watched(valid, policy, objective.start())
-    # pairs need documents beyond those that the metric sees, or the ranks just below the cutoff learn nothing
+    if watched is not None and watched.queries.nothing_relevant(stop_metric).all():
+        raise TrainingDataRejected(
+            f"no query of the valid split has a relevant document, so {stop_metric} cannot tell when to stop;"
+            " put other queries into it, or leave it out"
+        )
     run = _Run(parameters, objective, bins, train_queries, watched, stop_metric, on_round)
     trees, history, best_round = with_team(n_threads or available_cores(), run)
     facts = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,7 +18,6 @@ from trainer.parameters import TrainParameters
 from trainer.splitting import Split, best_of
 from trainer.workers import Team
 
-_LOOK_AHEAD = 64  # rows that the kernels may read past the end of a node
 _ALONE_BELOW = 50_000  # (row, block) visits under which sharing costs more than it saves: some 100 us a step
 _LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
 
@@ -64,6 +64,23 @@ class _Node:
         return self.last - self.first
 
 
+class _Waiting:
+    """Nodes that may be split, by gain; equal gains go to the node made first."""
+
+    def __init__(self, nodes: list[_Node]) -> None:
+        self._nodes, self._heap = nodes, list[tuple[float, int]]()
+
+    def add(self, index: int) -> None:
+        """Take node ``index`` in, if it has a split."""
+        split = self._nodes[index].split
+        if split is not None:
+            heapq.heappush(self._heap, (-split.gain, index))
+
+    def best(self) -> int | None:
+        """Take out the node of the greatest gain; None if nobody waits."""
+        return heapq.heappop(self._heap)[1] if self._heap else None
+
+
 class Grower:
     """Grows trees over one training set; buffers are made once and used for every tree.
 
@@ -76,10 +93,10 @@ class Grower:
         self._bins, self._parameters, self._team = bins, parameters, team
         n, n_features = bins.n_rows, len(bins.n_bins)
         self._packed = np.empty(n, dtype=PACKED)
-        self._rows = np.zeros(n + _LOOK_AHEAD, dtype=ROW)
+        self._rows = np.zeros(n + _kernels.LOOK_AHEAD, dtype=ROW)
         self._spare_rows = np.empty(n, dtype=ROW)
         self._spare_packed = np.empty(n, dtype=PACKED)
-        self._pool = HistogramPool(n_features, parameters.max_leaves)
+        self._pool = HistogramPool(n_features)
         n_blocks = bins.words.shape[0]
         self._blocks = np.arange(n_blocks, dtype=np.int64)
         self._enabled = np.ones(n_features, dtype=np.uint8)
@@ -100,13 +117,15 @@ class Grower:
         self._start(gradients, curvatures, histogram_scale)
         nodes = [self._root()]
         self._search(nodes[0], None, parent_slot=-1)
+        waiting = _Waiting(nodes)
+        waiting.add(0)
         n_leaves = 1
-        while n_leaves < self._parameters.max_leaves:
-            open_nodes = [(node.split.gain, -i) for i, node in enumerate(nodes) if node.split is not None]
-            if not open_nodes:
-                break
-            last = n_leaves + 1 == self._parameters.max_leaves
-            n_leaves += self._divide(nodes, -max(open_nodes)[1], last=last)
+        while n_leaves < self._parameters.max_leaves and (index := waiting.best()) is not None:
+            known = len(nodes)
+            if self._divide(nodes, index, last=n_leaves + 1 == self._parameters.max_leaves):
+                n_leaves += 1
+            for changed in (index, *range(known, len(nodes))):
+                waiting.add(changed)
         for node in nodes:
             self._pool.give_back(node.slot)
         return self._finish(nodes, gradients, curvatures, leaf_scale, scores)

@@ -11,9 +11,8 @@ from trainer.dtypes import BINS_A_FEATURE, PACKED
 class HistogramPool:
     """Histograms of shape (n_features, 256) int64, made when first taken and used again for the next tree."""
 
-    def __init__(self, n_features: int, most: int) -> None:
+    def __init__(self, n_features: int) -> None:
         self._shape = (n_features, BINS_A_FEATURE)
-        self._most = most
         self._slots: list[npt.NDArray[np.int64]] = []
         self._free: list[int] = []
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.dtypes import BIN, BLOCK_WIDTH, WORD
+from trainer.dtypes import BIN, BLOCK_WIDTH, MOST_ROWS, WORD
 from trainer.errors import InvalidParameter, TrainingDataRejected
 
 
@@ -63,10 +63,12 @@ class BlockedBins:
         InvalidParameter
             ``width`` is not a multiple of 8.
         TrainingDataRejected
-            The batches hold another number of rows or features, or a bin at or above ``n_bins``.
+            There are more rows than ``MOST_ROWS``, or the batches hold another number of rows or features, or a bin at or above ``n_bins``.
         """
         if width < 8 or width % 8:
             raise InvalidParameter(f"the block width must be a multiple of 8, got {width}")
+        if n_rows > MOST_ROWS:
+            raise TrainingDataRejected(f"{n_rows:,} rows are more than the {MOST_ROWS:,} that row numbers can count")
         n_features = len(n_bins)
         n_blocks = -(-n_features // width)
         bins = np.zeros((n_blocks, n_rows, width), dtype=BIN)

@@ -78,3 +78,11 @@ def check_shares(shares: Mapping[str, float]) -> None:
     total = sum(shares.values())
     if abs(total - 1.0) > 1e-9:
         raise InputError(f"--split: the shares must add up to 1, got {total:g}")
+
+
+def digest_of_rows(values: npt.NDArray[np.float32], grade: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
+    """Return a 128-bit digest of each row, (n, 2) uint64: of its ``values`` (n, F), any NaN being the same, and ``grade`` (n,)."""
+    values = np.where(np.isnan(values), np.float32(np.nan), values)
+    out = np.empty((len(values), 2), dtype=np.uint64)
+    _kernels.digest_rows(np.ascontiguousarray(values).view(np.uint32), grade, out)
+    return out

@@ -48,6 +48,44 @@ def test_frames_give_names_and_the_same_scores(arrays):
     assert np.array_equal(ranker.predict(frame), small().fit(X, y, qid=qid).predict(X))
 
 
+def test_the_order_of_rows_does_not_matter(arrays):
+    X, y, qid = arrays
+    shuffle = np.random.default_rng(3).permutation(400)
+    expected = small().fit(X, y, qid=qid).forest_.to_bytes()
+    assert small().fit(X[shuffle], y[shuffle], qid=qid[shuffle]).forest_.to_bytes() == expected
+
+
+def test_columns_of_a_frame_are_found_by_name(arrays):
+    X, y, qid = arrays
+    names = ["a", "b", "c", "d"]
+    frame = pl.DataFrame(X, schema=names)
+    ranker = small().fit(frame, y, qid=qid)
+    expected = ranker.predict(frame)
+    assert np.array_equal(ranker.predict(frame.select(names[::-1])), expected)
+    assert np.array_equal(ranker.predict(frame.to_arrow()), expected)
+    assert small().fit(frame.to_arrow(), y, qid=qid).forest_.to_bytes() == ranker.forest_.to_bytes()
+    with pytest.raises(TrainingDataRejected, match="lacks the feature 'b'"):
+        ranker.predict(frame.drop("b"))
+    with pytest.raises(TrainingDataRejected, match="X has 3 features, the ranker was fitted on 4"):
+        ranker.predict(X[:, :3])
+
+
+def test_predict_before_fit_says_so(arrays):
+    with pytest.raises(InvalidParameter, match="call fit first"):
+        small().predict(arrays[0])
+
+
+def test_grades_may_be_large_where_the_gain_is_linear(arrays):
+    X, y, qid = arrays
+    assert small(gain="linear").fit(X, y * 10_000, qid=qid).forest_.n_trees == 8
+
+
+def test_an_eval_set_that_cannot_tell_is_refused(arrays):
+    X, y, qid = arrays
+    with pytest.raises(TrainingDataRejected, match="cannot tell when to stop"):
+        small().fit(X, y, qid=qid, eval_set=[(X, y * 0, qid)])
+
+
 def test_clone_parameters_and_pickle(arrays):
     X, y, qid = arrays
     ranker = small(learning_rate=0.3, max_bin=31).fit(X, y, qid=qid)
@@ -79,6 +117,8 @@ def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):
         ({"qid": None, "group": [7] * 40}, TrainingDataRejected, "sum to 280 for 400 rows"),
         ({"qid": np.arange(399)}, TrainingDataRejected, "400, 400 and 399 rows"),
         ({"X": np.zeros(400)}, TrainingDataRejected, "n_features"),
+        ({"X": np.zeros((400, 0))}, TrainingDataRejected, "a feature or more"),
+        ({"eval_set": []}, InvalidParameter, "one"),
     ],
 )
 def test_bad_input_is_refused(arrays, change, error, message):

@@ -16,7 +16,7 @@ from trainer.layout import BlockedBins
 from trainer.packing import pack, scales_of
 from trainer.workers import Team
 
-LOOK_AHEAD = np.zeros(64, dtype=np.int32)  # the kernels read so many rows past the end of a node
+LOOK_AHEAD = np.zeros(_kernels.LOOK_AHEAD, dtype=np.int32)
 
 
 def blocked(bins, width=16):

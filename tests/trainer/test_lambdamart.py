@@ -172,5 +172,5 @@ def test_one_grade_everywhere_is_refused():
 
 
 def test_a_metric_without_swap_deltas_is_refused():
-    with pytest.raises(InvalidParameter, match="ndcg@10"):
+    with pytest.raises(InvalidParameter, match="expected ndcg or ndcg@k"):
         gradients([1.0, 2.0], [1, 0], metric="map")

@@ -226,7 +226,7 @@ def _sum_absolute(x, first, last):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def lambdas(
-    scores, grades, starts, first_query, last_query, gains, discounts, inverse_ideal, sigma, truncation, normalise,
+    scores, starts, first_query, last_query, gains, discounts, inverse_ideal, sigma, truncation, normalise,
     key, order, spare, work, gradients, curvatures,
 ):  # fmt: skip
     """Gradients and curvatures of LambdaMART for a metric whose swap delta is a product of gain and discount.
@@ -237,7 +237,7 @@ def lambdas(
     ``normalise``: dZ is divided by 0.01 + |s_i - s_j| unless all scores of the query are equal, and the query's
     sums are scaled by log2(1 + S) / S with S = the sum over both members of sigma dZ rho (LightGBM's two rules).
 
-    ``order`` (n_rows,) holds each query's rows in any order and is left sorted; ``spare`` and the six rows of ``work``
+    ``gains`` (n_rows,) holds each document's gain; documents of different grades differ in it.  ``order`` (n_rows,) holds each query's rows in any order and is left sorted; ``spare`` and the six rows of ``work``
     are as long as the longest query.
     """
     s, gain, e, c, g, h = work[0], work[1], work[2], work[3], work[4], work[5]
@@ -253,7 +253,7 @@ def lambdas(
         for rank in range(n):
             row = order[first + rank]
             s[rank] = scores[row]
-            gain[rank] = gains[grades[row]]
+            gain[rank] = gains[row]
             g[rank] = 0.0
             h[rank] = 0.0
         damp = normalise and s[0] != s[n - 1]
@@ -276,25 +276,6 @@ def lambdas(
             row = order[first + rank]
             gradients[row] = g[rank] * factor
             curvatures[row] = h[rank] * factor
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def ideal_dcg(grades, starts, gains, discounts, cut, out):
-    """out[q] = DCG of the best order of the first ``cut`` ranks, by counting grades."""
-    counts = np.zeros(gains.shape[0], dtype=np.int64)
-    for q in range(out.shape[0]):
-        counts[:] = 0
-        for row in range(starts[q], starts[q + 1]):
-            counts[grades[row]] += 1
-        rank = 0
-        total = 0.0
-        for grade in range(gains.shape[0] - 1, 0, -1):
-            for _ in range(counts[grade]):
-                if rank == cut:
-                    break
-                total += gains[grade] * discounts[rank]
-                rank += 1
-        out[q] = total
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

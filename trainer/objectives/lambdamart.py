@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from scorer.metrics.discount import discounts, gains
 from scorer.metrics.metric import parse_metric
+from scorer.metrics.policy import Gain, Policy
+from scorer.metrics.queries import PreparedQueries
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.objectives import _kernels
 from trainer.parameters import TrainParameters
@@ -50,17 +52,15 @@ class LambdaMart:
         metric = parse_metric(parameters.metric)
         if metric.name != "ndcg":
             raise InvalidParameter(
-                f"metric {parameters.metric!r} cannot be optimised by lambdamart; expected ndcg or ndcg@k, for example ndcg@10"
+                f"metric {parameters.metric!r} cannot be optimised by lambdamart; expected ndcg or ndcg@k (any metric may be the stop metric)"
             )
-        self._grades, self._starts, self._parameters = grades, starts, parameters
+        self._starts, self._parameters = starts, parameters
+        gain: Gain = "exp" if parameters.gain == "exp" else "linear"
         sizes = np.diff(starts)
         longest = int(sizes.max(initial=0))
-        highest = int(grades.max(initial=0))
-        self._gains = gains(np.arange(highest + 1, dtype=np.int32), "exp" if parameters.gain == "exp" else "linear")
+        self._gains = gains(grades, gain)
         self._discounts = discounts(max(longest, 1))
-        ideal = np.empty(len(sizes), dtype=np.float64)
-        cut = longest if metric.k is None else min(metric.k, longest)
-        _kernels.ideal_dcg(grades, starts, self._gains, self._discounts, cut, ideal)
+        ideal = PreparedQueries(grades, starts, Policy(gain=gain)).divisor(metric)
         mixed = np.empty(len(sizes), dtype=np.bool_)
         _kernels.holds_two_grades(grades, starts, mixed)
         if not mixed.any():
@@ -100,7 +100,7 @@ class LambdaMart:
         def share(worker: int) -> None:
             spare, work = self._workspace(worker)
             _kernels.lambdas(
-                scores, self._grades, self._starts, cuts[worker], cuts[worker + 1], self._gains, self._discounts,
+                scores, self._starts, cuts[worker], cuts[worker + 1], self._gains, self._discounts,
                 self._inverse_ideal, p.sigma, p.truncation, p.lambda_normalisation, key,
                 self._order, spare, work, g, h,
             )  # fmt: skip
