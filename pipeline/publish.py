@@ -84,8 +84,10 @@ def staging_folder(destination: Path) -> Iterator[Path]:
     folder = parent / f".{destination.name}.{secrets.token_hex(6)}.staging"
     try:
         folder.mkdir(mode=0o700)
-        with (folder / LOCK_NAME).open("xb") as lock:
+        with (folder / f"{LOCK_NAME}.new").open("xb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            # it gets its name when it is held: a sweeper leaves a folder without it alone
+            (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

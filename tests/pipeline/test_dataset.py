@@ -1,10 +1,12 @@
 """Reading a dataset back, and saying what is wrong with a damaged one."""
 
+import fcntl
 import json
 
 import numpy as np
 import pytest
 
+from pipeline import publish
 from pipeline.dataset import Dataset
 from pipeline.errors import DatasetFormatError, InputError
 from pipeline.ingest import IngestOptions, ingest
@@ -140,3 +142,19 @@ def test_a_folder_is_published_by_a_rename(tmp_path):
     with pytest.raises(FileNotFoundError), staging_folder(tmp_path / "c" / "d") as staging:
         (staging / "no" / "such").mkdir()
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_sweeper_leaves_a_folder_alone_that_is_being_made(tmp_path, monkeypatch):
+    target, lock = tmp_path / "target", fcntl.flock
+
+    def sweep_first(handle, how):
+        if how == fcntl.LOCK_EX:  # the owner is about to lock
+            publish._sweep_abandoned(target)
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    with staging_folder(target) as staging:
+        (staging / "x").write_text("1")
+        publish._sweep_abandoned(target)
+        assert sorted(file.name for file in staging.iterdir()) == [publish.LOCK_NAME, "x"]
+    assert list(tmp_path.iterdir()) == []
