@@ -26,7 +26,8 @@ from scorer.forest import Forest
 from scorer.metrics import Metric, Policy, parse_metric
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
-from scorer.rerank import MANIFEST, PathLike, grades_path, open_sources, read_options
+from scorer.ranked_file import FACTS, GRADES, MANIFEST, counts_belong_to
+from scorer.rerank import PathLike, open_sources, read_options
 from scorer.schemas import SCORED_ROW
 from scorer.scored_file import read_scored
 from scorer.trec import read_qrels
@@ -127,8 +128,9 @@ def evaluate(
         scored = subject
     else:
         scored = _one_path(subject)
-        known_grade = _recorded_max_grade(scored)
-        counts = _grade_counts(scored) if qrels is None else None
+        facts = _recorded_facts(scored)
+        known_grade = _grade_or_none(facts.get("max_grade"))
+        counts = _grade_counts(scored, facts) if qrels is None else None
     if max_grade is None and any(metric.name == "err" for metric in wanted):
         max_grade = known_grade or _highest_grade(scored, None if qrels is None else Path(qrels))
     return evaluate_scored(
@@ -244,29 +246,48 @@ def _grade_or_none(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 1 else None
 
 
-def _recorded_max_grade(path: Path) -> int | None:
-    """Return the highest grade of the scale as `rerank` recorded it, or None."""
+def _recorded_facts(path: Path) -> dict[str, Any]:
+    """Return what `rerank` recorded about the list at ``path``; nothing if it was not written by it, or is text."""
     try:
         if path.is_dir():
-            facts = json.loads((path / MANIFEST).read_bytes())
+            manifest = path / MANIFEST
+            if not manifest.exists():  # each shard says the same of itself
+                return _recorded_facts(min(path.glob("part-*.parquet"), default=manifest))
+            facts = json.loads(manifest.read_bytes())
         elif path.suffix.lower() == ".parquet":
-            facts = json.loads((pq.read_schema(path).metadata or {}).get(b"rankmill", b"{}"))
+            facts = json.loads((pq.read_schema(path).metadata or {}).get(FACTS.encode(), b"{}"))
         else:
-            return None
+            return {}
     except (OSError, ValueError, pa.ArrowInvalid):
-        return None  # not written by rerank; whoever reads the rows says what is wrong with it
-    return _grade_or_none(facts.get("max_grade")) if isinstance(facts, dict) else None
+        return {}  # whoever reads the rows says what is wrong with it
+    return facts if isinstance(facts, dict) else {}
 
 
-def _grade_counts(path: Path) -> Path | None:
-    """Find the grade counts that `rerank` left for a list of which it kept the top."""
-    counts = path / grades_path(Path("x")).name if path.is_dir() else path.with_name(f"{path.stem}.grades.parquet")
-    if not counts.is_file() or not path.exists():
+def _grade_counts(path: Path, facts: dict[str, Any]) -> Path | None:
+    """Find the grade counts that `rerank` left for a list of which it kept the top.
+
+    InputError if they are lacking (the ideal lists would be those of the top, and the metrics too high), or are those
+    of another list.
+    """
+    if not path.exists():
         return None
-    belongs = (pq.read_schema(counts).metadata or {}).get(b"rankmill.ranked")
-    if belongs is not None and belongs.decode() != file_digest(path):
+    counts = path / GRADES if path.is_dir() else path.with_name(f"{path.name}.{GRADES}")
+    if not counts.is_file():
+        if facts.get("top_k") is not None and _has_grades(path):
+            raise InputError(
+                f"{path}: holds the first {facts['top_k']} of each query, but the grade counts of the whole lists, "
+                f"{counts.name}, are not there; put them back, re-rank again, or give the judgments with --qrels FILE"
+            )
+        return None
+    if not path.is_dir() and counts_belong_to(counts) != file_digest(path):
         raise InputError(f"{counts}: belongs to another version of {path.name}; re-rank again, or remove it")
     return counts
+
+
+def _has_grades(path: Path) -> bool:
+    """Whether any row of a Parquet list has a grade: one without has no grade counts either."""
+    scored = read_scored(path)
+    return "grade" in scored.column_names and scored["grade"].null_count < scored.num_rows
 
 
 def _highest_grade(scored: Path | pa.Table, qrels: Path | None) -> int:

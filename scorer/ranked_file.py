@@ -6,6 +6,7 @@ depend on the batches that the rows came in.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
 ROW_GROUP_ROWS = 131_072
 RUN_TAG = "rankmill"
 SUFFIXES = (".parquet", ".run", ".tsv")
+MANIFEST = "manifest.json"
+GRADES = "grades.parquet"
+FACTS = "rankmill"  # the key in a Parquet file's metadata, what the manifest says of a folder
+BELONGS = "rankmill.ranked"  # the key in a side table's metadata, the digest of the file that it is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +215,30 @@ def checked_suffix(path: Path) -> str:
             f"{path}: cannot write {suffix}; name a folder of Parquet shards, or one file: {', '.join(SUFFIXES)}"
         )
     return ""
+
+
+def grades_path(out: Path) -> Path:
+    """Where the side table of grade counts of ``out`` lies: in its folder, or beside the file under its whole name."""
+    return out.with_name(f"{out.name}.{GRADES}") if checked_suffix(out) else out / GRADES
+
+
+def is_ranked_folder(folder: Path) -> bool:
+    """Whether ``folder`` is one of ranked lists, by its manifest."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("kind") == "ranked"
+
+
+def counts_belong_to(path: Path) -> str | None:
+    """Return the digest of the ranked file that the side table ``path`` is of; None if it is no such table."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowInvalid):
+        return None
+    digest = metadata.get(BELONGS.encode())
+    return None if digest is None else digest.decode(errors="replace")
 
 
 def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping[str, str]) -> Written | None:

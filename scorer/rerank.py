@@ -26,11 +26,10 @@ from scorer.memory import MemoryPlan
 from scorer.model_file import canonical_json
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
+from scorer.ranked_file import BELONGS, FACTS, GRADES, MANIFEST, counts_belong_to, grades_path, is_ranked_folder
 from scorer.sorting import Spill
 
 FORMAT = 1
-MANIFEST = "manifest.json"
-GRADES = "grades.parquet"
 
 PathLike = str | os.PathLike[str]
 
@@ -107,7 +106,7 @@ def rerank(
         .parquet, .run (TREC) or .tsv.
     top_k
         Write only the first so many of each query, and beside them how often each grade occurs in the query's whole
-        list (``grades.parquet``, or ``<stem>.grades.parquet`` beside a single file), so that an evaluation of the
+        list (``grades.parquet``, or ``OUT.grades.parquet`` beside a single file OUT), so that an evaluation of the
         written part still knows the ideal list.
     memory_limit
         Bytes that the whole process may take, or a text such as "2GB"; at least 512 MB.
@@ -189,11 +188,6 @@ def open_sources(paths: Sequence[Path], input_format: Format, options: ReadOptio
     return [open_source(path, input_format, options) for path in paths]
 
 
-def grades_path(out: Path) -> Path:
-    """Where the side table of grade counts of ``out`` lies."""
-    return out.with_name(f"{out.stem}.{GRADES}") if ranked_file.checked_suffix(out) else out / GRADES
-
-
 def _as_list(candidates: PathLike | Sequence[PathLike]) -> Sequence[PathLike]:
     return [candidates] if isinstance(candidates, (str, os.PathLike)) else candidates
 
@@ -206,22 +200,30 @@ def _say(line: str) -> None:
 
 def _check_target(target: Path, *, overwrite: bool) -> None:
     single = bool(ranked_file.checked_suffix(target))
-    if not target.exists():
+    if target.exists():
+        if not overwrite:
+            raise InputError(f"{target}: exists already; choose another name, or replace it with --overwrite")
+        if single and target.is_dir():
+            raise InputError(f"{target}: is a folder, a file was asked for; remove it or choose another name")
+        if not single and not is_ranked_folder(target):
+            raise InputError(f"{target}: is not a folder of ranked lists, so it is not replaced; choose another name")
+    if single:
+        _check_grades(grades_path(target), target, overwrite=overwrite)
+
+
+def _check_grades(grades: Path, target: Path, *, overwrite: bool) -> None:
+    """Refuse what is in the place of the side table of ``target``: it would be replaced, or taken for that table."""
+    if not os.path.lexists(grades):
         return
+    if counts_belong_to(grades) is None:
+        raise InputError(
+            f"{grades}: has the name of the grade counts of {target.name}, but is no such table, so it is not "
+            "replaced; choose another name"
+        )
     if not overwrite:
-        raise InputError(f"{target}: exists already; choose another name, or replace it with --overwrite")
-    if single and target.is_dir():
-        raise InputError(f"{target}: is a folder, a file was asked for; remove it or choose another name")
-    if not single and not _is_ours(target):
-        raise InputError(f"{target}: is not a folder of ranked lists, so it is not replaced; choose another name")
-
-
-def _is_ours(folder: Path) -> bool:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("kind") == "ranked"
+        raise InputError(
+            f"{grades}: grade counts for {target.name} exist already; choose another name, or replace them with --overwrite"
+        )
 
 
 def _write(
@@ -237,7 +239,7 @@ def _write(
         "model": asdict(model),
         "top_k": top_k,
     }
-    metadata = {"rankmill": canonical_json(facts).decode()}
+    metadata = {FACTS: canonical_json(facts).decode()}
     writer = ranked_file.open_writer(target, folder, metadata)
     try:
         with closing(spill.ranked(top_k)) as ranked:
@@ -251,7 +253,7 @@ def _write(
     grades = grades_path(target) if single else folder / GRADES
     counted = None
     if top_k is not None:
-        belongs = {"rankmill.ranked": listed[0]["sha256"]} if single else {}
+        belongs = {BELONGS: listed[0]["sha256"]} if single else {}
         counted = ranked_file.write_grade_counts(folder / grades.name, spill.grade_counts(), metadata | belongs)
     report = RerankReport(
         out=str(target),

@@ -14,7 +14,7 @@ from pipeline.ingest import IngestOptions, ingest
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate import evaluate, write_per_query
 from scorer.rerank import rerank
-from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
+from tests.scorer.candidate_files import as_table, random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest
 
 METRICS = ("ndcg@5", "ndcg", "err@5", "map", "mrr", "precision@3")
@@ -60,15 +60,33 @@ def test_the_top_of_the_lists_is_judged_against_the_whole_lists(tmp_path, forest
         found = evaluate(tmp_path / name, metrics=metrics, ties=ties)
         assert means(found) == means(expected)
         assert found.ideal == "grade counts"
-    (tmp_path / "out.grades.parquet").unlink()
-    assert means(evaluate(tmp_path / "out.parquet", metrics=metrics, ties=ties))["ndcg@5"] > means(expected)["ndcg@5"]
+
+
+def test_the_top_of_the_lists_without_the_grade_counts_is_refused(tmp_path, forest, rows, candidates):
+    """Its own grades would make ideal lists that are too short, and metrics that are too high."""
+    for name, counts in (("out", "out/grades.parquet"), ("out.parquet", "out.parquet.grades.parquet")):
+        rerank(candidates, forest, tmp_path / name, top_k=5)
+        (tmp_path / counts).unlink()
+        with pytest.raises(InputError, match=rf"{name}: holds the first 5 of each query, but the grade counts of .*"):
+            evaluate(tmp_path / name)
+        qrels = tmp_path / "qrels"
+        qrels.write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for grade, qid, doc_id, _ in rows))
+        assert evaluate(tmp_path / name, qrels=qrels).ideal == "qrels"
+    (tmp_path / "out" / "manifest.json").unlink()
+    with pytest.raises(InputError, match="holds the first 5 of each query"):
+        evaluate(tmp_path / "out")
+    pq.write_table(as_table(rows).drop_columns(["grade"]), tmp_path / "c.parquet")
+    for name in ("bare", "bare.parquet"):  # nothing is lost: there were no grades
+        rerank(tmp_path / "c.parquet", forest, tmp_path / name, top_k=5)
+        with pytest.raises(InputError, match="there are no grades in it"):
+            evaluate(tmp_path / name)
 
 
 def test_grade_counts_of_another_file_are_refused(tmp_path, forest, candidates):
     rerank(candidates, forest, tmp_path / "a.parquet", top_k=5)
     rerank(candidates, forest, tmp_path / "b.parquet", top_k=4)
     (tmp_path / "b.parquet").replace(tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"a\.grades\.parquet: belongs to another version of a\.parquet"):
+    with pytest.raises(InputError, match=r"a\.parquet\.grades\.parquet: belongs to another version of a\.parquet"):
         evaluate(tmp_path / "a.parquet")
 
 

@@ -18,6 +18,7 @@ from pipeline.errors import InputError as PipelineInputError
 from pipeline.errors import MalformedLine
 from scorer import memory, ranked_file, sorting
 from scorer.errors import CandidatesRejected, InputError, ModelFormatError
+from scorer.evaluate import evaluate
 from scorer.forest import Forest
 from scorer.memory import MemoryPlan
 from scorer.rerank import ModelIdentity, rerank
@@ -134,7 +135,7 @@ def test_the_manifest_says_what_was_done(tmp_path, forest, rows):
 @pytest.mark.parametrize("out", ["out", "out.parquet"])
 def test_grade_counts_are_those_of_the_whole_lists(tmp_path, forest, rows, out):
     rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / out, top_k=3)
-    side = tmp_path / "out" / "grades.parquet" if out == "out" else tmp_path / "out.grades.parquet"
+    side = tmp_path / "out" / "grades.parquet" if out == "out" else tmp_path / "out.parquet.grades.parquet"
     expected = {}
     for grade, qid, _, _ in rows:
         expected[qid, grade] = expected.get((qid, grade), 0) + 1
@@ -304,6 +305,38 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="is not a folder of ranked lists, so it is not replaced"):
         rerank(source, forest, tmp_path / "mine", overwrite=True)
+
+
+def test_each_single_file_has_grade_counts_of_its_own(tmp_path, forest, rows):
+    source = write_letor(tmp_path / "c.txt", rows)
+    for top_k, name in enumerate(("z.parquet", "z.tsv", "z.run"), start=2):
+        report = rerank(source, forest, tmp_path / name, top_k=top_k)
+        assert report.files == (name, f"{name}.grades.parquet")
+    for name in ("z.parquet", "z.tsv"):
+        assert evaluate(tmp_path / name).ideal == "grade counts"
+
+
+def test_what_has_the_name_of_the_grade_counts_is_treated_like_out(tmp_path, forest, rows):
+    source = write_letor(tmp_path / "c.txt", rows)
+    counts = tmp_path / "z.tsv.grades.parquet"
+    rerank(source, forest, tmp_path / "z.tsv", top_k=2)
+    (tmp_path / "z.tsv").unlink()
+    for top_k in (None, 3):
+        before = counts.read_bytes()
+        with pytest.raises(
+            InputError, match=r"z\.tsv\.grades\.parquet: grade counts for z\.tsv exist already; .*overwrite"
+        ):
+            rerank(source, forest, tmp_path / "z.tsv", top_k=top_k)
+        assert counts.read_bytes() == before
+    rerank(source, forest, tmp_path / "z.tsv", top_k=3, overwrite=True)
+    assert counts.read_bytes() != before
+    pq.write_table(pa.table({"years": ["of work"]}), tmp_path / "foreign.parquet")
+    for foreign in ((tmp_path / "foreign.parquet").read_bytes(), b"a thesis"):
+        counts.write_bytes(foreign)
+        for top_k in (None, 3):
+            with pytest.raises(InputError, match="but is no such table, so it is not replaced"):
+                rerank(source, forest, tmp_path / "z.tsv", top_k=top_k, overwrite=True)
+        assert counts.read_bytes() == foreign
 
 
 @settings(deadline=None)
