@@ -33,11 +33,9 @@ def find_bins(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec | None:
         if entry.max_bin != max_bin or not all(_is_whole(folder / f"{digest}.parquet") for digest in entry.shards):
             continue
         try:
-            spec = dataset.binspec(entry.binspec)
+            return dataset.binspec(entry.binspec)
         except DatasetFormatError:
             continue
-        if spec.digest == entry.binspec:
-            return spec
     return None
 
 

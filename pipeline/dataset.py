@@ -3,11 +3,15 @@
 The canonical order is (hash bucket of the query, qid, doc_id with nulls last, digest of the row).  One shard holds
 one bucket, so a reader goes through the shards in the manifest's order and takes, in each, the rows of the queries
 of the split it wants.  Nothing here needs more memory than what it returns plus one row group.
+
+A file is compared with the digest that names it when a :class:`Dataset` first reads it, so that damaged bytes never
+become a model.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +68,7 @@ class Dataset:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        self._whole: set[Path] = set()  # files that have been compared with their digest
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
@@ -119,16 +124,14 @@ class Dataset:
         DatasetFormatError
             A file does not have the bytes it had when it was written.
         """
-        files = [self.features_path(shard) for shard in self.manifest.shards]
-        files += [self.queries_path(shard) for shard in self.manifest.shards]
-        files += [
-            self.path / "bins" / bins.binspec / f"{digest}.parquet"
-            for bins in self.manifest.bins
-            for digest in bins.shards
-        ]
-        for file in files:
-            if not file.is_file() or file_digest(file) != file.stem:
-                raise DatasetFormatError(f"{file}: bytes differ from the digest in the name; ingest the data again")
+        self._whole.clear()
+        for shard in self.manifest.shards:
+            self._check(self.features_path(shard))
+            self._check(self.queries_path(shard))
+        for bins in self.manifest.bins:
+            self.binspec(bins.binspec)
+            for digest in bins.shards:
+                self._check(self._bins_path(bins, digest), self._bins_cure(bins))
 
     def queries(self, split: str | None = None) -> Queries:
         """Return the queries of ``split``; of the whole dataset for None."""
@@ -149,9 +152,7 @@ class Dataset:
         self._check_columns(columns)
         parts = []
         for shard, keep in self._chosen(split):
-            table = pq.read_table(self.features_path(shard), columns=list(columns), partitioning=None).select(
-                list(columns)
-            )
+            table = self._read(self.features_path(shard), list(columns))
             parts.append(table if keep is None else table.filter(pa.array(keep)))
         if not parts:
             types: dict[str, pa.DataType] = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32()}
@@ -171,11 +172,15 @@ class Dataset:
         names = list(self.manifest.features if features is None else features)
         self._check_columns(names, only_features=True)
         for shard, keep in self._chosen(split):
-            yield from _blocks(self.features_path(shard), names, keep, batch_rows, np.float32)
+            file = self.features_path(shard)
+            self._check(file)
+            yield from _blocks(file, names, keep, batch_rows, np.float32)
 
     def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
         """Yield (m, F) float32 blocks of all rows of ``shard``, whatever their split, in canonical order."""
-        yield from _blocks(self.features_path(shard), list(self.manifest.features), None, batch_rows, np.float32)
+        file = self.features_path(shard)
+        self._check(file)
+        yield from _blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
 
     def bin_set(self, digest: str | None = None) -> BinSet:
         """Return the entry of the binned copy ``digest``, the newest one for None; InputError if there is none."""
@@ -187,27 +192,29 @@ class Dataset:
 
     def binspec(self, digest: str | None = None) -> BinSpec:
         """Return the bin edges of the binned copy ``digest``, the newest one for None; InputError if there is none."""
-        file = self.path / "bins" / self.bin_set(digest).binspec / "binspec.json"
+        entry = self.bin_set(digest)
+        file = self.path / "bins" / entry.binspec / "binspec.json"
         try:
-            return BinSpec.from_json(file.read_text("utf-8"))
+            spec = BinSpec.from_json(file.read_bytes().decode("utf-8", "replace"), str(file))
         except FileNotFoundError:
-            raise DatasetFormatError(f"{file}: missing; run: rankmill data bin {self.path}") from None
+            raise DatasetFormatError(f"{file}: missing; {self._bins_cure(entry)}") from None
+        if spec.digest != entry.binspec:
+            raise DatasetFormatError(f"{file}: differs from the digest in its folder's name; {self._bins_cure(entry)}")
+        return spec
 
     def bin_batches(
         self, split: str | None, binspec_digest: str | None = None, batch_rows: int = 65536
     ) -> Iterator[npt.NDArray[np.uint8]]:
         """Yield (m, F) uint8 blocks of bins of ``split``, row-major, in canonical order; 0 is missing."""
         entry = self.bin_set(binspec_digest)
-        folder = self.path / "bins" / entry.binspec
         names = list(self.manifest.features)
         files = {
-            shard.bucket: folder / f"{name}.parquet"
-            for shard, name in zip(self.manifest.shards, entry.shards, strict=True)
+            shard.bucket: self._bins_path(entry, digest)
+            for shard, digest in zip(self.manifest.shards, entry.shards, strict=True)
         }
         for shard, keep in self._chosen(split):
             file = files[shard.bucket]
-            if not file.is_file():
-                raise DatasetFormatError(f"{file}: shard is missing; run: rankmill data bin {self.path}")
+            self._check(file, self._bins_cure(entry))
             yield from _blocks(file, names, keep, batch_rows, np.uint8)
 
     def commit_bins(self, entry: BinSet) -> Dataset:
@@ -229,7 +236,30 @@ class Dataset:
 
     @cached_property
     def _query_tables(self) -> list[pa.Table]:
-        return [pq.read_table(self.queries_path(shard), partitioning=None) for shard in self.manifest.shards]
+        return [self._read(self.queries_path(shard)) for shard in self.manifest.shards]
+
+    def _bins_path(self, entry: BinSet, digest: str) -> Path:
+        return self.path / "bins" / entry.binspec / f"{digest}.parquet"
+
+    def _bins_cure(self, entry: BinSet) -> str:
+        return f"run: rankmill data bin {self.path} --max-bin {entry.max_bin}"
+
+    def _check(self, file: Path, cure: str = "ingest the data again") -> None:
+        """Compare ``file`` with the digest that names it, once; DatasetFormatError if it is gone or another."""
+        if file in self._whole:
+            return
+        if not file.is_file():
+            raise DatasetFormatError(f"{file}: shard is missing; {cure}")
+        if file_digest(file) != file.stem:
+            raise DatasetFormatError(f"{file}: bytes differ from the digest in the name; {cure}")
+        self._whole.add(file)
+
+    def _read(self, file: Path, columns: list[str] | None = None) -> pa.Table:
+        """Return ``columns`` of ``file``, all for None."""
+        self._check(file)
+        with _decoding(file):
+            table = pq.read_table(file, columns=columns, partitioning=None)
+        return table if columns is None else table.select(columns)
 
     def _chosen(self, split: str | None) -> Iterator[tuple[Shard, npt.NDArray[np.bool_] | None]]:
         """Yield the shards that have rows of ``split`` with the mask of these rows; None means all of them."""
@@ -287,12 +317,26 @@ def _is_in(queries: pa.Table, split: str) -> npt.NDArray[np.bool_]:
     return found
 
 
+@contextmanager
+def _decoding(file: Path) -> Iterator[None]:
+    """Name ``file`` in what goes wrong while it is read: a disk's own errors have a number, a decoder's have none."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DatasetFormatError(f"{file}: shard is missing; ingest the data again") from None
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, error.strerror or str(error), str(file)) from error
+        what = str(error).split("\n", 1)[0].rstrip(".")
+        raise DatasetFormatError(f"{file}: cannot be decoded ({what}); make the dataset anew") from error
+
+
 def _blocks(
     file: Path, names: list[str], keep: npt.NDArray[np.bool_] | None, batch_rows: int, dtype: type[np.generic]
 ) -> Iterator[npt.NDArray]:  # type: ignore[type-arg]
     """Yield the columns ``names`` of ``file`` as row-major blocks, only rows where ``keep``."""
     done = 0
-    with open_parquet(file) as reader:
+    with _decoding(file), open_parquet(file) as reader:
         for batch in reader.iter_batches(batch_size=batch_rows, columns=names):
             mask = None if keep is None else keep[done : done + batch.num_rows]
             done += batch.num_rows

@@ -131,6 +131,46 @@ def test_lost_or_damaged_bins_are_made_again(dataset, name, damage):
     assert tree(dataset.path) == before
 
 
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_damaged_bins_are_not_read(dataset):
+    spec = bin_dataset(dataset, 31)
+    dataset = Dataset.open(dataset.path)
+    first, second = (dataset.path / "bins" / spec.digest / f"{name}.parquet" for name in dataset.bin_set().shards[:2])
+    whole = first.read_bytes(), second.read_bytes()
+
+    def refused() -> None:
+        for read in (lambda opened: list(opened.bin_batches(None)), Dataset.verify):
+            with pytest.raises(DatasetFormatError) as caught:
+                read(Dataset.open(dataset.path))
+            assert str(caught.value).startswith(f"{first}: ")
+            assert str(caught.value).endswith(f"; run: rankmill data bin {dataset.path} --max-bin 31")
+
+    flip(first)
+    refused()
+    first.write_bytes(whole[0][:-9])
+    refused()
+    first.write_bytes(whole[1])
+    second.write_bytes(whole[0])
+    refused()
+    first.unlink()
+    refused()
+
+
+def test_edges_that_were_changed_are_not_read(dataset):
+    file = dataset.path / "bins" / bin_dataset(dataset).digest / "binspec.json"
+    content = json.loads(file.read_text())
+    content["features"][0]["minimum"] = -1.0
+    for data in (json.dumps(content).encode(), b"\xff"):
+        file.write_bytes(data)
+        with pytest.raises(DatasetFormatError, match=r"binspec\.json: "):
+            Dataset.open(dataset.path).binspec()
+
+
 def test_bins_of_replaced_data_go_when_the_new_ones_stand(tmp_path, dataset):
     old = bin_dataset(dataset)
     changed = make(tmp_path, seed=5, overwrite=True)

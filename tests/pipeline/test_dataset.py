@@ -1,6 +1,7 @@
 """Reading a dataset back, and saying what is wrong with a damaged one."""
 
 import fcntl
+import hashlib
 import json
 
 import numpy as np
@@ -112,14 +113,56 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(DatasetFormatError, match="bytes differ from the digest in the name"):
-        Dataset.open(out).verify()
+    for read in (
+        Dataset.verify,
+        Dataset.rows,
+        lambda dataset: dataset.feature_column("f1"),
+        lambda dataset: list(dataset.feature_batches()),
+        lambda dataset: list(dataset.shard_batches(dataset.manifest.shards[0])),
+    ):
+        with pytest.raises(DatasetFormatError) as caught:
+            read(Dataset.open(out))
+        assert str(caught.value) == f"{shard}: bytes differ from the digest in the name; ingest the data again"
     shard.write_bytes(data[:-1])
     with pytest.raises(DatasetFormatError, match=r"shard has \d+ bytes instead of \d+"):
         Dataset.open(out)
     shard.unlink()
     with pytest.raises(DatasetFormatError, match="shard is missing; ingest the data again"):
         Dataset.open(out)
+
+
+def test_a_split_that_was_changed_is_not_read(tmp_path):
+    (tmp_path / "in.txt").write_text("1 qid:1 1:1\n0 qid:2 1:2\n")
+    ingest([tmp_path / "in.txt"], tmp_path / "out")
+    dataset = Dataset.open(tmp_path / "out")
+    queries = dataset.queries_path(dataset.manifest.shards[0])
+    queries.write_bytes(queries.read_bytes().replace(b"train", b"valid"))
+    with pytest.raises(DatasetFormatError, match=f"{queries.name}: bytes differ"):
+        dataset.queries("train")
+
+
+def test_a_shard_that_has_its_digest_but_cannot_be_decoded_is_named(tmp_path):
+    (tmp_path / "in.txt").write_text("1 qid:1 1:1\n")
+    ingest([tmp_path / "in.txt"], tmp_path / "out", options=IngestOptions(buckets=1))
+    dataset = Dataset.open(tmp_path / "out")
+    (shard,) = dataset.manifest.shards
+    for data in (b"", dataset.features_path(shard).read_bytes()[:-1], b"PAR1" * 20):
+        other = shard.model_copy(update={"features": hashlib.sha256(data).hexdigest()})
+        dataset.features_path(other).write_bytes(data)
+        broken = Dataset(dataset.path, dataset.manifest.model_copy(update={"shards": [other]}))
+        for read in (broken.rows, lambda: list(broken.feature_batches())):  # noqa: B023  called at once
+            with pytest.raises(DatasetFormatError, match=f"{other.features}.parquet: cannot be decoded"):
+                read()
+
+
+def test_a_shard_is_hashed_once(dataset, monkeypatch):
+    hashed = []
+    monkeypatch.setattr("pipeline.dataset.file_digest", lambda file: hashed.append(file) or file.stem)
+    opened = Dataset.open(dataset.path)
+    for _ in range(3):
+        opened.rows("train")
+        list(opened.feature_batches())
+    assert len(hashed) == len(set(hashed)) == 2 * len(opened.manifest.shards)
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path, monkeypatch):

@@ -119,6 +119,7 @@ def test_judgments_that_break_the_format(place: Path, capsys, content: str | byt
         (["data", "bin", "dataset", "--max-bin", "300"], "max_bin must be 15 to 255, got 300"),
         (["run", "gone.toml"], "gone.toml: no such file"),
         (["models", "show", "wbe"], "unknown model 'wbe'; did you mean 'web'?"),
+        (["models", "verify", "--registry", "gone"], "gone: no registry; name its folder with --registry"),
         (["models", "promote", "web@9"], "web has no version 9; there is version 1"),
         (["rerank", "gone.txt", "--model", "web", "-o", "out"], "gone.txt: no such file"),
         (["rerank", "good.txt", "--model", "gone.rankmill", "-o", "out"], "gone.rankmill: "),
@@ -201,9 +202,30 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
 
 
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def replace_by_another(path: Path) -> None:
+    path.write_bytes(sorted(path.parent.glob("*.parquet"))[1].read_bytes())
+
+
+TRAIN = ["train", "dataset", "--name", "new", "--n-rounds", "2"]
+
+
 @pytest.mark.parametrize(
     ("damaged", "damage", "command"),
     [
+        ("dataset/bins/*/*.parquet", flip_a_bit, TRAIN),
+        ("dataset/bins/*/*.parquet", replace_by_another, TRAIN),
+        ("dataset/bins/*/*.parquet", cut_short, TRAIN),
+        ("dataset/bins/*/*.parquet", Path.unlink, TRAIN),
+        ("dataset/features/*.parquet", flip_a_bit, TRAIN),
+        ("dataset/queries/*.parquet", flip_a_bit, TRAIN),
+        ("dataset/features/*.parquet", flip_a_bit, ["data", "bin", "dataset", "--max-bin", "15"]),
+        ("dataset/features/*.parquet", flip_a_bit, ["evaluate", "dataset", "--model", "web"]),
         ("dataset/manifest.json", change_format, ["data", "describe", "dataset"]),
         ("dataset/manifest.json", cut_short, ["train", "dataset", "--name", "web"]),
         ("dataset/features/*.parquet", cut_short, ["data", "describe", "dataset"]),
