@@ -38,8 +38,8 @@ class SplitSummary:
     one_grade: int
     """Queries of two or more documents that all have the same grade: no pair to learn from."""
     one_document: int
-    grades: tuple[int, ...]
-    """Rows of grade 0, 1, ... up to the dataset's highest."""
+    grades: dict[int, int]
+    """Rows by grade, ascending: every grade of the dataset, and the first few whether or not a row has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ class Description:
             ("queries with one grade only", [f"{s.one_grade:,}" for s in self.splits]),
             ("queries with one document", [f"{s.one_document:,}" for s in self.splits]),
         ]
-        grades = [g for g in range(self.max_grade + 1) if g <= _FEW_GRADES or any(s.grades[g] for s in self.splits)]
         rows += [
-            (f"grade {g}", [f"{s.grades[g]:,} ({_share(s.grades[g], s.rows)})" for s in self.splits]) for g in grades
+            (f"grade {g}", [f"{s.grades[g]:,} ({_share(s.grades[g], s.rows)})" for s in self.splits])
+            for g in self.splits[0].grades  # the same in all of them
         ]
         for name, numbers in rows:
             table.add_row(name, *numbers)
@@ -225,7 +225,9 @@ def _split(dataset: Dataset, name: SplitName) -> SplitSummary:
     )
     summary, counted = pl.collect_all([sizes, rows.group_by("grade").len()])
     rows_of = dict(counted.iter_rows())
-    grades = tuple(rows_of.get(grade, 0) for grade in range(dataset.max_grade + 1))
+    # not all there may be: the highest may be in the thousands of millions
+    shown = {*range(min(dataset.max_grade, _FEW_GRADES) + 1), *(count.grade for count in dataset.manifest.grades)}
+    grades = {grade: rows_of.get(grade, 0) for grade in sorted(shown)}
     return SplitSummary(name=name, grades=grades, **summary.row(0, named=True))
 
 

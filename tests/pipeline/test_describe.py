@@ -44,8 +44,21 @@ def test_splits(dataset):
     assert (train.name, train.queries, train.rows) == ("train", 3, 6)
     assert (train.documents_min, train.documents_median, train.documents_max) == (1, 2.0, 3)
     assert (train.nothing_relevant, train.one_grade, train.one_document) == (1, 1, 1)
-    assert train.grades == (4, 1, 1, 0)
-    assert (test.name, test.queries, test.rows, test.one_grade, test.grades) == ("test", 1, 2, 1, (0, 2, 0, 0))
+    assert train.grades == {0: 4, 1: 1, 2: 1, 3: 0}
+    assert (test.name, test.queries, test.rows, test.one_grade) == ("test", 1, 2, 1)
+    assert test.grades == {0: 0, 1: 2, 2: 0, 3: 0}
+
+
+def test_a_huge_grade_is_one_line_among_few(tmp_path):
+    (tmp_path / "in.txt").write_text("2147483647 qid:a 1:1\n3 qid:a 1:2\n0 qid:b 1:2\n")
+    ingest([tmp_path / "in.txt"], tmp_path / "data")
+    found = describe(Dataset.open(tmp_path / "data"))
+    assert list(found.splits[0].grades.items()) == [*((g, int(g in {0, 3})) for g in range(11)), (2147483647, 1)]
+    assert json.loads(found.to_json())["splits"][0]["grades"]["2147483647"] == 1
+    assert [line.split()[1] for line in found.render().splitlines() if line.startswith("  grade ")] == [
+        *map(str, range(11)),
+        "2147483647",
+    ]
 
 
 def test_features(dataset):
