@@ -99,7 +99,9 @@ def demo(
 
     def run_command(arguments: Sequence[str]) -> None:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            app(args=list(arguments), prog_name="rankmill", standalone_mode=False)
+            code = app(args=list(arguments), prog_name="rankmill", standalone_mode=False)
+        if code:  # an interrupt comes back as its exit code: the rest of the story must not go on without this step
+            raise SystemExit(code)
 
     def say(line: str) -> None:
         typer.echo(line, err=as_json)
@@ -118,7 +120,7 @@ def run(
     ] = Path("registry-data"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Ingest, bin, train, evaluate, promote and re-rank as the configuration says.
+    """Ingest, bin, train, evaluate, re-rank and promote as the configuration says.
 
     Relative paths in the configuration start at its own folder.
 

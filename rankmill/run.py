@@ -1,4 +1,4 @@
-"""One run of the whole chain from a configuration: ingest, bin, train, evaluate, promote, re-rank.
+"""One run of the whole chain from a configuration: ingest, bin, train, evaluate, re-rank, promote.
 
 Each stage publishes what it makes in one step under the work folder, so that a run that dies leaves the last complete
 dataset, report and ranked lists.  The same input and configuration give the same bytes, and so the same model version.
@@ -129,10 +129,6 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
         evaluation_path = work / "evaluation.json"
         report = {"model": {"version": str(version), "sha256": version.sha256}, "split": split, **evaluation.to_dict()}
         write_atomically(evaluation_path, (_json(report) + "\n").encode())
-    if config.promote is not None:
-        say(f"promote: {version} becomes {config.promote.alias}")
-        store.promote(version.name, version.number, alias=config.promote.alias, reason="rankmill run")
-        version = store.resolve(str(version), bare="latest")
     ranked = None
     if config.rerank is not None:
         say(f"rerank: {len(candidates)} files")
@@ -148,6 +144,10 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
             overwrite=True,
             identity=ModelIdentity(sha256=version.sha256, name=version.name, number=version.number),
         )
+    if config.promote is not None:  # last: what could not be ranked with is not to be what users see
+        say(f"promote: {version} becomes {config.promote.alias}")
+        store.promote(version.name, version.number, alias=config.promote.alias, reason="rankmill run")
+        version = store.resolve(str(version), bare="latest")
     return RunReport(
         dataset=dataset,
         version=version,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from registry.errors import IntegrityError, InvalidName
+from registry.errors import InputError, IntegrityError, InvalidName
 from registry.names import PRODUCTION
 
 if TYPE_CHECKING:
@@ -189,7 +189,10 @@ def verify(
     """
     from registry import Registry
 
-    report = Registry(registry).verify(None if name is None else _bare(name))
+    store = Registry(registry)
+    if not store.exists():  # a misspelt folder must not look healthy
+        raise InputError(f"{registry}: no registry; name its folder with --registry or RANKMILL_REGISTRY")
+    report = store.verify(None if name is None else _bare(name))
     if as_json:
         _print_json(report.to_json())
     else:

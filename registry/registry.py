@@ -81,6 +81,14 @@ class Registry:
         self.root = Path(root)
         self._store = Store(self.root, disk)
 
+    def exists(self) -> bool:
+        """Tell whether there is a registry in the folder."""
+        return self._store.exists()
+
+    def prepare(self) -> None:
+        """Make the registry if it is not there; InputError or OSError where that cannot be done."""
+        self._store.prepare()
+
     def names(self) -> list[str]:
         """All models with at least one entry in their log, by name."""
         if not self._store.exists():
@@ -111,7 +119,7 @@ class Registry:
         """
         log = Log(self._store, check_name(name))
         facts = manifest_bytes(manifest)
-        self._store.prepare()
+        self.prepare()
         self._store.sweep()
         sha256, manifest_sha256 = self._store.put_blob(model), self._store.put_blob(facts)
 

@@ -30,7 +30,10 @@ def train(
     n_rounds: Annotated[int, typer.Option(help="Trees at most.")] = 500,
     learning_rate: Annotated[float, typer.Option(help="Shrinkage of every tree, in (0, 1].")] = 0.1,
     early_stopping_rounds: Annotated[
-        int, typer.Option(help="Stop after so many rounds without a better valid metric; 0: never.")
+        int,
+        typer.Option(
+            help="Stop after so many rounds without a better valid metric; 0: do all rounds.  The best round is kept."
+        ),
     ] = 50,
     max_leaves: Annotated[int, typer.Option(help="Leaves of a tree at most.")] = 31,
     max_depth: Annotated[int, typer.Option(help="Depth of a tree at most; 0: no bound.")] = 0,
@@ -76,15 +79,19 @@ def train_and_register(
     from trainer.progress import TrainingBar
     from trainer.training import plan_of, train
 
-    check_name(name)  # before hours of training, not after
+    # what can be refused is refused before hours of training, not after
+    check_name(name)
     dataset = Dataset.open(dataset_path)
     plan = plan_of(dataset, parameters)
+    registry = Registry(registry_path)
+    registry.prepare()
+    known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     typer.echo(plan.render(), err=True)
     with TrainingBar(parameters.n_rounds) as bar:
         result = train(dataset, parameters, n_threads=n_threads, on_round=bar.update)
     forest = result.forest
     info = dict(forest.info)
-    version = Registry(registry_path).register(
+    version = registry.register(
         name,
         forest.to_bytes(),
         manifest={
@@ -99,6 +106,7 @@ def train_and_register(
     )
     return {
         "model": str(version),
+        "new": version.number not in known,
         "sha256": version.sha256,
         "bytes": version.size,
         "trees": forest.n_trees,
@@ -116,6 +124,6 @@ def _render(report: dict[str, Any]) -> str:
         if report[split]
     )
     return (
-        f"registered {report['model']} in {report['registry']}: {report['trees']} trees"
+        f"{'registered' if report['new'] else 'the same as'} {report['model']} in {report['registry']}: {report['trees']} trees"
         f" of {report['rounds_trained']} trained; {metrics}\nsha256 {report['sha256']}"
     )

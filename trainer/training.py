@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pipeline.binspec import BinSpec
 from pipeline.dataset import Dataset
+from scorer.metrics import parse_metric
 from trainer.boosting import RankedRows, RoundRecord, TrainingResult, boost
 from trainer.dtypes import BLOCK_WIDTH
 from trainer.errors import TrainingDataRejected
@@ -17,7 +18,7 @@ from trainer.growing import Grower
 from trainer.histogram import HistogramPool
 from trainer.parameters import TrainParameters
 
-_BYTES_A_ROW = 24  # score, gradient, curvature; the grower adds its own
+_BYTES_A_ROW = 56  # score, gradient, curvature, gain, place in the order, what metrics keep; the grower adds its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,12 @@ class TrainingPlan:
     valid_rows: int
     n_features: int
     max_leaves: int
+    n_rounds: int
+    bins: str  # which binned copy of the dataset is used
 
     @property
     def bytes_needed(self) -> int:
-        """Bins, about 52 bytes a training row, the histogram pool, and the bins and scores of the valid split."""
+        """Bins, about 80 bytes a training row, the histogram pool, and the bins and scores of the valid split."""
         padded = -(-self.n_features // BLOCK_WIDTH) * BLOCK_WIDTH
         training = self.train_rows * (padded + _BYTES_A_ROW + Grower.BYTES_A_ROW)
         watching = self.valid_rows * (self.n_features + 16)
@@ -42,19 +45,37 @@ class TrainingPlan:
         """Return one line for people."""
         return (
             f"training on {self.train_rows:,} documents of {self.train_queries:,} queries, {self.n_features} features;"
-            f" about {self.bytes_needed / 1e6:,.0f} MB beside the interpreter"
+            f" {self.bins}; about {self.bytes_needed / 1e6:,.0f} MB beside the interpreter"
+            + ("" if self.valid_rows else f"; no valid split, so all {self.n_rounds:,} rounds are kept")
         )
 
 
 def plan_of(dataset: Dataset, parameters: TrainParameters) -> TrainingPlan:
-    """Return what training on ``dataset`` will need."""
+    """Return what training on ``dataset`` will need.
+
+    Raises
+    ------
+    TrainingDataRejected
+        The train split is empty.
+    scorer.errors.InputError
+        A metric is unknown.
+    pipeline.errors.InputError
+        The dataset has not been binned.
+    """
     train, valid = dataset.queries("train"), dataset.queries("valid")
+    if train.n_rows == 0:
+        raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
+    parse_metric(parameters.metric)
+    parse_metric(parameters.stop_metric or parameters.metric)
+    bins = dataset.bin_set()
     return TrainingPlan(
         train_rows=train.n_rows,
         train_queries=len(train),
         valid_rows=valid.n_rows,
         n_features=len(dataset.feature_names),
         max_leaves=parameters.max_leaves,
+        n_rounds=parameters.n_rounds,
+        bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
     )
 
 
