@@ -149,6 +149,7 @@ def synth(
     features: Annotated[int, typer.Option(help="Number of features; the first 10 carry the signal.")] = 50,
     seed: Annotated[int, typer.Option(help="Another seed, other judgments.")] = 1,
     noise: Annotated[float, typer.Option(help="How much the grades are disturbed; 0 is not at all.")] = 0.6,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is in the way.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Generate judgments like those of a web search engine, with a planted signal.
@@ -162,5 +163,5 @@ def synth(
     parameters = SynthParameters(
         queries=queries, documents_per_query=docs_per_query, features=features, seed=seed, noise=noise
     )
-    report = write_synthetic(out, parameters)
+    report = write_synthetic(out, parameters, overwrite=overwrite)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())

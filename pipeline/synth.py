@@ -134,21 +134,26 @@ class QueryBlock:
         return self.grid.astype(np.float32) / powers[:, None]
 
 
-def write_synthetic(path: Path, parameters: SynthParameters) -> SynthReport:
+def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool = False) -> SynthReport:
     """Write generated judgments to ``path``: Parquet if it ends in .parquet, else LETOR text.
 
     Text lines read ``grade qid:Q 1:v 2:v ... #docid = D``; Parquet has the columns qid, doc_id, grade, f1, f2, ...  Both
-    hold the same float32 values.  Memory does not grow with the number of queries.  A file at ``path`` is replaced when
-    the new one is whole.
+    hold the same float32 values.  Memory does not grow with the number of queries.  With ``overwrite`` a file
+    at ``path`` is replaced when the new one is whole.
 
     Raises
     ------
     InputError
-        The suffix of ``path`` is neither .parquet nor one of text (.txt, .letor, .svm or none).
+        The suffix of ``path`` is neither .parquet nor one of text (.txt, .letor, .svm or none), or something is there
+        that may not be replaced.
     """
     write = _WRITERS.get(path.suffix)
     if write is None:
         raise InputError(f"{path}: cannot write {path.suffix!r}; name the file .parquet or .txt")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{path}: is there already; choose another name, or replace it with --overwrite")
     with staging_folder(path) as staging:
         staged = staging / path.name
         counts = write(staged, parameters)

@@ -12,6 +12,7 @@ from pipeline.binning import bin_dataset
 from pipeline.cli import app
 from pipeline.dataset import Dataset
 from pipeline.describe import describe
+from pipeline.errors import InputError
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.sources.batch import ReadOptions
 
@@ -136,4 +137,6 @@ def test_synth_command(tmp_path):
     told = json.loads(run.invoke(app, [*arguments, "--json"]).stdout)
     assert told["rows"] == len((tmp_path / "a.txt").read_text().splitlines()) == sum(told["grades"].values())
     assert told["parameters"]["features"] == 11
-    assert f"{told['rows']} documents of 9 queries, 11 features" in run.invoke(app, arguments).stdout
+    assert isinstance(run.invoke(app, arguments).exception, InputError)
+    told_again = run.invoke(app, [*arguments, "--overwrite"]).stdout
+    assert f"{told['rows']} documents of 9 queries, 11 features" in told_again

@@ -89,7 +89,7 @@ def test_a_second_run_writes_the_same_bytes_and_leaves_nothing_else(tmp_path, su
     path = tmp_path / f"a{suffix}"
     write_synthetic(path, SynthParameters(queries=5))
     first = path.read_bytes()
-    write_synthetic(path, SynthParameters(queries=5))
+    write_synthetic(path, SynthParameters(queries=5), overwrite=True)
     assert path.read_bytes() == first
     assert list(tmp_path.iterdir()) == [path]
 
@@ -196,6 +196,17 @@ def test_an_unknown_suffix_is_refused(tmp_path):
         write_synthetic(tmp_path / "a.csv", SynthParameters())
 
 
+def test_what_is_there_is_not_replaced_unasked(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("mine")
+    with pytest.raises(InputError) as caught:
+        write_synthetic(path, SynthParameters(queries=5))
+    assert str(caught.value) == f"{path}: is there already; choose another name, or replace it with --overwrite"
+    assert path.read_text() == "mine"
+    with pytest.raises(InputError, match="is a folder; name a file"):
+        write_synthetic(tmp_path, SynthParameters(queries=5), overwrite=True)
+
+
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("old")
@@ -205,6 +216,6 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
 
     monkeypatch.setattr(synth, "generate", fail)
     with pytest.raises(OSError, match="No space left"):
-        write_synthetic(path, SynthParameters())
+        write_synthetic(path, SynthParameters(), overwrite=True)
     assert path.read_text() == "old"
     assert [p.name for p in Path(tmp_path).iterdir()] == ["a.txt"]
