@@ -94,7 +94,8 @@ def bin_(
 ) -> None:
     """Cut every feature into quantile bins, as training needs them.
 
-    The edges come from the train split.  Bins that are there already are left alone.  Example:
+    The edges come from the train split.  Bins that are there already are left alone.  Training uses the bins that
+    were asked for last.  Example:
 
     rankmill data bin DATASET --max-bin 255
     """
@@ -112,8 +113,10 @@ def bin_(
             "bins": dict(zip(spec.feature_names, bins, strict=True)),
         }
         typer.echo(json.dumps({"dataset": str(dataset), "written": found is None, **facts}))
-    elif found is not None:
+    elif found is not None and opened.bin_set().binspec == spec.digest:
         typer.echo(f"{dataset}: nothing to do, the bins {spec.digest[:12]} are there")
+    elif found is not None:
+        typer.echo(f"{dataset}: the bins {spec.digest[:12]} are there already; from now on training uses them")
     else:
         typer.echo(
             f"{dataset}: {len(bins)} features in {sum(bins):,} bins, {sum(b == max_bin for b in bins)} of them with all"

@@ -129,6 +129,12 @@ def test_commands_tell_the_same_in_words_and_in_json(dataset):
     assert again["bins"] == {"f1": 4, "f2": 4, "f3": 1, "f4": 3, "f5": 1, "f6": 2, "f7": 2}
     assert "nothing to do" in run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
     assert "7 features in 17 bins" in run.invoke(app, ["bin", str(dataset.path)]).stdout
+    told = run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
+    assert (
+        told == f"{dataset.path}: the bins {first['binspec'][:12]} are there already; from now on training uses them\n"
+    )
+    assert Dataset.open(dataset.path).binspec().digest == first["binspec"]
+    assert "nothing to do" in run.invoke(app, ["bin", str(dataset.path), "--max-bin", "20"]).stdout
 
 
 def test_synth_command(tmp_path):
