@@ -57,3 +57,15 @@ def test_the_demo_touches_nothing_that_is_not_its_own(tmp_path: Path, capsys) ->
         capsys.readouterr().err == f"rankmill: {tmp_path}: is in the way; move it, or name another folder with --out\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+@pytest.mark.parametrize("step", ["pipeline.synth.write_synthetic", "trainer.training.train"])
+def test_an_interrupt_ends_the_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, step: str) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(step, interrupted)
+    assert execute(["demo", "--out", str(tmp_path / "demo"), *SMALL]) == 130
+    out, err = capsys.readouterr()
+    assert "Written:" not in out
+    assert "rankmill:" not in err

@@ -10,6 +10,8 @@ import pytest
 from pipeline.publish import file_digest
 from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
+from rankmill.errors import InputError
+from rankmill.run import _expand
 
 CONFIG = """
 work = "out"
@@ -131,7 +133,28 @@ def test_a_mistake_stops_before_anything_is_made(
     assert not list(project.glob("out/*"))
 
 
+def test_only_the_pattern_is_a_pattern(tmp_path: Path) -> None:
+    folder = tmp_path / "c[1]*"
+    for name in ("a.txt", "sub/b.txt", "sub/deep/c.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    assert _expand(folder, "key", ("*.txt",)) == (folder / "a.txt",)
+    assert _expand(folder, "key", ("sub/**/*.txt",)) == (folder / "sub/b.txt", folder / "sub/deep/c.txt")
+    assert _expand(folder / "sub", "key", ("../*.txt",)) == (folder / "sub/../a.txt",)
+    assert _expand(folder, "key", (f"{tmp_path}/c*/a.*",)) == (folder / "a.txt",)
+    with pytest.raises(InputError, match="no file matches"):
+        _expand(folder, "key", ("sub",))
+
+
 def test_a_configuration_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert execute(["run"]) == 2
     assert capsys.readouterr().err.startswith("rankmill: rankmill.toml: no such file; write one")
+
+
+def test_a_model_that_cannot_rank_the_candidates_is_not_promoted(project: Path, capsys) -> None:
+    (project / "candidates.txt").write_text("0 qid:1 1:0.5\n")
+    assert run(project) == 10
+    capsys.readouterr()
+    assert execute(["models", "show", "web@1", "--registry", str(project / "registry"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["aliases"] in ([], {})
