@@ -163,8 +163,9 @@ def _expand(folder: Path, key: str, patterns: tuple[str, ...]) -> tuple[Path, ..
     """Return the files that ``patterns`` match, each once, in the order of their names."""
     found: set[Path] = set()
     for pattern in patterns:
-        names = glob(os.fspath(folder / pattern), recursive=True)  # noqa: PTH207  a pattern may be absolute
-        matches = [path for name in names if (path := Path(name)).is_file()]
+        # the folder's own name is no pattern; one that is absolute stands by itself
+        names = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207
+        matches = [path for name in names if (path := folder / name).is_file()]
         if not matches:
             raise InputError(f"{key}: no file matches {os.fspath(folder / pattern)!r}")
         found.update(matches)

@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 
 from pipeline.cores import available_cores
 from pipeline.dataset import Dataset
+from pipeline.manifest import SPLITS
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.batch import Format, RowBatch, Source
 from scorer.candidates import score_sources
-from scorer.errors import InputError
+from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
@@ -220,7 +221,12 @@ def _candidates(
     predictor = Predictor(forest, n_rounds=n_rounds)
     paths = _paths(subject)
     if len(paths) == 1 and paths[0].is_dir():
-        return [DatasetSource(Dataset.open(paths[0]), split, predictor.feature_names)], predictor
+        dataset = Dataset.open(paths[0])
+        counts = dataset.manifest.splits
+        if split in SPLITS and split not in {name for name, count in counts.items() if count.rows}:
+            filled = ", ".join(name for name, count in counts.items() if count.rows) or "none"
+            raise CandidatesRejected(f"{paths[0]}: the split {split!r} is empty; splits with rows: {filled}")
+        return [DatasetSource(dataset, split, predictor.feature_names)], predictor
     if split is not None:
         raise InputError(f"--split chooses a part of a dataset; {paths[0]} is not the folder of one")
     options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features)

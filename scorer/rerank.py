@@ -126,7 +126,7 @@ def rerank(
     Raises
     ------
     InputError
-        A file is missing, ``out`` exists, an option has no sense.
+        A file is missing, ``out`` exists or is, or holds, one of the candidates, an option has no sense.
     CandidatesRejected
         The candidates lack what the model needs, or hold nothing.
     pipeline.errors.DataRejected
@@ -136,10 +136,11 @@ def rerank(
     if top_k is not None and top_k < 1:
         raise InputError(f"--top-k must be 1 or more, got {top_k}")
     target = Path(out)
+    paths = [Path(path) for path in _as_list(candidates)]
+    _check_apart(target, paths)
     _check_target(target, overwrite=overwrite)
     forest = model if isinstance(model, Forest) else Forest.load(model)
     options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features)
-    paths = [Path(path) for path in _as_list(candidates)]
     sources = open_sources(paths, input_format, options)
     predictor = Predictor(forest, n_rounds=n_rounds)
     known = identity or ModelIdentity(sha256=forest.sha256)
@@ -196,6 +197,19 @@ def _say(line: str) -> None:
     import sys
 
     sys.stderr.write(f"{line}\n")
+
+
+def _check_apart(target: Path, candidates: Sequence[Path]) -> None:
+    """Refuse an ``OUT`` whose replacement would destroy what it was made from."""
+    places = [target.resolve()]
+    if ranked_file.checked_suffix(target):
+        places.append(grades_path(target).resolve())
+    for path in candidates:
+        found = path.resolve()
+        if any(found.is_relative_to(place) for place in places):
+            raise InputError(
+                f"{target}: {path} is a file of candidates, and would be lost; choose another name for OUT"
+            )
 
 
 def _check_target(target: Path, *, overwrite: bool) -> None:
@@ -280,15 +294,20 @@ def _write(
 
 
 def _publish_file(folder: Path, target: Path, grades: Path | None, *, stale: Path) -> None:
-    """Put the ranked file in its place, after its side table; a side table of an older file goes first."""
+    """Put the ranked file in its place; between the steps it stands beside a side table that is not of it.
+
+    Whoever reads it then is told so.  A new side table hence goes first, an old one that has no successor goes last.
+    """
     for path in folder.iterdir():
         fsync_file(path)
-    if grades is None:
-        stale.unlink(missing_ok=True)
-    else:
+    if grades is not None:
         (folder / grades.name).replace(grades)
+        fsync_folder(target.parent)
     (folder / target.name).replace(target)
     fsync_folder(target.parent)
+    if grades is None and os.path.lexists(stale):
+        stale.unlink()
+        fsync_folder(target.parent)
 
 
 def _replace_folder(folder: Path, target: Path, staging: Path) -> None:

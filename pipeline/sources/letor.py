@@ -160,8 +160,9 @@ class _Parser:
         base = self._options.index_base
         if code == _kernels.ABOVE_TOP and self._options.n_features is not None:
             return _Complaint(f"a feature index up to {self._top}", f"--n-features {self._options.n_features} says so")
+        no_grade = "" if self._options.grade_required else "candidates need one too: 0 if unknown"
         complaints = {
-            _kernels.BAD_GRADE: _Complaint("a grade: a whole number, 0 or more"),
+            _kernels.BAD_GRADE: _Complaint("a grade: a whole number, 0 or more", no_grade),
             _kernels.GRADE_TOO_HIGH: _Complaint(f"a grade up to {self._options.highest_grade}"),
             _kernels.NO_QID: _Complaint("qid:ID after the grade", "every line must name its query"),
             _kernels.EMPTY_QID: _Complaint("an id after qid:"),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.errors import InputError as PipelineInputError
 from pipeline.ingest import IngestOptions, ingest
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate import evaluate, write_per_query
@@ -125,6 +126,14 @@ def test_a_split_of_a_dataset(tmp_path, forest, rows):
         CandidatesRejected, match=r"data: expected the 5 features that the model uses, found no a, b, c"
     ):
         evaluate(tmp_path / "data", model=foreign)
+
+
+def test_a_split_without_rows_is_said_to_be_empty(tmp_path, forest, candidates):
+    ingest([candidates], tmp_path / "data", options=IngestOptions(buckets=3))
+    with pytest.raises(CandidatesRejected, match=r"data: the split 'test' is empty; splits with rows: train$"):
+        evaluate(tmp_path / "data", model=forest, split="test")
+    with pytest.raises(PipelineInputError, match="'tset'"):
+        evaluate(tmp_path / "data", model=forest, split="tset")
 
 
 def test_mistakes(tmp_path, forest, candidates):

@@ -307,6 +307,61 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
         rerank(source, forest, tmp_path / "mine", overwrite=True)
 
 
+def test_text_candidates_without_a_grade_are_told_what_to_write(tmp_path, forest):
+    (tmp_path / "c.txt").write_text("qid:1 1:0.5 5:1\n")
+    with pytest.raises(
+        MalformedLine, match="expected a grade: .* found 'qid:1'; candidates need one too: 0 if unknown"
+    ):
+        rerank(tmp_path / "c.txt", forest, tmp_path / "out")
+    (tmp_path / "c.txt").write_text("0 qid:1 1:0.5 5:1\n")
+    assert rerank(tmp_path / "c.txt", forest, tmp_path / "out").rows == 1
+
+
+def test_an_older_side_table_stays_until_the_file_is_replaced(tmp_path, forest, rows, monkeypatch):
+    source = write_letor(tmp_path / "c.txt", rows)
+    rerank(source, forest, tmp_path / "z.tsv", top_k=2)
+    before = tree_of(tmp_path)
+
+    def refuse(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            rerank(source, forest, tmp_path / "z.tsv", overwrite=True)
+    assert tree_of(tmp_path) == before
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            rerank(source, forest, tmp_path / "z.tsv", overwrite=True)
+    with pytest.raises(InputError, match=r"z\.tsv\.grades\.parquet: belongs to another version of z\.tsv"):
+        evaluate(tmp_path / "z.tsv")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_out_may_not_be_what_it_is_made_from(tmp_path, forest, rows, overwrite):
+    source = write_parquet(tmp_path / "c.parquet", rows)
+    write_parquet(tmp_path / "c.tsv.grades.parquet", rows)
+    (tmp_path / "link.parquet").symlink_to(source)
+    (tmp_path / "here").symlink_to(tmp_path)
+    before = tree_of(tmp_path)
+    cases = [
+        (source, source),
+        (source, tmp_path / "here" / ".." / tmp_path.name / "c.parquet"),
+        (source, tmp_path / "link.parquet"),
+        (tmp_path / "link.parquet", source),
+        (tmp_path / "c.tsv.grades.parquet", tmp_path / "c.tsv"),
+    ]
+    for path, out in cases:
+        with pytest.raises(InputError, match="is a file of candidates, and would be lost; choose another name for OUT"):
+            rerank(path, forest, out, overwrite=overwrite)
+    assert tree_of(tmp_path) == before
+    rerank(source, forest, tmp_path / "out")
+    write_parquet(tmp_path / "out" / "c.parquet", rows)
+    with pytest.raises(InputError, match=r"out: .*c\.parquet is a file of candidates, and would be lost"):
+        rerank([source, tmp_path / "out" / "c.parquet"], forest, tmp_path / "out", overwrite=overwrite)
+
+
 def test_each_single_file_has_grade_counts_of_its_own(tmp_path, forest, rows):
     source = write_letor(tmp_path / "c.txt", rows)
     for top_k, name in enumerate(("z.parquet", "z.tsv", "z.run"), start=2):
