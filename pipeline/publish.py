@@ -120,3 +120,25 @@ def publish_folder(staged: Path, destination: Path) -> None:
         fsync_folder(Path(folder))
     staged.rename(destination)
     fsync_folder(destination.parent)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two names of one file system in one step; False, with nothing done, where the system cannot.
+
+    Linux has it (``renameat2`` with ``RENAME_EXCHANGE``), but not for every file system.  OSError if a name is missing.
+    """
+    import ctypes
+    import errno
+    import sys
+
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if renameat2 is None:
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    if renameat2(here, os.fsencode(first), here, os.fsencode(second), swap) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}:
+        return False
+    raise OSError(number, os.strerror(number), str(first), None, str(second))

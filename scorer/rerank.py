@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.cores import available_cores
-from pipeline.publish import file_digest, fsync_file, fsync_folder, publish_folder, staging_folder
+from pipeline.publish import file_digest, fsync_file, fsync_folder, staging_folder
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions, Source
 from scorer import memory, ranked_file
@@ -27,6 +27,7 @@ from scorer.model_file import canonical_json
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
 from scorer.ranked_file import BELONGS, FACTS, GRADES, MANIFEST, counts_belong_to, grades_path, is_ranked_folder
+from scorer.replacing import replace_folder, restore_replaced
 from scorer.sorting import Spill
 
 FORMAT = 1
@@ -214,6 +215,8 @@ def _check_apart(target: Path, candidates: Sequence[Path]) -> None:
 
 def _check_target(target: Path, *, overwrite: bool) -> None:
     single = bool(ranked_file.checked_suffix(target))
+    if not single:
+        restore_replaced(target)
     if target.exists():
         if not overwrite:
             raise InputError(f"{target}: exists already; choose another name, or replace it with --overwrite")
@@ -289,7 +292,7 @@ def _write(
         "shards": listed,
     }
     (folder / MANIFEST).write_bytes(canonical_json(facts) + b"\n")
-    _replace_folder(folder, target, staging)
+    replace_folder(folder, target, staging)
     return report
 
 
@@ -308,18 +311,3 @@ def _publish_file(folder: Path, target: Path, grades: Path | None, *, stale: Pat
     if grades is None and os.path.lexists(stale):
         stale.unlink()
         fsync_folder(target.parent)
-
-
-def _replace_folder(folder: Path, target: Path, staging: Path) -> None:
-    """Publish ``folder`` as ``target``; an older one steps aside and is removed with the staging folder."""
-    if not target.exists():
-        publish_folder(folder, target)
-        return
-    aside = staging / "replaced"
-    target.rename(aside)
-    try:
-        publish_folder(folder, target)
-    except BaseException:
-        if not target.exists():
-            aside.rename(target)
-        raise

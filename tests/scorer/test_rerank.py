@@ -272,9 +272,9 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
     def full(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
-    for name in ("publish_folder", "file_digest"):
+    for name in ("replacing.publish_folder", "rerank.file_digest"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"scorer.rerank.{name}", full)
+            patch.setattr(f"scorer.{name}", full)
             with pytest.raises(OSError, match="No space"):
                 rerank(source, forest, tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before
@@ -297,7 +297,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
         assert read_ranked(tmp_path / name) == ranked(forest, rows)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "out", "out.parquet"]  # no stale side table
     with monkeypatch.context() as patch:
-        patch.setattr("scorer.rerank.publish_folder", lambda *_: 1 / 0)
+        patch.setattr("scorer.replacing.publish_folder", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             rerank(source, forest, tmp_path / "out", top_k=1, overwrite=True)
     assert read_ranked(tmp_path / "out") == ranked(forest, rows)
