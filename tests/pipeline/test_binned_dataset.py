@@ -24,7 +24,8 @@ SPLITS = ("train", "valid", "test")
 def make(folder: Path, seed: int = 4, name: str = "dataset", **options: object) -> Dataset:
     """Ingest 40 generated queries, split by hash."""
     source = folder / "judgments.txt"
-    write_synthetic(source, SynthParameters(queries=40, documents_per_query=12, features=14, seed=seed))
+    parameters = SynthParameters(queries=40, documents_per_query=12, features=14, seed=seed)
+    write_synthetic(source, parameters, overwrite=True)
     shares = {"train": 0.6, "valid": 0.2, "test": 0.2}
     ingest([source], folder / name, options=IngestOptions(buckets=4, shares=shares, **options))
     return Dataset.open(folder / name)
