@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,54 +23,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.ingest import ingest
+from benchmarks.letor import PARTS, Fold, Split, make_fold, missing_parts
 from scorer.metrics import Metric, Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries, mean_of
 from scorer.predict import predict
 from trainer.parameters import TrainParameters
 from trainer.training import train
 
-PARTS = 5
 METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
-
-
-@dataclass(frozen=True)
-class Split:
-    x: npt.NDArray[np.float32]
-    grades: npt.NDArray[np.int32]
-    starts: npt.NDArray[np.int64]
-
-    @property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        return np.diff(self.starts)
-
-
-@dataclass(frozen=True)
-class Fold:
-    dataset: Dataset
-    train: Split
-    valid: Split
-    test: Split
 
 
 Scores = npt.NDArray[np.float64]
 System = Callable[[Fold, int], Scores]  # (fold, seed) -> scores of the test rows
-
-
-def read_split(dataset: Dataset, split: str) -> Split:
-    grades = dataset.rows(split, ["grade"]).column(0).to_numpy().astype(np.int32)
-    return Split(np.concatenate(list(dataset.feature_batches(split))), grades, dataset.queries(split).starts)
-
-
-def make_fold(folder: Path, number: int, work: Path) -> Fold:
-    part = [folder / f"S{(number + i) % PARTS + 1}.txt" for i in range(PARTS)]
-    path = work / f"fold{number + 1}"
-    ingest(part[:3], path, valid=part[3:4], test=part[4:])
-    bin_dataset(Dataset.open(path))
-    dataset = Dataset.open(path)
-    return Fold(dataset, *(read_split(dataset, split) for split in ("train", "valid", "test")))
 
 
 def ours(parameters: TrainParameters) -> System:
@@ -207,8 +171,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
-    missing = [f"S{i + 1}.txt" for i in range(PARTS) if not (given.folder / f"S{i + 1}.txt").is_file()]
-    if missing:
+    if missing := missing_parts(given.folder):
         sys.exit(f"letor5: {given.folder} lacks {', '.join(missing)}")
     console = Console(stderr=given.json, width=120)
     with tempfile.TemporaryDirectory() as work:

@@ -1,0 +1,53 @@
+"""Reading a LETOR folder of parts S1 .. S5: through our ingest once, as the same arrays for every system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.binning import bin_dataset
+from pipeline.dataset import Dataset
+from pipeline.ingest import ingest
+
+PARTS = 5
+
+
+@dataclass(frozen=True)
+class Split:
+    x: npt.NDArray[np.float32]  # (n_rows, n_features)
+    grades: npt.NDArray[np.int32]  # (n_rows,)
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        return np.diff(self.starts)
+
+
+@dataclass(frozen=True)
+class Fold:
+    dataset: Dataset
+    train: Split
+    valid: Split
+    test: Split
+
+
+def missing_parts(folder: Path) -> list[str]:
+    return [f"S{i + 1}.txt" for i in range(PARTS) if not (folder / f"S{i + 1}.txt").is_file()]
+
+
+def make_fold(folder: Path, number: int, work: Path) -> Fold:
+    """Ingest fold ``number`` (from 0): it trains on three parts, validates on the next and tests on the last, cyclic."""
+    part = [folder / f"S{(number + i) % PARTS + 1}.txt" for i in range(PARTS)]
+    path = work / f"fold{number + 1}"
+    ingest(part[:3], path, valid=part[3:4], test=part[4:])
+    bin_dataset(Dataset.open(path))
+    dataset = Dataset.open(path)
+    return Fold(dataset, *(_read_split(dataset, split) for split in ("train", "valid", "test")))
+
+
+def _read_split(dataset: Dataset, split: str) -> Split:
+    grades = dataset.rows(split, ["grade"]).column(0).to_numpy().astype(np.int32)
+    return Split(np.concatenate(list(dataset.feature_batches(split))), grades, dataset.queries(split).starts)
