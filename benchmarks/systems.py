@@ -1,0 +1,188 @@
+"""What is compared: for each system its settings, how it builds its dataset, and how it trains.
+
+Every settings function returns all that differs from the system's own defaults; it is printed above the tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.cases import Data
+
+RATE, MAX_BIN, MIN_ROWS = 0.1, 255, 20
+DEPTH = 6  # of oblivious trees
+
+Settings = dict[str, Any]
+Scorer = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float64]]
+Built = Callable[[], None]  # to be called once the dataset is constructed
+
+
+@dataclass(frozen=True)
+class Task:
+    leaves: int
+    threads: int
+    rounds: int
+
+
+class Clock:
+    """Seconds of every round, as seen by a callback after it; the first includes what training sets up."""
+
+    def __init__(self) -> None:
+        self._last, self.seconds = time.perf_counter(), list[float]()
+
+    def __call__(self, *_: object) -> None:
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+
+    def after_iteration(self, *_: object) -> bool:
+        """CatBoost's name for the same; true: go on."""
+        self()
+        return True
+
+
+@dataclass(frozen=True)
+class System:
+    settings: Callable[[Task], Settings]
+    run: Callable[[Data, Task, Settings, Built], tuple[Clock, Scorer]]
+    package: str
+    note: str = ""
+    pointwise: bool = False  # predicts grades, so that the test RMSE means something
+
+
+def _rankmill(task: Task) -> Settings:
+    return {"n_rounds": task.rounds, "max_leaves": task.leaves}
+
+
+def _rankmill_oblivious(task: Task) -> Settings:
+    # CatBoost bounds neither rows nor curvature of the leaves of a symmetric tree
+    return {
+        "objective": "l2", "grow": "oblivious", "max_depth": DEPTH, "max_leaves": 2**DEPTH, "n_rounds": task.rounds,
+        "min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0,
+    }  # fmt: skip
+
+
+def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
+    from pipeline.binspec import BinSpec, apply_bins, feature_bins
+    from scorer.predict import predict
+    from trainer.boosting import RankedRows, boost
+    from trainer.parameters import TrainParameters
+
+    parameters = TrainParameters(**settings)  # refused before anything is built
+    names = [f"f{i}" for i in range(data.x.shape[1])]
+    spec = BinSpec(tuple(feature_bins(name, data.x[:, i].copy(), MAX_BIN) for i, name in enumerate(names)), MAX_BIN)
+    clock = Clock()
+
+    def batches() -> Iterator[npt.NDArray[np.uint8]]:
+        for first in range(0, len(data.x), 65536):
+            yield apply_bins(data.x[first : first + 65536], spec)
+        built()  # asked for more, so the last batch lies in the trainer's own layout
+        clock()
+        clock.seconds.clear()  # the rounds begin here
+
+    forest = boost(
+        RankedRows(data.y, data.starts, batches()), None, [feature.edges for feature in spec.features], names, parameters,
+        max_grade=int(data.y.max()), n_threads=task.threads, on_round=clock,
+    ).forest  # fmt: skip
+    return clock, lambda x: predict(forest, x)
+
+
+def _lightgbm(task: Task, *, quantised: bool = False) -> Settings:
+    given = {
+        "objective": "lambdarank", "num_leaves": task.leaves, "learning_rate": RATE, "max_bin": MAX_BIN,
+        "min_data_in_leaf": MIN_ROWS, "num_threads": task.threads, "verbosity": -1,
+    }  # fmt: skip
+    return given | ({"use_quantized_grad": True} if quantised else {})
+
+
+def _run_lightgbm(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
+    import lightgbm as lgb
+
+    rows = lgb.Dataset(data.x, data.y, group=data.sizes, params=settings).construct()
+    built()
+    clock = Clock()
+    booster = lgb.train(settings, rows, task.rounds, callbacks=[clock])
+    return clock, lambda x: np.asarray(booster.predict(x), dtype=np.float64)
+
+
+def _xgboost(task: Task) -> Settings:
+    return {
+        "objective": "rank:ndcg", "max_leaves": task.leaves, "grow_policy": "lossguide", "max_depth": 0, "eta": RATE,
+        "max_bin": MAX_BIN, "tree_method": "hist", "nthread": task.threads, "verbosity": 0,
+    }  # fmt: skip
+
+
+def _run_xgboost(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
+    import xgboost as xgb
+
+    class Callback(xgb.callback.TrainingCallback):
+        def after_iteration(self, *_: object) -> bool:
+            clock()
+            return False
+
+    rows = xgb.QuantileDMatrix(data.x, data.y, group=data.sizes, max_bin=MAX_BIN, nthread=task.threads)
+    built()
+    clock = Clock()
+    booster = xgb.train(settings, rows, task.rounds, callbacks=[Callback()])
+    return clock, lambda x: np.asarray(booster.inplace_predict(x), dtype=np.float64)
+
+
+def _catboost(task: Task) -> Settings:
+    return {
+        "loss_function": "LambdaMart:metric=NDCG;sigma=1", "grow_policy": "Lossguide", "max_leaves": task.leaves,
+        "depth": 16, "min_data_in_leaf": MIN_ROWS, "learning_rate": RATE, "iterations": task.rounds,
+        "thread_count": task.threads, "metric_period": task.rounds, "allow_writing_files": False,
+        "logging_level": "Silent",
+    }  # fmt: skip
+
+
+def _catboost_oblivious(task: Task) -> Settings:
+    from trainer.parameters import TrainParameters
+
+    return {
+        "loss_function": "RMSE", "grow_policy": "SymmetricTree", "depth": DEPTH, "learning_rate": RATE,
+        "bootstrap_type": "No", "random_strength": 0, "rsm": 1, "boosting_type": "Plain",
+        "leaf_estimation_method": "Newton", "leaf_estimation_iterations": 1, "leaf_estimation_backtracking": "No",
+        "l2_leaf_reg": TrainParameters().lambda_l2, "boost_from_average": True, "score_function": "L2",
+        "iterations": task.rounds, "thread_count": task.threads, "metric_period": task.rounds,
+        "allow_writing_files": False, "logging_level": "Silent",
+    }  # fmt: skip
+
+
+def _run_catboost(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
+    import catboost as cb
+
+    queries = np.repeat(np.arange(len(data.sizes)), data.sizes)
+    pool = cb.Pool(data.x, data.y, group_id=queries, thread_count=task.threads)
+    pool.quantize(border_count=MAX_BIN - 1)
+    built()
+    clock = Clock()
+    model = cb.CatBoost(settings)
+    model.fit(pool, callbacks=[clock])
+    return clock, lambda x: np.asarray(model.predict(x), dtype=np.float64)
+
+
+# seeds and the order of rows change nothing in the oblivious settings: with bootstrap_type No nothing else samples
+_BORDERS = "finds borders on 200,000 sampled rows; its quantisation takes all cores, whatever thread_count says"
+
+RANKING = {
+    "rankmill": System(_rankmill, _run_rankmill, "", "evaluates its training metric every round; the others do not"),
+    "lightgbm": System(_lightgbm, _run_lightgbm, "lightgbm", "finds bins on 200,000 sampled rows"),
+    "lightgbm-quantised": System(lambda task: _lightgbm(task, quantised=True), _run_lightgbm, "lightgbm"),
+    "xgboost": System(_xgboost, _run_xgboost, "xgboost"),
+    "catboost": System(
+        _catboost, _run_catboost, "catboost",
+        f"samples by default (bootstrap_type MVS at 0.8, random_strength 1); trees at most 16 deep, its limit; {_BORDERS}",
+    ),
+}  # fmt: skip
+OBLIVIOUS = {
+    "rankmill-oblivious": System(_rankmill_oblivious, _run_rankmill, "", "evaluates NDCG every round", pointwise=True),
+    "catboost-oblivious": System(_catboost_oblivious, _run_catboost, "catboost", _BORDERS, pointwise=True),
+}
+SYSTEMS = RANKING | OBLIVIOUS
