@@ -11,10 +11,10 @@ COMPILE = $(CLEAR_UV) $(BIN)/uv pip compile --no-config --quiet --universal --py
 	--generate-hashes --no-header --no-annotate $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test test-slow lint format bench lock clean
+.PHONY: help setup dev demo test test-slow lint format bench bench-letor lock clean
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.runtime ## Create the environment with what the commands need.
 
@@ -40,9 +40,17 @@ format: $(VENV)/.dev ## Rewrite the code in the house format.
 
 # A LETOR folder with the parts S1 to S5; where the public data sets are at hand, MQ2008.
 DATA ?= $(RANKMILL_TEST_DATA:%=%/mq2008)
+# Further options for benchmarks/train.py, such as "--pairs 1 --threads 2".
+BENCH ?=
 
-bench: $(VENV)/.bench ## Set up with the peers, then run the five folds of the LETOR folder DATA.
-	@test -n "$(DATA)" || { echo "usage: make bench DATA=path/to/letor/folder"; exit 2; }
+bench: $(VENV)/.bench ## Set up with the peers, then measure training (hours; MQ2008 too where DATA names it).
+	$(BIN)/python benchmarks/train.py $(DATA:%=--letor %) $(BENCH)
+	$(BIN)/python benchmarks/train.py --compare oblivious --cases mslr $(BENCH)
+	$(BIN)/python benchmarks/histogram.py
+	$(BIN)/python benchmarks/cost.py
+
+bench-letor: $(VENV)/.bench ## Set up with the peers, then run the five folds of the LETOR folder DATA.
+	@test -n "$(DATA)" || { echo "usage: make bench-letor DATA=path/to/letor/folder"; exit 2; }
 	$(BIN)/python benchmarks/letor5.py $(DATA) --peers
 
 lock: $(VENV)/.dev ## Resolve the locks anew (UPGRADE=--upgrade for the newest versions).
