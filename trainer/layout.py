@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from trainer.dtypes import BIN, BLOCK_WIDTH, MOST_ROWS, WORD
 from trainer.errors import InvalidParameter, TrainingDataRejected
+
+Put = Callable[[int, int, npt.NDArray[np.uint8]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,15 @@ class BlockedBins:
     @classmethod
     def from_batches(
         cls,
-        batches: Iterable[npt.NDArray[np.uint8]],
+        batches: Iterable[npt.NDArray[np.uint8]] | BlockedBins,
         n_rows: int,
         n_bins: npt.NDArray[np.int32],
         width: int = BLOCK_WIDTH,
     ) -> BlockedBins:
         """Fill the blocks from row-major ``batches`` (m, n_features) uint8 that hold ``n_rows`` rows together.
 
-        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.
+        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.  Blocks that are filled already
+        are returned as they are.
 
         Raises
         ------
@@ -65,30 +68,56 @@ class BlockedBins:
         TrainingDataRejected
             There are more rows than ``MOST_ROWS``, or the batches hold another number of rows or features, or a bin at or above ``n_bins``.
         """
-        if width < 8 or width % 8:
-            raise InvalidParameter(f"the block width must be a multiple of 8, got {width}")
-        if n_rows > MOST_ROWS:
-            raise TrainingDataRejected(f"{n_rows:,} rows are more than the {MOST_ROWS:,} that row numbers can count")
-        n_features = len(n_bins)
-        n_blocks = -(-n_features // width)
-        bins = np.zeros((n_blocks, n_rows, width), dtype=BIN)
-        filled = 0
-        for batch in batches:
-            if batch.shape[1] != n_features or filled + len(batch) > n_rows:
-                raise TrainingDataRejected(
-                    f"bins of shape {batch.shape} at row {filled} do not fit ({n_rows}, {n_features})"
-                )
-            if len(batch) and bool((batch.max(axis=0) >= n_bins).any()):
-                feature = int(np.argmax(batch.max(axis=0) >= n_bins))
-                raise TrainingDataRejected(
-                    f"feature {feature}: bin above its {n_bins[feature]} bins; bin the data anew"
-                )
-            for block in range(n_blocks):
-                columns = batch[:, block * width : (block + 1) * width]
-                bins[block, filled : filled + len(batch), : columns.shape[1]] = columns
-            filled += len(batch)
-        if filled != n_rows:
-            raise TrainingDataRejected(f"expected the bins of {n_rows} rows, found {filled}")
-        padded = np.ones(n_blocks * width, dtype=np.int32)
-        padded[:n_features] = n_bins
-        return cls(words=bins.view(WORD), n_bins=padded, n_features=n_features)
+        if isinstance(batches, BlockedBins):
+            return batches
+        bins = np.zeros(blocks_shape(len(n_bins), n_rows, width), dtype=BIN)
+
+        def put(block: int, first: int, columns: npt.NDArray[np.uint8]) -> None:
+            bins[block, first : first + len(columns), : columns.shape[1]] = columns
+
+        fill_blocks(batches, n_rows, n_bins, width, put)
+        return cls(words=bins.view(WORD), n_bins=filled_up(n_bins, width), n_features=len(n_bins))
+
+
+def blocks_shape(n_features: int, n_rows: int, width: int) -> tuple[int, int, int]:
+    """Return the shape of the blocks in bytes, (n_blocks, n_rows, width); errors as :meth:`BlockedBins.from_batches`."""
+    if width < 8 or width % 8:
+        raise InvalidParameter(f"the block width must be a multiple of 8, got {width}")
+    if n_rows > MOST_ROWS:
+        raise TrainingDataRejected(f"{n_rows:,} rows are more than the {MOST_ROWS:,} that row numbers can count")
+    return -(-n_features // width), n_rows, width
+
+
+def filled_up(n_bins: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.int32]:
+    """Return ``n_bins`` with a 1 for each column that fills the last block, shape (n_blocks * width,)."""
+    filled = np.ones(-(-len(n_bins) // width) * width, dtype=np.int32)
+    filled[: len(n_bins)] = n_bins
+    return filled
+
+
+def fill_blocks(
+    batches: Iterable[npt.NDArray[np.uint8]], n_rows: int, n_bins: npt.NDArray[np.int32], width: int, put: Put
+) -> None:
+    """Check row-major ``batches`` and hand them on cut into blocks, a block's rows in ascending order.
+
+    ``put(block, first, columns)`` takes ``columns`` (m, width or fewer in the last block) of the rows from ``first``.
+    Errors as :meth:`BlockedBins.from_batches`.
+    """
+    n_features = len(n_bins)
+    filled = 0
+    for batch in batches:
+        if batch.shape[1] != n_features or filled + len(batch) > n_rows:
+            raise TrainingDataRejected(
+                f"bins of shape {batch.shape} at row {filled} do not fit ({n_rows}, {n_features})"
+            )
+        if not len(batch):
+            continue
+        above = batch.max(axis=0) >= n_bins
+        if above.any():
+            feature = int(np.argmax(above))
+            raise TrainingDataRejected(f"feature {feature}: bin above its {n_bins[feature]} bins; bin the data anew")
+        for block, left in enumerate(range(0, n_features, width)):
+            put(block, filled, batch[:, left : left + width])
+        filled += len(batch)
+    if filled != n_rows:
+        raise TrainingDataRejected(f"expected the bins of {n_rows} rows, found {filled}")
