@@ -48,6 +48,17 @@ def train(
     n_threads: Annotated[
         int, typer.Option(help="Threads; 0: the cores this process may use.  Never changes the model.")
     ] = 0,
+    bin_cache: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            metavar="DIR",
+            help="Map the bins from a file in this folder instead of holding them in memory.  It is built at the first"
+            " training and used again while data and bins are the same; files of other data are left: delete them as"
+            " you like.  Never changes the model.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Train a model on DATASET and register it as the next version of NAME.
@@ -55,6 +66,7 @@ def train(
     The valid split, if there is one, decides how many trees are kept.
 
     Example: rankmill train web.dataset --name web --metric ndcg@10
+    With bins on disk: rankmill train web.dataset --name web --bin-cache bin-cache
     """
     from trainer.parameters import TrainParameters
 
@@ -65,14 +77,23 @@ def train(
         lambda_l2=lambda_l2, min_gain=min_gain, sigma=sigma, truncation=truncation,
         lambda_normalisation=lambda_normalisation, seed=seed,
     )  # fmt: skip
-    report = train_and_register(dataset, name, registry, parameters, n_threads=n_threads)
+    report = train_and_register(dataset, name, registry, parameters, n_threads=n_threads, bin_cache=bin_cache)
     typer.echo(json.dumps(report, sort_keys=True) if as_json else _render(report))
 
 
 def train_and_register(
-    dataset_path: Path, name: str, registry_path: Path, parameters: Any, *, n_threads: int = 0
+    dataset_path: Path,
+    name: str,
+    registry_path: Path,
+    parameters: Any,
+    *,
+    n_threads: int = 0,
+    bin_cache: Path | None = None,
 ) -> dict[str, Any]:
-    """Train on the dataset at ``dataset_path``, register the model, and return the facts of the new version."""
+    """Train on the dataset at ``dataset_path``, register the model, and return the facts of the new version.
+
+    ``bin_cache`` is a folder to map the bins from; None: they are held in memory.
+    """
     from pipeline.dataset import Dataset
     from registry import Registry
     from registry.names import check_name
@@ -82,13 +103,20 @@ def train_and_register(
     # what can be refused is refused before hours of training, not after
     check_name(name)
     dataset = Dataset.open(dataset_path)
-    plan = plan_of(dataset, parameters)
+    plan = plan_of(dataset, parameters, bin_cache=bin_cache)
     registry = Registry(registry_path)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
     typer.echo(plan.render(), err=True)
     with TrainingBar(parameters.n_rounds) as bar:
-        result = train(dataset, parameters, n_threads=n_threads, on_round=bar.update)
+        result = train(
+            dataset,
+            parameters,
+            n_threads=n_threads,
+            on_round=bar.update,
+            bin_cache=bin_cache,
+            say=lambda line: typer.echo(line, err=True),
+        )
     forest = result.forest
     info = dict(forest.info)
     version = registry.register(
