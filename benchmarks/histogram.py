@@ -26,7 +26,7 @@ from benchmarks.cases import DOCUMENTS_PER_QUERY
 from benchmarks.report import render, spread, surroundings, table
 from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from pipeline.synth import SynthParameters, generate
-from trainer import _kernels
+from trainer.growing import _kernels
 from trainer.dtypes import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW
 from trainer.layout import BlockedBins
 
@@ -70,9 +70,12 @@ def ours(bins: BlockedBins, node: Node, share: int, shares: int) -> Count:
     rows = np.concatenate([node.rows, np.zeros(_kernels.LOOK_AHEAD, dtype=ROW)])  # what is prefetched past the end
     histogram = aligned((len(bins.n_bins), BINS_A_FEATURE), PACKED)
     edge = aligned((bins.width, BINS_A_FEATURE), PACKED)
+    blocks = np.arange(len(bins.words))
+    used_words = -(-np.minimum(bins.width, bins.n_features - blocks * bins.width) // 8)
     return lambda: _kernels.count_share(
-        bins.words, rows, node.packed, 0, len(node.rows), bins.n_bins, share, shares, histogram, edge
-    )
+        bins.words, used_words, blocks, rows, node.packed, 0, len(node.rows), bins.n_bins, share, shares, histogram,
+        edge,
+    )  # fmt: skip
 
 
 def plain(columns: npt.NDArray[np.uint8], node: Node, share: int, shares: int) -> Count:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from scorer.forest import Forest, compact_cuts
 from trainer.dtypes import EDGE
-from trainer.growing import Tree
+from trainer.growing.tree import Tree
 from trainer.objectives.protocol import Objective
 from trainer.parameters import PRESET, TrainParameters
 

@@ -16,7 +16,8 @@ from scorer.metrics.queries import PreparedQueries, mean_of
 from trainer import _kernels
 from trainer.assembly import forest_of
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.growing import Grower, Tree
+from trainer.growing.grower import Grower
+from trainer.growing.tree import Tree
 from trainer.layout import BlockedBins
 from trainer.objectives.lambdamart import LambdaMart
 from trainer.objectives.protocol import Objective

@@ -19,7 +19,7 @@ from trainer.bin_cache import CachedBins
 from trainer.boosting import RankedRows, RoundRecord, TrainingResult, boost
 from trainer.dtypes import BLOCK_WIDTH
 from trainer.errors import TrainingDataRejected
-from trainer.growing import Grower
+from trainer.growing.grower import Grower
 from trainer.histogram import HistogramPool
 from trainer.layout import blocks_shape
 from trainer.parameters import TrainParameters

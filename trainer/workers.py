@@ -43,7 +43,8 @@ class Team:
         self._number = 0
         self._task: Task | None = None
         self._failure: BaseException | None = None
-        self._looks = _LOOKS if size <= available_cores() else 1  # nobody may spin on a core that another needs
+        self.may_spin = size <= available_cores()  # nobody may spin on a core that another needs
+        self._looks = _LOOKS if self.may_spin else 1
 
     def each(self, task: Task) -> None:
         """Run ``task(worker)`` once for every worker 0 .. size-1 and wait for all of them."""

@@ -57,8 +57,9 @@ def fit(data, *, n_threads=1, batch=10**6, watch=True, **parameters):
 
 def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch):
     for name in (
-        "growing._ALONE_BELOW",
-        "growing._LEAST_ROWS",
+        "growing.grower._LEAST_ROWS",
+        "growing.grower._LEAST_VISITS",
+        "growing.grower._SHARED_ROWS",
         "objectives.lambdamart._LEAST_WORK",
         "boosting._LEAST_WALKED",
     ):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
-from trainer import _kernels
 from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.growing import _kernels
 from trainer.layout import BlockedBins
 from trainer.packing import pack, scales_of
 from trainer.workers import Team
@@ -27,15 +27,19 @@ def kernel_histogram(layout, rows, packed, shares=1):
     out = np.full((len(layout.n_bins), 256), 7, dtype=np.int64)  # 7: cells must be cleared first
     rows = np.concatenate([rows.astype(np.int32), LOOK_AHEAD])
     edges = np.full((shares, layout.width, 256), 7, dtype=np.int64)
+    blocks = np.arange(len(layout.words))
+    used_words = -(-np.minimum(layout.width, layout.n_features - blocks * layout.width) // 8)
     partial = [
         _kernels.count_share(
-            layout.words, rows, packed, 0, len(packed), layout.n_bins, share, shares, out, edges[share]
+            layout.words, used_words, blocks, rows, packed, 0, len(packed), layout.n_bins, share, shares, out,
+            edges[share],
         )
         for share in range(shares)
-    ]
+    ]  # fmt: skip
     for share, block in enumerate(partial):
         if block >= 0:
-            _kernels.add_edge(edges[share], layout.n_bins, block, out)
+            for first in range(0, len(layout.n_bins), 5):  # in pieces, as several workers do it
+                _kernels.add_edge(edges[share], layout.n_bins, block, first, first + 5, out)
     return out[: layout.n_features]
 
 

@@ -1,0 +1,74 @@
+"""Single instructions that Numba has no name for.  Kernels may import them; what they compile to never changes."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _address(context, builder, signature, arguments):
+    view = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+    return builder.gep(view.data, [context.cast(builder, arguments[1], signature.args[1], types.intp)])
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask for the cache line of ``array[index]`` (1-d, contiguous); reads nothing, so any index is harmless."""
+    signature = types.void(array, index)
+
+    def codegen(context, builder, signature, arguments):
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        address = builder.bitcast(_address(context, builder, signature, arguments), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [address, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def bits_of(typingctx, value):
+    """Return the 64 bits of a float64 as an int64."""
+    signature = types.int64(types.float64)
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return signature, codegen
+
+
+@intrinsic
+def float_of(typingctx, value):
+    """Return the float64 whose bits are those of an int64."""
+    signature = types.float64(types.int64)
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return signature, codegen
+
+
+@intrinsic
+def load_acquire(typingctx, array, index):
+    """Return ``array[index]`` (int64); what its writer wrote before storing it can be seen from now on."""
+    signature = types.int64(array, index)
+
+    def codegen(context, builder, signature, arguments):
+        return builder.load_atomic(_address(context, builder, signature, arguments), "acquire", 8)
+
+    return signature, codegen
+
+
+@intrinsic
+def store_release(typingctx, array, index, value):
+    """Store an int64 in ``array[index]`` after everything that was written before."""
+    signature = types.void(array, index, types.int64)
+
+    def codegen(context, builder, signature, arguments):
+        builder.store_atomic(arguments[2], _address(context, builder, signature, arguments), "release", 8)
+        return context.get_dummy_value()
+
+    return signature, codegen

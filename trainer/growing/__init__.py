@@ -1,0 +1,1 @@
+"""One tree from gradients and curvatures."""

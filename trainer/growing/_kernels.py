@@ -1,0 +1,782 @@
+"""Grow one tree over bins, all workers together.  No checks: the wrappers next door have done them.
+
+Words.  A *block* holds ``width`` features; ``words[block, row, w]`` holds bins of features ``8 w .. 8 w + 7`` of that
+block, the first in the lowest byte.  A *packed* value holds a gradient in its high and a curvature in its low 32 bits;
+the curvature is never negative and its sum over all rows fits 32 bits, so sums never carry between the two.  All sums
+are sums of integers: their order does not matter, so neither do threads, blocks or the order of rows.
+
+``grow_by_node`` and ``grow_by_level`` are called by every worker of a team at once.  They do their share of each step
+and meet before the next; worker 0 alone writes what the others read after a meeting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from trainer._intrinsics import bits_of, float_of, load_acquire, prefetch, store_release
+
+LOOK_AHEAD = 64  # rows between the prefetch and the use; so many are read past the end of a node's rows
+_FAR = np.int64(LOOK_AHEAD)
+_LOW = np.int64(0xFFFFFFFF)
+_BYTE = np.uint64(255)
+_U8 = np.uint64(8)
+_U256 = np.uint64(256)
+_MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
+
+# What a row of ``nodes`` holds: rows[FIRST:LAST] are the node's; TOTAL is their packed sum; SLOT its histogram in the
+# pool, -1 for none; LEFT its first child, -1 for none (the other child is LEFT + 1); the rest is its best split.
+FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SUM = range(10)
+NODE_FIELDS = 10
+# What ``state`` holds, written by worker 0 between meetings: counts of nodes, leaves, waiting nodes and free slots;
+# the node to divide (-1: the tree is done); the children to count and to search (-1: none); whether the larger one
+# has to be counted too, because its parent's histogram is gone; the depth of a level and its split
+N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, LEVEL = range(9)
+STATE_FIELDS = 9
+# What ``limits`` holds
+MAX_LEAVES, MAX_DEPTH, MIN_ROWS, POLICY, CONSTRAINED, SHARED_ROWS, LOOKS, CLOCK = range(8)
+LIMIT_FIELDS = 8
+BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
+# What ``bounds`` holds: units of packed gradient and curvature, lambda, min gain, min curvature, min rows
+UNIT_G, UNIT_H, LAMBDA, MIN_GAIN, MIN_H, MIN_SIDE = range(6)
+# Phases that ``ticks`` counts nanoseconds of, as worker 0 sees them
+COUNTING, SEARCHING, DECIDING, PARTING = range(4)
+LINE = 8  # int64 a cache line: every flag has one to itself
+
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+# -- meeting ---------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def _wait(flags, index, number, stop, looks):
+    """Look at flags[index] until it reaches ``number``; False if flags[stop] is set meanwhile."""
+    while True:
+        for _ in range(looks):
+            if load_acquire(flags, index) >= number:
+                return True
+        if load_acquire(flags, stop) != 0:
+            return False
+        _sched_yield()
+
+
+@njit(nogil=True, cache=True)
+def meet(flags, worker, size, number, looks):
+    """Wait until all workers have called this with ``number`` (1, 2, ..); False: one has failed, all must leave.
+
+    flags[w * LINE] is worker w's, flags[size * LINE] is set by who fails.  What any worker wrote before a meeting,
+    every worker can read after it.
+    """
+    if size == 1:
+        return True
+    stop = size * LINE
+    if worker != 0:
+        store_release(flags, worker * LINE, number)
+        return _wait(flags, 0, number, stop, looks)
+    for other in range(1, size):
+        if not _wait(flags, other * LINE, number, stop, looks):
+            return False
+    store_release(flags, 0, number)
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _tick(clock, phase, stamp, ticks):
+    """Add the time since the last call to ``phase``; ``clock`` < 0: keep no time."""
+    if clock >= 0:
+        _clock_gettime(np.int32(clock), stamp.ctypes.data)
+        now = stamp[0] * 1_000_000_000 + stamp[1]
+        if stamp[2] != 0:
+            ticks[phase] += now - stamp[2]
+        stamp[2] = now
+
+
+# -- histograms ------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _accumulate(words, used, rows, packed, first, last, out):
+    """out[256 * lane + bin of lane] += packed[i] for the rows[i] of one block, i in first .. last."""
+    lanes = words.shape[1]
+    flat = words.reshape(-1)
+    for i in range(first, last):
+        row = np.int64(rows[i])
+        prefetch(flat, rows[i + _FAR] * lanes)
+        value = packed[i]
+        for w in range(used):
+            word = words[row, w]
+            base = np.uint64(w) * np.uint64(2048)
+            out[base + (word & _BYTE)] += value
+            out[base + _U256 + ((word >> _U8) & _BYTE)] += value
+            out[base + np.uint64(512) + ((word >> np.uint64(16)) & _BYTE)] += value
+            out[base + np.uint64(768) + ((word >> np.uint64(24)) & _BYTE)] += value
+            out[base + np.uint64(1024) + ((word >> np.uint64(32)) & _BYTE)] += value
+            out[base + np.uint64(1280) + ((word >> np.uint64(40)) & _BYTE)] += value
+            out[base + np.uint64(1536) + ((word >> np.uint64(48)) & _BYTE)] += value
+            out[base + np.uint64(1792) + (word >> np.uint64(56))] += value
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def count_share(words, used_words, blocks, rows, packed, first, last, n_bins, share, shares, histogram, edge):
+    """Add one worker's share of (row, word) visits of rows[first:last] to ``histogram`` (n_features, 256).
+
+    The blocks asked for are laid end to end, ``n`` rows of ``used_words[block]`` words each, and the line is cut into
+    ``shares`` parts of about equal length.  Where a part begins inside a block, that block's visits go to ``edge``
+    (width, 256); returns the number of that block, -1 if there is none.  The part in which a block begins clears it.
+    """
+    n, width = last - first, words.shape[2] * 8
+    whole = np.int64(0)
+    for k in range(blocks.shape[0]):
+        whole += used_words[blocks[k]]
+    start, stop = n * whole * share // shares, n * whole * (share + 1) // shares
+    partial, offset = np.int64(-1), np.int64(0)
+    for k in range(blocks.shape[0]):
+        block = blocks[k]
+        used = used_words[block]
+        begin = max(start - offset, 0) // used
+        end = min(max(stop - offset, 0) // used, n)
+        offset += n * used
+        if begin >= end:
+            continue
+        if begin == 0:
+            for f in range(block * width, (block + 1) * width):
+                for b in range(n_bins[f]):
+                    histogram[f, b] = 0
+            target = histogram[block * width : (block + 1) * width]
+        else:
+            partial = block
+            edge[:] = 0
+            target = edge
+        _accumulate(words[block], used, rows, packed, first + begin, first + end, target.reshape(-1))
+    return partial
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def add_edge(edge, n_bins, block, first_feature, last_feature, histogram):
+    """Add a block's histogram ``edge`` (width, 256) to those features of ``histogram`` that lie in the range."""
+    width = edge.shape[0]
+    for f in range(max(first_feature, block * width), min(last_feature, (block + 1) * width)):
+        for b in range(n_bins[f]):
+            histogram[f, b] += edge[f - block * width, b]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def subtract(from_parent, child, n_bins, first_feature, last_feature):
+    """Turn the parent's histogram into that of the other child: ``from_parent[feature, bin] -= child[feature, bin]``."""
+    for f in range(first_feature, last_feature):
+        for b in range(n_bins[f]):
+            from_parent[f, b] -= child[f, b]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def count_bins(column, stride, rows, first, last, counts):
+    """counts[bin] = rows[first:last] with that bin of one feature."""
+    counts[:] = 0
+    for i in range(first, last):
+        prefetch(column, rows[i + _FAR] * stride)
+        counts[column[rows[i] * stride]] += 1
+
+
+# -- splits ----------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, parent, out):
+    """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -1 where not allowed.
+
+    Straight-line code over unsigned b, so that it becomes vector code: integers turn into floats through the bits.
+    """
+    unit_g, unit_h, lambda_l2, min_curvature = bounds[UNIT_G], bounds[UNIT_H], bounds[LAMBDA], bounds[MIN_H]
+    rows_a_unit = n_rows / total_h
+    magic = bits_of(_MAGIC)
+    for b in range(np.uint64(1), np.uint64(last)):
+        left = prefix[b] + extra
+        h_left = float_of((left & _LOW) + magic) - _MAGIC
+        g_left = float_of((left >> np.int64(32)) + magic) - _MAGIC
+        h_right = total_h - h_left
+        g_right = total_g - g_left
+        g_left, g_right = g_left * unit_g, g_right * unit_g
+        least = min(h_left, h_right)
+        allowed = (least > 0.0) & (least * unit_h >= min_curvature) & (least * rows_a_unit + 0.5 >= min_rows)
+        gain = (
+            g_left * g_left / (h_left * unit_h + lambda_l2)
+            + g_right * g_right / (h_right * unit_h + lambda_l2)
+            - parent
+        )
+        out[b] = gain if allowed else -1.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _value(g, h, low, high):
+    """Return the Newton step (h with lambda), kept within the range of the node."""
+    return min(max(-g / h, low), high) if h > 0.0 else 0.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _value_of(packed, bounds, low, high):
+    g, h = np.float64(packed >> np.int64(32)) * bounds[UNIT_G], np.float64(packed & _LOW) * bounds[UNIT_H]
+    return _value(g, h + bounds[LAMBDA], low, high)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _gain_of(g, h, value):
+    """Return what the step ``value`` gains: -(2 g v + h v^2), which is g^2 / h at the Newton step."""
+    return -(2.0 * g + h * value) * value
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _gains_bounded(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, direction, low, high, out):
+    """As ``_gains``, where the values of the children must lie in low .. high and rise (1) or fall (-1) with the feature."""
+    unit_g, unit_h, lambda_l2 = bounds[UNIT_G], bounds[UNIT_H], bounds[LAMBDA]
+    whole_g, whole_h = total_g * unit_g, total_h * unit_h + lambda_l2
+    parent = _gain_of(whole_g, whole_h, _value(whole_g, whole_h, low, high)) + bounds[MIN_GAIN]
+    rows_a_unit = n_rows / total_h
+    for b in range(1, last):
+        left = prefix[b] + extra
+        h_left, g_left = np.float64(left & _LOW), np.float64(left >> np.int64(32))
+        least = min(h_left, total_h - h_left)
+        out[b] = -1.0
+        if least > 0.0 and least * unit_h >= bounds[MIN_H] and least * rows_a_unit + 0.5 >= min_rows:
+            g, h = g_left * unit_g, h_left * unit_h + lambda_l2
+            g_right, h_right = (total_g - g_left) * unit_g, (total_h - h_left) * unit_h + lambda_l2
+            value, value_right = _value(g, h, low, high), _value(g_right, h_right, low, high)
+            if direction * (value_right - value) >= 0.0:
+                out[b] = _gain_of(g, h, value) + _gain_of(g_right, h_right, value_right) - parent
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _left_is_heavier(left, total_h):
+    """Whether the left side, a packed sum, has at least half of the curvature."""
+    return 2.0 * np.float64(left & _LOW) >= total_h
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last, n_rows, min_rows, out):
+    """out[b] = -1 where the split after bin b leaves a side with too few rows.
+
+    The missing go left if ``missing_left``, or, where they are ``weightless``, to the heavier side.
+    """
+    present = np.int64(0)
+    for b in range(1, last):
+        present += counts[b]
+        with_missing = _left_is_heavier(prefix[b], total_h) if weightless else missing_left
+        rows_left = present + counts[0] if with_missing else present
+        if rows_left < min_rows or n_rows - rows_left < min_rows:
+            out[b] = -1.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def best_split(
+    hist, counts, n_bins, enabled, monotone, first_feature, last_feature, total, n_rows, limits, bounds, low, high,
+    work, gain_out, split_out,
+):  # fmt: skip
+    """Best (feature, bin, side of the missing) of one node over a range of features.
+
+    Rows on a side are estimated as n_rows * H_side / H (no need to for a bound of one: no side with weight is empty),
+    unless ``counts`` (256,) holds the rows of each bin of the one feature asked for; empty: estimate.  ``gain_out[0]``
+    gets the gain (0: no split), ``split_out`` gets [feature, bin, missing left, packed sum of the left side].  Equal
+    gains go to the lowest feature, then the lowest bin, then missing right; missing values that weigh nothing in this
+    node follow the heavier side.  With ``limits[CONSTRAINED]`` the children's values lie in ``low`` .. ``high`` and
+    obey ``monotone[feature]``.  ``work`` (3, 256) float64 is scratch space.
+    """
+    counted = counts.shape[0] > 0
+    prefix = work[0].view(np.int64)
+    missing_right, missing_left = work[1], work[2]
+    total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
+    best = 0.0
+    split_out[0] = -1
+    gain_out[0] = 0.0
+    denominator = total_h * bounds[UNIT_H] + bounds[LAMBDA]
+    if total_h == 0.0:
+        return
+    constrained = limits[CONSTRAINED] != 0
+    estimated_rows = 0.0 if counted or bounds[MIN_SIDE] <= 1.0 else bounds[MIN_SIDE]
+    whole_g = total_g * bounds[UNIT_G]
+    parent = whole_g * whole_g / denominator + bounds[MIN_GAIN]
+    for f in range(first_feature, last_feature):
+        if not enabled[f]:
+            continue
+        missing = hist[f, 0]
+        last = n_bins[f]  # one past the last bin that may end the left side
+        present = np.int64(0)
+        for b in range(1, last):
+            present += hist[f, b]
+            prefix[b] = present
+        for side in range(1 if missing == 0 else 2):
+            extra, out = (np.int64(0), missing_right) if side == 0 else (missing, missing_left)
+            if constrained:
+                _gains_bounded(prefix, extra, last, total_g, total_h, n_rows, estimated_rows, bounds, monotone[f],
+                               low, high, out)  # fmt: skip
+            else:
+                _gains(prefix, extra, last, total_g, total_h, n_rows, estimated_rows, bounds, parent, out)
+        if counted:
+            _forbid_small_sides(
+                counts, prefix, total_h, missing == 0, False, last, n_rows, bounds[MIN_SIDE], missing_right
+            )
+            _forbid_small_sides(counts, prefix, total_h, False, True, last, n_rows, bounds[MIN_SIDE], missing_left)
+        for b in range(1, last):
+            if missing_right[b] > best:
+                best = missing_right[b]
+                split_out[0] = f
+                split_out[1] = b
+                split_out[2] = 1 if missing == 0 and _left_is_heavier(prefix[b], total_h) else 0
+                split_out[3] = prefix[b]
+            if missing != 0 and missing_left[b] > best:
+                best = missing_left[b]
+                split_out[0] = f
+                split_out[1] = b
+                split_out[2] = 1
+                split_out[3] = prefix[b] + missing
+    gain_out[0] = best
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def partition(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
+    """Reorder rows[first:last] (and packed with them) so that the left child comes first; both keep their order.
+
+    before:  rows = [a b c d e f]      after:  rows = [a c f | b d e]   (a, c, f go left)
+
+    ``column[row * stride]`` is the bin of the split feature.  Returns the number of rows on the left.
+    """
+    left, right = first, 0
+    for i in range(first, last):
+        row = rows[i]
+        prefetch(column, rows[i + _FAR] * stride)
+        b = column[row * stride]
+        goes_left = (b <= threshold) & ((b != 0) | (missing_left != 0))
+        value = packed[i]
+        rows[left] = row
+        packed[left] = value
+        spare_rows[right] = row
+        spare_packed[right] = value
+        left += goes_left
+        right += 1 - goes_left
+    for i in range(right):
+        rows[left + i] = spare_rows[i]
+        packed[left + i] = spare_packed[i]
+    return left - first
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def deal_out(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
+    """First half of a partition by several workers: one worker's rows[first:last] into spare[first:last].
+
+    rows = [a b c d e f]      spare = [a c f | e d b]   (a, c, f go left; the others come back to front)
+
+    Returns the number of rows on the left.
+    """
+    left, right = first, last - 1
+    for i in range(first, last):
+        row = rows[i]
+        prefetch(column, rows[i + _FAR] * stride)
+        b = column[row * stride]
+        goes_left = (b <= threshold) & ((b != 0) | (missing_left != 0))
+        to = left if goes_left else right
+        spare_rows[to] = row
+        spare_packed[to] = packed[i]
+        left += goes_left
+        right -= 1 - goes_left
+    return left - first
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, rows, packed):
+    """Second half: put what one worker dealt out where the rows of all workers before it end, on either side."""
+    for i in range(n_left):
+        rows[left_to + i] = spare_rows[first + i]
+        packed[left_to + i] = spare_packed[first + i]
+    for i in range(last - first - n_left):
+        rows[right_to + i] = spare_rows[last - 1 - i]
+        packed[right_to + i] = spare_packed[last - 1 - i]
+
+
+# -- one tree --------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def _stands_before(priority, a, b):
+    return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
+
+
+@njit(nogil=True, cache=True)
+def _push(heap, n, priority, node):
+    """Add ``node`` to a heap of ``n`` nodes, the highest priority (of equals: the node made first) on top."""
+    i = n
+    while i > 0:
+        above = (i - 1) // 2
+        if not _stands_before(priority, node, heap[above]):
+            break
+        heap[i] = heap[above]
+        i = above
+    heap[i] = node
+
+
+@njit(nogil=True, cache=True)
+def _pop(heap, n, priority):
+    """Take the top off a heap of ``n`` nodes."""
+    top, node = heap[0], heap[n - 1]
+    i = 0
+    while 2 * i + 1 < n - 1:
+        below = 2 * i + 1
+        if below + 1 < n - 1 and _stands_before(priority, heap[below + 1], heap[below]):
+            below += 1
+        if not _stands_before(priority, heap[below], node):
+            break
+        heap[i] = heap[below]
+        i = below
+    heap[i] = node
+    return top
+
+
+@njit(nogil=True, cache=True)
+def _may_split(nodes, node, limits):
+    enough = nodes[node, LAST] - nodes[node, FIRST] >= 2 * limits[MIN_ROWS]
+    return enough and (limits[MAX_DEPTH] == 0 or nodes[node, DEPTH] < limits[MAX_DEPTH])
+
+
+@njit(nogil=True, cache=True)
+def _release(nodes, node, free, state):
+    """Give the node's histogram back to the pool."""
+    if nodes[node, SLOT] >= 0:
+        free[state[N_FREE]] = nodes[node, SLOT]
+        state[N_FREE] += 1
+        nodes[node, SLOT] = -1
+
+
+@njit(nogil=True, cache=True)
+def _take(nodes, heap, gains_of_nodes, free, state):
+    """Take a slot of the pool; where none is free, the waiting node of the least gain (of equals: the first) loses its own."""
+    if state[N_FREE] == 0:
+        victim = np.int64(-1)
+        for i in range(state[N_WAITING]):
+            node = heap[i]
+            if nodes[node, SLOT] >= 0 and (
+                victim < 0
+                or gains_of_nodes[node] < gains_of_nodes[victim]
+                or (gains_of_nodes[node] == gains_of_nodes[victim] and node < victim)
+            ):
+                victim = node
+        _release(nodes, victim, free, state)
+    state[N_FREE] -= 1
+    return free[state[N_FREE]]
+
+
+@njit(nogil=True, cache=True)
+def _wait_for_turn(nodes, node, gain, split, limits, priority, gains_of_nodes, heap, state):
+    """Write the node's best split down and let it wait until it is the turn of its priority."""
+    nodes[node, FEATURE] = split[0]
+    nodes[node, THRESHOLD] = split[1]
+    nodes[node, MISSING_LEFT] = split[2]
+    nodes[node, LEFT_SUM] = split[3]
+    gains_of_nodes[node] = gain
+    if limits[POLICY] == BEST_FIRST:
+        priority[node] = gain
+    elif limits[POLICY] == BREADTH_FIRST:
+        priority[node] = -nodes[node, DEPTH]
+    else:
+        priority[node] = nodes[node, DEPTH]
+    _push(heap, state[N_WAITING], priority, node)
+    state[N_WAITING] += 1
+
+
+@njit(nogil=True, cache=True)
+def _settle(child, node, size, gains, splits, limits, priority, gains_of_nodes, heap, nodes, free, state):
+    """Take the best split of what the workers found; the first of equals has the lowest feature."""
+    best = 0
+    for worker in range(1, size):
+        if gains[child, worker] > gains[child, best]:
+            best = worker
+    if _may_split(nodes, node, limits) and gains[child, best] > 0.0:
+        _wait_for_turn(
+            nodes, node, gains[child, best], splits[child, best], limits, priority, gains_of_nodes, heap, state
+        )
+    else:
+        _release(nodes, node, free, state)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _search_counted(
+    node, words, n_bins, enabled, monotone, rows, limits, bounds, nodes, ranges, histogram, counts, counted, work,
+    gain_out, split_out,
+):  # fmt: skip
+    """Find the node's best split that leaves no side with too few rows, really counted; ``gain_out[0]`` 0: none.
+
+    Features whose best split an estimate of rows has wrongly allowed are searched with their rows counted by bin.
+    """
+    first, last, total = nodes[node, FIRST], nodes[node, LAST], nodes[node, TOTAL]
+    n_features, width = n_bins.shape[0], words.shape[2] * 8
+    estimate = np.empty(0, dtype=np.int64)
+    low, high = ranges[node, 0], ranges[node, 1]
+    still_estimated = enabled.copy()
+    gain, split = np.zeros(1), np.zeros(4, dtype=np.int64)
+    counted[:] = 0
+    while True:
+        best_split(
+            histogram, estimate, n_bins, still_estimated, monotone, 0, n_features, total, last - first, limits, bounds,
+            low, high, work, gain_out, split_out,
+        )  # fmt: skip
+        for f in range(n_features):
+            if counted[f]:
+                best_split(
+                    histogram, counts[f], n_bins, enabled, monotone, f, f + 1, total, last - first, limits, bounds,
+                    low, high, work, gain, split,
+                )  # fmt: skip
+                if gain[0] > gain_out[0] or (gain[0] == gain_out[0] and gain[0] > 0.0 and f < split_out[0]):
+                    gain_out[0] = gain[0]
+                    split_out[:] = split
+        if gain_out[0] <= 0.0 or counted[split_out[0]]:
+            return
+        f = split_out[0]
+        column = words[f // width].view(np.uint8).reshape(-1)[f % width :]
+        count_bins(column, width, rows, first, last, counts[f])
+        counted[f] = 1
+        still_estimated[f] = 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _bound_children(nodes, node, limits, bounds, monotone, ranges):
+    """Children of a monotone split keep to their side of the middle between the two values; all others inherit."""
+    left, right = nodes[node, LEFT], nodes[node, LEFT] + 1
+    ranges[left] = ranges[node]
+    ranges[right] = ranges[node]
+    if limits[CONSTRAINED] == 0 or monotone[nodes[node, FEATURE]] == 0:
+        return
+    low, high = ranges[node, 0], ranges[node, 1]
+    middle = 0.5 * (
+        _value_of(nodes[left, TOTAL], bounds, low, high) + _value_of(nodes[right, TOTAL], bounds, low, high)
+    )
+    if monotone[nodes[node, FEATURE]] > 0:
+        ranges[left, 1], ranges[right, 0] = middle, middle
+    else:
+        ranges[left, 0], ranges[right, 1] = middle, middle
+
+
+@njit(nogil=True, cache=True)
+def _plant(nodes, node, first, last, depth, total):
+    nodes[node] = -1
+    nodes[node, FIRST] = first
+    nodes[node, LAST] = last
+    nodes[node, DEPTH] = depth
+    nodes[node, TOTAL] = total
+
+
+@njit(nogil=True, cache=True)
+def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, gains_of_nodes, free, state):
+    """Make the children of a node that has been partitioned, and say which of them are to be counted and searched."""
+    left = state[N_NODES]
+    state[N_NODES] += 2
+    state[N_LEAVES] += 1
+    state[SMALL] = -1
+    state[LARGE] = -1
+    nodes[node, LEFT] = left
+    middle, depth = nodes[node, FIRST] + n_left, nodes[node, DEPTH] + 1
+    _plant(nodes, left, nodes[node, FIRST], middle, depth, nodes[node, LEFT_SUM])
+    _plant(nodes, left + 1, middle, nodes[node, LAST], depth, nodes[node, TOTAL] - nodes[node, LEFT_SUM])
+    _bound_children(nodes, node, limits, bounds, monotone, ranges)
+    if state[N_LEAVES] == limits[MAX_LEAVES] or not (
+        _may_split(nodes, left, limits) or _may_split(nodes, left + 1, limits)
+    ):
+        _release(nodes, node, free, state)
+        return
+    small, large = (left, left + 1) if 2 * n_left <= nodes[node, LAST] - nodes[node, FIRST] else (left + 1, left)
+    state[SMALL], state[LARGE] = small, large
+    state[COUNT_BOTH] = nodes[node, SLOT] < 0
+    nodes[large, SLOT] = nodes[node, SLOT]
+    nodes[node, SLOT] = -1
+    if state[COUNT_BOTH]:
+        nodes[large, SLOT] = _take(nodes, heap, gains_of_nodes, free, state)
+    nodes[small, SLOT] = _take(nodes, heap, gains_of_nodes, free, state)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _search_child(
+    child, worker, node, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes, ranges, pool,
+    work, gains, splits,
+):  # fmt: skip
+    """One worker's features of one child: ``gains[child, worker]`` and ``splits[child, worker]`` get the best split."""
+    estimate = np.empty(0, dtype=np.int64)
+    best_split(
+        pool[nodes[node, SLOT]], estimate, n_bins, enabled, monotone, first_feature, last_feature, nodes[node, TOTAL],
+        nodes[node, LAST] - nodes[node, FIRST], limits, bounds, ranges[node, 0], ranges[node, 1], work[worker],
+        gains[child, worker:], splits[child, worker],
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _part_share(
+    worker, size, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
+):
+    """One worker's share of rows[first:last], dealt out to the spare arrays; returns how many go left."""
+    width = words.shape[2] * 8
+    column = words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
+    n = last - first
+    begin, end = first + worker * n // size, first + (worker + 1) * n // size
+    return deal_out(column, width, threshold, missing_left, rows, packed, begin, end, spare_rows, spare_packed)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, spare_packed):
+    """Bring what one worker dealt out behind that of all workers before it."""
+    n, before, n_left = last - first, np.int64(0), np.int64(0)
+    for other in range(size):
+        n_left += lefts[other * LINE]
+        if other < worker:
+            before += lefts[other * LINE]
+    begin, end = first + worker * n // size, first + (worker + 1) * n // size
+    collect(
+        spare_rows, spare_packed, begin, end, lefts[worker * LINE], first + before,
+        begin + n_left - before, rows, packed,
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _part_alone(words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed):
+    width = words.shape[2] * 8
+    column = words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
+    return partition(
+        column, width, threshold, missing_left, rows, packed, first, last, spare_rows[first:], spare_packed[first:]
+    )
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def grow_by_node(
+    worker, size, flags, words, used_words, blocks, n_bins, enabled, monotone, rows, packed, spare_rows, spare_packed,
+    limits, bounds, nodes, ranges, gains_of_nodes, priority, heap, free, state, pool, edges, edge_blocks, lefts, work,
+    gains, splits, counts, counted, stamp, ticks,
+):  # fmt: skip
+    """Split one node after another, each worker's part; the root is ``nodes[0]`` and holds a slot of the pool.
+
+    ``state`` begins with one node, one leaf, ``SMALL`` 0, ``LARGE`` -1.  Afterwards nodes[:state[N_NODES]] is the
+    tree.  Arrays as the wrapper makes them: ``nodes`` (2 max_leaves - 1, NODE_FIELDS), ``ranges`` (.., 2) the values
+    that monotone constraints allow, ``heap`` and ``free`` as long as nodes and slots, ``pool`` (slots, n_features,
+    256), ``edges`` (size, width, 256), ``gains`` (2, size), ``splits`` (2, size, 4), ``lefts`` and ``edge_blocks`` a
+    cache line a worker.
+    """
+    looks, clock = limits[LOOKS], limits[CLOCK]
+    n_features = n_bins.shape[0]
+    first_feature, last_feature = worker * n_features // size, (worker + 1) * n_features // size
+    number = np.int64(0)
+    if worker == 0:
+        _tick(clock, COUNTING, stamp, ticks)
+    while True:
+        small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
+        if small >= 0:
+            if large >= 0 and both:
+                edge_blocks[worker * LINE] = count_share(
+                    words, used_words, blocks, rows, packed, nodes[large, FIRST], nodes[large, LAST], n_bins, worker,
+                    size, pool[nodes[large, SLOT]], edges[worker],
+                )  # fmt: skip
+                number += 1
+                if not meet(flags, worker, size, number, looks):
+                    return
+                for other in range(size):
+                    if edge_blocks[other * LINE] >= 0:
+                        add_edge(edges[other], n_bins, edge_blocks[other * LINE], first_feature, last_feature,
+                                 pool[nodes[large, SLOT]])  # fmt: skip
+                number += 1
+                if not meet(flags, worker, size, number, looks):
+                    return
+            edge_blocks[worker * LINE] = count_share(
+                words, used_words, blocks, rows, packed, nodes[small, FIRST], nodes[small, LAST], n_bins, worker, size,
+                pool[nodes[small, SLOT]], edges[worker],
+            )  # fmt: skip
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            if worker == 0:
+                _tick(clock, COUNTING, stamp, ticks)
+            for other in range(size):
+                if edge_blocks[other * LINE] >= 0:
+                    add_edge(edges[other], n_bins, edge_blocks[other * LINE], first_feature, last_feature,
+                             pool[nodes[small, SLOT]])  # fmt: skip
+            if _may_split(nodes, small, limits):
+                _search_child(
+                    0, worker, small, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
+                    ranges, pool, work, gains, splits,
+                )  # fmt: skip
+            if large >= 0 and _may_split(nodes, large, limits):
+                if not both:
+                    subtract(pool[nodes[large, SLOT]], pool[nodes[small, SLOT]], n_bins, first_feature, last_feature)
+                _search_child(
+                    1, worker, large, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
+                    ranges, pool, work, gains, splits,
+                )  # fmt: skip
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            if worker == 0:
+                _tick(clock, SEARCHING, stamp, ticks)
+        if worker == 0:
+            if small >= 0:
+                # in the order in which they were made
+                if large >= 0 and large < small:
+                    _settle(1, large, size, gains, splits, limits, priority, gains_of_nodes, heap, nodes, free, state)
+                _settle(0, small, size, gains, splits, limits, priority, gains_of_nodes, heap, nodes, free, state)
+                if large > small:
+                    _settle(1, large, size, gains, splits, limits, priority, gains_of_nodes, heap, nodes, free, state)
+            state[NODE] = -1
+            if state[N_WAITING] > 0 and state[N_LEAVES] < limits[MAX_LEAVES]:
+                state[NODE] = _pop(heap, state[N_WAITING], priority)
+                state[N_WAITING] -= 1
+            _tick(clock, DECIDING, stamp, ticks)
+        number += 1
+        if not meet(flags, worker, size, number, looks):
+            return
+        node = state[NODE]
+        if node < 0:
+            return
+        first, last = nodes[node, FIRST], nodes[node, LAST]
+        feature, threshold = nodes[node, FEATURE], nodes[node, THRESHOLD]
+        missing_left = nodes[node, MISSING_LEFT]
+        if size > 1 and last - first >= limits[SHARED_ROWS]:
+            lefts[worker * LINE] = _part_share(
+                worker, size, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows,
+                spare_packed,
+            )  # fmt: skip
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, spare_packed)
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+        elif worker == 0:
+            lefts[:] = 0
+            lefts[0] = _part_alone(
+                words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
+            )
+        if worker == 0:
+            _tick(clock, PARTING, stamp, ticks)
+            n_left = np.int64(0)
+            for other in range(size):
+                n_left += lefts[other * LINE]
+            if min(n_left, last - first - n_left) >= limits[MIN_ROWS]:
+                _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, gains_of_nodes, free, state)
+            else:
+                # the search had only estimated the rows: find the best split that really holds, and wait again
+                state[SMALL] = -1
+                if nodes[node, SLOT] < 0:
+                    nodes[node, SLOT] = _take(nodes, heap, gains_of_nodes, free, state)
+                    count_share(
+                        words, used_words, blocks, rows, packed, first, last, n_bins, 0, 1, pool[nodes[node, SLOT]],
+                        edges[0],
+                    )  # fmt: skip
+                _search_counted(
+                    node, words, n_bins, enabled, monotone, rows, limits, bounds, nodes, ranges,
+                    pool[nodes[node, SLOT]], counts, counted, work[0], gains[0], splits[0, 0],
+                )  # fmt: skip
+                if gains[0, 0] > 0.0:
+                    _wait_for_turn(
+                        nodes, node, gains[0, 0], splits[0, 0], limits, priority, gains_of_nodes, heap, state
+                    )
+                else:
+                    _release(nodes, node, free, state)
+            _tick(clock, DECIDING, stamp, ticks)
+        number += 1
+        if not meet(flags, worker, size, number, looks):
+            return

@@ -1,0 +1,198 @@
+"""Grow trees over one training set: buffers, scales and leaf values around the kernels."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer import _kernels as row_kernels
+from trainer.aligned import aligned_empty
+from trainer.dtypes import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE
+from trainer.growing import _kernels
+from trainer.growing.tree import Tree
+from trainer.histogram import DEFAULT_POOL_BYTES, HistogramPool
+from trainer.layout import BlockedBins
+from trainer.packing import Scale, pack, scales_of
+from trainer.parameters import TrainParameters
+from trainer.workers import Team
+
+_LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
+_LEAST_VISITS = 20_000  # (row, block) visits of a whole tree under which one worker is faster than several
+_SHARED_ROWS = 2_000  # rows of a node whose partition several workers share: two meetings cost about a microsecond
+_LOOKS = 20_000  # at a flag before letting other threads run
+
+PHASES = ("histograms", "split search", "choice of nodes", "partition")  # as the kernels count their time
+
+
+class Grower:
+    """Grows trees over one training set; buffers are made once and used for every tree.
+
+    Memory beside the bins: ``BYTES_A_ROW`` for each row, and the histogram pool.
+    """
+
+    BYTES_A_ROW: ClassVar[int] = 24  # packed values and row numbers, each twice
+
+    def __init__(
+        self,
+        bins: BlockedBins,
+        parameters: TrainParameters,
+        team: Team,
+        *,
+        pool_bytes: int = DEFAULT_POOL_BYTES,
+        timed: bool = False,
+    ) -> None:
+        self._bins, self._parameters, self._team = bins, parameters, team
+        n, n_features, p = bins.n_rows, len(bins.n_bins), parameters
+        self._packed = aligned_empty((n,), PACKED)
+        self._rows = np.zeros(n + _kernels.LOOK_AHEAD, dtype=ROW)
+        self._spare_rows, self._spare_packed = aligned_empty((n,), ROW), aligned_empty((n,), PACKED)
+        self._pool = HistogramPool(n_features, p.max_leaves, pool_bytes)
+        self._enabled = np.ones(n_features, dtype=np.uint8)
+        self._monotone = np.zeros(n_features, dtype=np.int8)
+        self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
+        of_block = np.minimum(bins.width, bins.n_features - self._blocks * bins.width)
+        self._used_words = -(-of_block // 8)
+        most_nodes = 2 * p.max_leaves - 1
+        self._nodes = np.zeros((most_nodes, _kernels.NODE_FIELDS), dtype=np.int64)
+        self._ranges = np.zeros((most_nodes, 2), dtype=np.float64)
+        self._gains_of_nodes, self._priority = np.zeros((2, most_nodes), dtype=np.float64)
+        self._heap = np.zeros(most_nodes, dtype=np.int64)
+        self._free = np.zeros(self._pool.n_slots, dtype=np.int64)
+        self._state = np.zeros(_kernels.STATE_FIELDS, dtype=np.int64)
+        self._flags = aligned_empty(((team.size + 1) * _kernels.LINE,), np.int64)
+        self._edges = aligned_empty((team.size, bins.width, BINS_A_FEATURE), PACKED)
+        self._edge_blocks = aligned_empty((team.size * _kernels.LINE,), np.int64)
+        self._lefts = aligned_empty((team.size * _kernels.LINE,), np.int64)
+        self._work = aligned_empty((team.size, 4, BINS_A_FEATURE), np.float64)
+        self._gains = np.zeros((2, team.size), dtype=np.float64)
+        self._splits = np.zeros((2, team.size, 4), dtype=np.int64)
+        self._counts = np.empty((n_features, BINS_A_FEATURE), dtype=np.int64)
+        self._counted = np.zeros(n_features, dtype=np.uint8)
+        self._limits = np.zeros(_kernels.LIMIT_FIELDS, dtype=np.int64)
+        self._limits[_kernels.MAX_LEAVES] = p.max_leaves
+        self._limits[_kernels.MAX_DEPTH] = p.max_depth
+        self._limits[_kernels.MIN_ROWS] = p.min_rows_in_leaf
+        self._limits[_kernels.POLICY] = _kernels.BEST_FIRST
+        self._limits[_kernels.SHARED_ROWS] = _SHARED_ROWS
+        self._limits[_kernels.LOOKS] = _LOOKS if team.may_spin else 1
+        self._limits[_kernels.CLOCK] = time.CLOCK_MONOTONIC if timed else -1
+        self._stamp = np.zeros(3, dtype=np.int64)
+        self.ticks = np.zeros(len(PHASES), dtype=np.int64)
+
+    def grow(
+        self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
+    ) -> Tree:
+        """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
+
+        Leaves are Newton steps, ``-G / (H + lambda) * learning_rate``.  With no split that gains, the tree is a
+        single leaf.
+        """
+        histogram_scale, leaf_scale = scales_of(gradients, curvatures, self._team)
+        self._start(gradients, curvatures, histogram_scale)
+        n, n_blocks = self._bins.n_rows, len(self._blocks)
+        size = 1 if n * n_blocks < _LEAST_VISITS * self._team.size else self._team.size
+
+        def work(worker: int) -> None:
+            try:
+                self._grow_share(worker, size)
+            except BaseException:
+                row_kernels.post(self._flags, size * _kernels.LINE, 1)  # nobody may wait for this one
+                raise
+
+        if size == 1:
+            work(0)
+        else:
+            self._team.each(work)
+        return self._finish(gradients, curvatures, leaf_scale, scores)
+
+    def _start(self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scale: Scale) -> None:
+        def begin(first: int, last: int, _: int) -> None:
+            self._rows[first:last] = np.arange(first, last, dtype=ROW)
+            pack(gradients, curvatures, scale, first, last, self._packed)
+
+        n, p = self._bins.n_rows, self._parameters
+        self._team.share(n, _LEAST_ROWS, begin)
+        self._bounds = np.array(
+            [
+                1.0 / scale.gradient,
+                1.0 / scale.curvature,
+                p.lambda_l2,
+                p.min_gain,
+                p.min_hessian_in_leaf,
+                p.min_rows_in_leaf,
+            ],
+            dtype=np.float64,
+        )
+        self._nodes[0] = -1
+        root = self._nodes[0]
+        root[_kernels.FIRST], root[_kernels.LAST], root[_kernels.DEPTH] = 0, n, 0
+        root[_kernels.TOTAL] = self._packed.sum()
+        root[_kernels.SLOT] = 0
+        self._ranges[0] = -np.inf, np.inf
+        self._free[: self._pool.n_slots - 1] = np.arange(self._pool.n_slots - 1, 0, -1)
+        self._state[:] = 0
+        self._state[_kernels.N_NODES] = self._state[_kernels.N_LEAVES] = 1
+        self._state[_kernels.N_FREE] = self._pool.n_slots - 1
+        self._state[_kernels.LARGE] = -1
+        self._flags[:] = 0
+        self._stamp[2] = 0
+
+    def _grow_share(self, worker: int, size: int) -> None:
+        bins = self._bins
+        _kernels.grow_by_node(
+            worker, size, self._flags, bins.words, self._used_words, self._blocks, bins.n_bins, self._enabled,
+            self._monotone, self._rows, self._packed, self._spare_rows, self._spare_packed, self._limits, self._bounds,
+            self._nodes, self._ranges, self._gains_of_nodes, self._priority, self._heap, self._free, self._state,
+            self._pool.cells, self._edges, self._edge_blocks, self._lefts, self._work, self._gains, self._splits,
+            self._counts, self._counted, self._stamp, self.ticks,
+        )  # fmt: skip
+
+    def _finish(
+        self,
+        gradients: npt.NDArray[np.float64],
+        curvatures: npt.NDArray[np.float64],
+        scale: Scale,
+        scores: npt.NDArray[np.float64],
+    ) -> Tree:
+        """Sum the leaves exactly, take their steps, add them to the scores."""
+        p, nodes = self._parameters, self._nodes[: self._state[_kernels.N_NODES]]
+        first, left = nodes[:, _kernels.FIRST], nodes[:, _kernels.LEFT]
+        divided = left >= 0
+        leaves = np.flatnonzero(~divided)
+        leaves = leaves[np.argsort(first[leaves], kind="stable")]
+        starts = np.append(first[leaves], self._bins.n_rows)
+        shares = np.zeros((self._team.size, len(leaves), 2), dtype=np.int64)
+        self._team.share(
+            self._bins.n_rows,
+            _LEAST_ROWS,
+            lambda first, last, worker: row_kernels.leaf_sums(
+                gradients, curvatures, scale.gradient, scale.curvature, self._rows, starts, first, last, shares[worker]
+            ),
+        )
+        sums = np.zeros((len(nodes), 2), dtype=np.int64)
+        sums[leaves] = shares.sum(axis=0)
+        for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
+            sums[node] = sums[left[node]] + sums[left[node] + 1]
+        curvature = sums[:, 1] / scale.curvature + p.lambda_l2
+        values = np.zeros(len(nodes), dtype=SCORE)
+        np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=curvature > 0.0)
+        values *= p.learning_rate
+        leaf_values = values[leaves]
+        self._team.share(
+            self._bins.n_rows,
+            _LEAST_ROWS,
+            lambda first, last, _: row_kernels.add_leaves(self._rows, starts, leaf_values, first, last, scores),
+        )
+        return Tree(
+            feature=np.where(divided, nodes[:, _kernels.FEATURE], -1).astype(np.int32),
+            threshold=np.where(divided, nodes[:, _kernels.THRESHOLD], -1).astype(np.int32),
+            missing_left=(divided & (nodes[:, _kernels.MISSING_LEFT] > 0)).astype(BIN),
+            left=left.astype(np.int32),
+            right=np.where(divided, left + 1, -1).astype(np.int32),
+            value=values,
+            gain=np.where(divided, self._gains_of_nodes[: len(nodes)], 0.0),
+            rows=nodes[:, _kernels.LAST] - first,
+        )

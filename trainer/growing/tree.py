@@ -1,0 +1,31 @@
+"""A tree over bins, as it has been grown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Nodes in the order they were made, the root first; every array has shape (n_nodes,).
+
+    ``feature`` is -1 at a leaf.  Elsewhere a row goes ``left`` if its bin is in 1 .. ``threshold``, or if it is 0
+    (missing) and ``missing_left``.  ``value`` is what the node adds to a score, shrinkage included.
+    """
+
+    feature: npt.NDArray[np.int32]
+    threshold: npt.NDArray[np.int32]
+    missing_left: npt.NDArray[np.uint8]
+    left: npt.NDArray[np.int32]
+    right: npt.NDArray[np.int32]
+    value: npt.NDArray[np.float64]
+    gain: npt.NDArray[np.float64]
+    rows: npt.NDArray[np.int64]
+
+    @property
+    def n_leaves(self) -> int:
+        """Leaves of the tree; 1 where nothing was worth a split."""
+        return int((self.feature < 0).sum())
