@@ -10,35 +10,18 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
+from trainer._intrinsics import bits_of, float_of
+
+LANES = 8  # cells that the vector code reads at a time, so many past the end of a list
 _MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.6931471803691238  # 32 significant bits: k * _LN2_HIGH is exact for |k| < 2 ** 20
 _LN2_LOW = 1.9082149292705877e-10
 _SQRT2 = 1.4142135623730951
-
-
-@intrinsic
-def bits_of(typingctx, value):
-    """Return the 64 bits of a float64 as an int64."""
-    signature = types.int64(types.float64)
-
-    def codegen(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(64))
-
-    return signature, codegen
-
-
-@intrinsic
-def float_of(typingctx, value):
-    """Return the float64 whose bits are those of an int64."""
-    signature = types.float64(types.int64)
-
-    def codegen(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return signature, codegen
+_WIDEST = 600.0  # exp(-600) is far from the smallest double, and so are its products with gains
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -147,81 +130,70 @@ def order_by_score(scores, key, first, last, order, spare):
         run *= 2
 
 
-# The pair loop is cut into short loops that the compiler turns into vector code: unsigned indices (no test for
-# negative ones), few arrays each (every pair that may overlap costs a test), no sum of floats inside.
+def _vector_of(builder, value):
+    """Return a vector with ``value`` in every lane."""
+    kind = ir.VectorType(value.type, LANES)
+    undefined, zero = ir.Constant(kind, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    first = builder.insert_element(undefined, value, zero)
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _exponentials(s, score, sigma, first, last, e):
-    """e[j] = exp(-sigma (score - s[j])), never above 1."""
-    for j in range(first, last):
-        e[j] = exp_negative(sigma * (s[j] - score))
+@intrinsic
+def pairs_of_one(typingctx, s, e, gain, discount, g, h, first, last, one, rules):
+    """Pair document ``one`` with the documents first .. last, which rank below it; return sums of forces, curvatures and |forces|.
 
+    ``one`` is (s, e, gain, discount) of the document, ``rules`` is (scale, sigma, floor, slope).  For every j::
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _deltas(s, gain, discount, score, gain_i, discount_i, scale, floor, slope, first, last, c):
-    """c[j] = scale (gain_i - gain[j]) (discount_i - discount[j]) / (floor + slope (score - s[j])), of either sign."""
-    for j in range(first, last):
-        c[j] = (gain_i - gain[j]) * (discount_i - discount[j]) * scale / (floor + slope * (score - s[j]))
+        dZ   = scale |gain_i - gain_j| (discount_i - discount_j) / (floor + slope (s_i - s_j))
+        rho  = e_j / (e_i + e_j) if gain_i > gain_j else e_i / (e_i + e_j)        with e = exp(sigma (s - s_top))
+        g[j] += sign(gain_i - gain_j) dZ rho          h[j] += sigma dZ rho (1 - rho)
 
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _forces(e, c, gain, gain_i, sigma, first, last):
-    """From exponentials and deltas to c[j] = what the pair adds to g_j (and takes from g_i), e[j] = its curvature.
-
-    rho is e / (1 + e) where i, which ranks higher, has the better grade, and 1 / (1 + e) where j has.
+    One exponential a document and one division a pair.  Written as vector instructions because the compiler gives
+    up on loops over this many arrays: it cannot know that they do not overlap.  Eight lanes on every CPU, added up in
+    one order, without fused multiply-adds: the same bits everywhere.  Arrays have ``LANES`` cells past ``last``.
     """
-    for j in range(first, last):
-        v = e[j]
-        inverse = 1.0 / (1.0 + v)
-        f = c[j] * inverse
-        c[j] = f * v if gain_i > gain[j] else f
-        e[j] = abs(f) * sigma * v * inverse
+    signature = types.UniTuple(types.float64, 3)(s, e, gain, discount, g, h, first, last, one, rules)
 
+    def codegen(context, builder, signature, arguments):
+        index, vector = ir.IntType(64), ir.VectorType(ir.DoubleType(), LANES)
+        arrays = zip(signature.args[:6], arguments[:6], strict=True)
+        data = [context.make_array(kind)(context, builder, value=value).data for kind, value in arrays]
+        limits = zip(arguments[6:8], signature.args[6:8], strict=True)
+        first, last = (context.cast(builder, value, kind, types.intp) for value, kind in limits)
+        s_i, e_i, gain_i, discount_i = (_vector_of(builder, v) for v in cgutils.unpack_tuple(builder, arguments[8], 4))
+        scale, sigma, floor, slope = (_vector_of(builder, v) for v in cgutils.unpack_tuple(builder, arguments[9], 4))
+        zero, unit = (ir.Constant(vector, [x] * LANES) for x in (0.0, 1.0))
+        lanes = ir.Constant(ir.VectorType(index, LANES), list(range(LANES)))
+        end = _vector_of(builder, last)
+        signed = ir.FunctionType(vector, [vector])
+        absolute = cgutils.get_or_insert_function(builder.module, signed, f"llvm.fabs.v{LANES}f64")
+        add, sub, mul, div = builder.fadd, builder.fsub, builder.fmul, builder.fdiv
+        sums = [cgutils.alloca_once_value(builder, zero) for _ in range(3)]
+        with cgutils.for_range_slice(builder, first, last, ir.Constant(index, LANES), intp=index) as (j, _):
+            cells = [builder.bitcast(builder.gep(cell, [j]), vector.as_pointer()) for cell in data]
+            s_j, e_j, gain_j, discount_j, g_j, h_j = (builder.load(cell, align=8) for cell in cells)
+            damp = add(floor, mul(slope, sub(s_i, s_j)))
+            inverse = div(unit, mul(add(e_i, e_j), damp))
+            delta = mul(mul(mul(sub(gain_i, gain_j), sub(discount_i, discount_j)), scale), inverse)
+            better = builder.fcmp_ordered(">", gain_i, gain_j)
+            force = mul(delta, builder.select(better, e_j, e_i))
+            size = builder.call(absolute, [force])
+            curvature = mul(size, mul(mul(mul(inverse, damp), sigma), builder.select(better, e_i, e_j)))
+            real = builder.icmp_signed("<", builder.add(_vector_of(builder, j), lanes), end)
+            force, size, curvature = (builder.select(real, v, zero) for v in (force, size, curvature))
+            builder.store(add(g_j, force), cells[4], align=8)
+            builder.store(add(h_j, curvature), cells[5], align=8)
+            for total, value in zip(sums, (force, curvature, size), strict=True):
+                builder.store(add(builder.load(total), value), total)
+        results = []
+        for total in sums:
+            parts = [builder.extract_element(builder.load(total), ir.Constant(ir.IntType(32), k)) for k in range(LANES)]
+            while len(parts) > 1:
+                parts = [add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            results.append(parts[0])
+        return context.make_tuple(builder, signature.return_type, results)
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _add_both(c, e, g, h, first, last):
-    """Add c to g and e to h."""
-    for j in range(first, last):
-        g[j] += c[j]
-        h[j] += e[j]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _sum(x, first, last):
-    """Sum x[first:last] in eight lanes: a fixed order."""
-    eight = np.uint64(8)
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    p, q, r, s = 0.0, 0.0, 0.0, 0.0
-    whole = first + (last - first) // eight * eight
-    for j in range(first, whole, eight):
-        a += x[j]
-        b += x[j + np.uint64(1)]
-        c += x[j + np.uint64(2)]
-        d += x[j + np.uint64(3)]
-        p += x[j + np.uint64(4)]
-        q += x[j + np.uint64(5)]
-        r += x[j + np.uint64(6)]
-        s += x[j + np.uint64(7)]
-    for j in range(whole, last):
-        a += x[j]
-    return ((a + b) + (c + d)) + ((p + q) + (r + s))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _sum_absolute(x, first, last):
-    """Sum |x[first:last]| in four lanes: a fixed order."""
-    four = np.uint64(4)
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    whole = first + (last - first) // four * four
-    for j in range(first, whole, four):
-        a += abs(x[j])
-        b += abs(x[j + np.uint64(1)])
-        c += abs(x[j + np.uint64(2)])
-        d += abs(x[j + np.uint64(3)])
-    for j in range(whole, last):
-        a += abs(x[j])
-    return (a + b) + (c + d)
+    return signature, codegen
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -237,10 +209,11 @@ def lambdas(
     ``normalise``: dZ is divided by 0.01 + |s_i - s_j| unless all scores of the query are equal, and the query's
     sums are scaled by log2(1 + S) / S with S = the sum over both members of sigma dZ rho (LightGBM's two rules).
 
-    ``gains`` (n_rows,) holds each document's gain; documents of different grades differ in it.  ``order`` (n_rows,) holds each query's rows in any order and is left sorted; ``spare`` and the six rows of ``work``
-    are as long as the longest query.
+    ``gains`` (n_rows,) holds each document's gain; documents of different grades differ in it.  ``order`` (n_rows,)
+    holds each query's rows in any order and is left sorted; ``spare`` is as long as the longest query, ``discounts``
+    and the five rows of ``work`` are ``LANES`` longer.
     """
-    s, gain, e, c, g, h = work[0], work[1], work[2], work[3], work[4], work[5]
+    s, gain, e, g, h = work[0], work[1], work[2], work[3], work[4]
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         n = last - first
@@ -254,23 +227,26 @@ def lambdas(
             row = order[first + rank]
             s[rank] = scores[row]
             gain[rank] = gains[row]
+        for rank in range(n, n + LANES):
+            s[rank] = s[n - 1]
+        for rank in range(n + LANES):
             g[rank] = 0.0
             h[rank] = 0.0
+            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
+        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
         damp = normalise and s[0] != s[n - 1]
-        floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
-        scale = inverse_ideal[q] * sigma
+        rules = (inverse_ideal[q] * sigma, sigma, 0.01 if damp else 1.0, 1.0 if damp else 0.0)
         total = 0.0
-        end = np.uint64(n)
         for i in range(min(truncation, n - 1)):
-            j = np.uint64(i + 1)
-            _exponentials(s, s[i], sigma, j, end, e)
-            _deltas(s, gain, discounts, s[i], gain[i], discounts[i], scale, floor, slope, j, end, c)
-            _forces(e, c, gain, gain[i], sigma, j, end)
-            _add_both(c, e, g, h, j, end)
-            g[i] -= _sum(c, j, end)
-            h[i] += _sum(e, j, end)
-            if normalise:
-                total += 2.0 * _sum_absolute(c, j, end)
+            if far_apart:  # exponentials that count from the top of the list have run out: count from i
+                for j in range(i, n + LANES):
+                    e[j] = exp_negative(sigma * (s[j] - s[i]))
+            force, curvature, size = pairs_of_one(
+                s, e, gain, discounts, g, h, i + 1, n, (s[i], e[i], gain[i], discounts[i]), rules
+            )
+            g[i] -= force
+            h[i] += curvature
+            total += 2.0 * size
         factor = log2_positive(1.0 + total) / total if normalise and total > 0.0 else 1.0
         for rank in range(n):
             row = order[first + rank]

@@ -59,7 +59,7 @@ class LambdaMart:
         sizes = np.diff(starts)
         longest = int(sizes.max(initial=0))
         self._gains = gains(grades, gain)
-        self._discounts = discounts(max(longest, 1))
+        self._discounts = discounts(longest + _kernels.LANES)
         ideal = PreparedQueries(grades, starts, Policy(gain=gain)).divisor(metric)
         mixed = np.empty(len(sizes), dtype=np.bool_)
         _kernels.holds_two_grades(grades, starts, mixed)
@@ -112,5 +112,8 @@ class LambdaMart:
 
     def _workspace(self, worker: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
         if worker not in self._workspaces:
-            self._workspaces[worker] = (np.empty(self._longest, np.uint32), np.empty((6, self._longest), np.float64))
+            self._workspaces[worker] = (
+                np.empty(self._longest, np.uint32),
+                np.zeros((5, self._longest + _kernels.LANES)),
+            )
         return self._workspaces[worker]
