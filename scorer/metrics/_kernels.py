@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 NDCG, DCG, ERR, PRECISION, MAP, MRR = 0, 1, 2, 3, 4, 5
+FEW = 4  # lists longer than so many times the deepest cut are not sorted whole
 RUN = 16  # merge sort starts from insertion-sorted runs of this many
 
 
@@ -50,6 +51,41 @@ def sort_descending(keys, slots, spare_keys, spare_slots, n):
                     i += 1
                 out += 1
         width *= 2
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def best_descending(keys, slots, spare_keys, spare_slots, n, cut):
+    """Bring the ``cut`` highest keys, and all that equal the last of them, to the front in descending order.
+
+    ``slots[:n]`` holds 0 .. n-1 and moves with the keys; equal keys keep their order.  Returns how many there are, at
+    least min(cut, n); what lies behind them is no longer defined.
+    """
+    held = 0
+    for i in range(n):
+        key = keys[i]
+        if held == cut and not key > spare_keys[cut - 1]:
+            continue
+        j = held if held < cut else cut - 1
+        held = min(held + 1, cut)
+        while j > 0 and spare_keys[j - 1] < key:
+            spare_keys[j] = spare_keys[j - 1]
+            spare_slots[j] = spare_slots[j - 1]
+            j -= 1
+        spare_keys[j] = key
+        spare_slots[j] = i
+    least = spare_keys[held - 1]
+    above = held
+    while above > 0 and spare_keys[above - 1] == least:
+        above -= 1
+    found = above
+    for i in range(n):
+        if keys[i] == least:
+            spare_slots[found] = i
+            found += 1
+    for rank in range(found):
+        slots[rank] = spare_slots[rank]
+        keys[rank] = spare_keys[rank] if rank < above else least
+    return found
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -200,6 +236,7 @@ def evaluate(
     longest = 0
     for query in range(first, last):
         longest = max(longest, starts[query + 1] - starts[query])
+    deepest = max(1, cuts.max())  # no metric looks below this rank
     keys = np.empty(longest, np.float64)
     spare_keys = np.empty(longest, np.float64)
     slots = np.empty(longest, np.int64)
@@ -212,8 +249,13 @@ def evaluate(
         for slot in range(n):
             keys[slot] = scores[rows[base + slot]]
             slots[slot] = slot
-        sort_descending(keys, slots, spare_keys, spare_slots, n)
-        groups = tie_bounds(keys, n, expected, bounds)
+        if deepest < n // FEW:
+            groups = tie_bounds(
+                keys, best_descending(keys, slots, spare_keys, spare_slots, n, deepest), expected, bounds
+            )
+        else:
+            sort_descending(keys, slots, spare_keys, spare_slots, n)
+            groups = tie_bounds(keys, n, expected, bounds)
         for m in range(kinds.shape[0]):
             divisor = divisors[m, query]
             if divisor == 0.0:
