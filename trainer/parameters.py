@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any
@@ -11,8 +12,11 @@ from trainer.errors import InvalidParameter
 
 PRESET = "defaults@1"  # raised whenever a default changes; stored in every model
 
-OBJECTIVES = ("lambdamart",)
+OBJECTIVES = ("lambdamart", "l2")
 GAINS = ("exp", "linear")
+GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
+OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
+MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves, half as many histograms at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +36,17 @@ class TrainParameters:
     n_rounds: int = 500  # trees at most, 1 or more
     learning_rate: float = 0.1  # (0, 1]
     early_stopping_rounds: int = 50  # rounds without a better stop_metric; 0: never stop early
-    max_leaves: int = 31  # 2 or more
-    max_depth: int = 0  # 0: no bound
+    grow: str = "best_first"  # which leaf is split next; oblivious: one condition for all leaves of a depth
+    max_leaves: int = 31  # 2 or more; oblivious trees have 2 ** max_depth
+    max_depth: int = 0  # 0: no bound; for oblivious trees 6
     min_rows_in_leaf: int = 20  # 1 or more
     min_hessian_in_leaf: float = 1e-3  # 0 or more
     lambda_l2: float = 0.0  # 0 or more
     min_gain: float = 0.0  # 0 or more
+    monotone: Mapping[str, int] = field(default_factory=dict)  # by feature: 1 scores never fall with it, -1 never rise
+    feature_fraction: float = 1.0  # (0, 1]: features drawn for each tree
+    query_fraction: float = 1.0  # (0, 1]: whole queries drawn for each tree
+    row_fraction: float = 1.0  # (0, 1]: documents drawn for each tree, of the drawn queries
     sigma: float = 1.0  # above 0
     truncation: int = 30  # pairs need a document among the first so many by score; 1 or more
     lambda_normalisation: bool = True
@@ -46,6 +55,7 @@ class TrainParameters:
     def __post_init__(self) -> None:
         _one_of("objective", self.objective, OBJECTIVES)
         _one_of("gain", self.gain, GAINS)
+        _one_of("grow", self.grow, GROWTHS)
         _between("n_rounds", self.n_rounds, 1, 1_000_000)
         _between("early_stopping_rounds", self.early_stopping_rounds, 0, 1_000_000)
         _between("max_leaves", self.max_leaves, 2, 65_536)
@@ -53,14 +63,30 @@ class TrainParameters:
         _between("min_rows_in_leaf", self.min_rows_in_leaf, 1, 2**31)
         _between("truncation", self.truncation, 1, 2**31)
         _between("seed", self.seed, 0, 2**63 - 1)
-        if not 0.0 < self.learning_rate <= 1.0:
-            raise InvalidParameter(f"learning_rate must be in (0, 1], got {self.learning_rate}")
+        for name in ("learning_rate", "feature_fraction", "query_fraction", "row_fraction"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise InvalidParameter(f"{name} must be in (0, 1], got {getattr(self, name)}")
         if not (self.sigma > 0.0 and isfinite(self.sigma)):
             raise InvalidParameter(f"sigma must be a number above 0, got {self.sigma}")
         for name in ("min_hessian_in_leaf", "lambda_l2", "min_gain"):
             value = getattr(self, name)
             if not (value >= 0.0 and isfinite(value)):
                 raise InvalidParameter(f"{name} must be a number of 0 or more, got {value}")
+
+        for name, direction in self.monotone.items():
+            if direction not in {-1, 0, 1}:
+                raise InvalidParameter(f"monotone[{name!r}] must be -1, 0 or 1, got {direction!r}")
+        if self.grow == "oblivious":
+            if any(self.monotone.values()):
+                raise InvalidParameter(
+                    "monotone constraints are for trees that split leaf by leaf; grow is 'oblivious'"
+                )
+            _between("max_depth of oblivious trees", self.max_depth, 0, MOST_OBLIVIOUS_DEPTH)
+
+    @property
+    def leaves(self) -> int:
+        """Leaves of a tree at most."""
+        return 2 ** (self.max_depth or OBLIVIOUS_DEPTH) if self.grow == "oblivious" else self.max_leaves
 
     def as_dict(self) -> dict[str, Any]:
         """Return every parameter by name, for the model file."""
