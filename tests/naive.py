@@ -152,24 +152,73 @@ def splits(bins, g, h, *, lambda_l2=0.0, min_hessian=0.0, min_rows=1):
                 yield split_gain(g, h, left, lambda_l2), feature, threshold, missing_left
 
 
-def grow_best_first(bins, g, h, max_leaves, **bounds):
-    """Grow a tree best first by trying every split; returns {leaf rows as a frozenset: Newton step}."""
-    leaves = [np.arange(len(g))]
+def goes_left(column, threshold, missing_left):
+    """Tell which rows of a column of bins go left."""
+    return (column <= threshold) & ((column > 0) | bool(missing_left))
+
+
+def grow_by_node(bins, g, h, max_leaves, grow="best_first", **bounds):
+    """Grow a tree by trying every split of every leaf; returns {leaf rows as a frozenset: Newton step}.
+
+    Next comes the leaf of the greatest gain (``best_first``), the least depth (``breadth_first``) or the greatest
+    (``depth_first``); of equals the one made first, a left child before the right one.
+    """
+    leaves = [(0, np.arange(len(g)))]
     while len(leaves) < max_leaves:
-        best = None
-        for i, rows in enumerate(leaves):
-            for gain, feature, threshold, missing_left in splits(bins[rows], g[rows], h[rows], **bounds):
-                if gain > 1e-12 and (best is None or gain > best[0]):
-                    best = (gain, i, feature, threshold, missing_left)
-        if best is None:
+        waiting = []
+        for i, (depth, rows) in enumerate(leaves):
+            found = [s for s in splits(bins[rows], g[rows], h[rows], **bounds) if s[0] > 1e-12]
+            if found:
+                best = max(found, key=lambda s: s[0])  # the first of equals
+                urgency = {"best_first": best[0], "breadth_first": -depth, "depth_first": depth}[grow]
+                waiting.append((-urgency, i, best))
+        if not waiting:
             break
-        _, i, feature, threshold, missing_left = best
-        rows = leaves.pop(i)
-        column = bins[rows, feature]
-        left = (column <= threshold) & ((column > 0) | bool(missing_left))
-        leaves += [rows[left], rows[~left]]
+        _, i, (_, feature, threshold, missing_left) = min(waiting, key=lambda w: w[:2])
+        depth, rows = leaves.pop(i)
+        left = goes_left(bins[rows, feature], threshold, missing_left)
+        leaves += [(depth + 1, rows[left]), (depth + 1, rows[~left])]
     lambda_l2 = bounds.get("lambda_l2", 0.0)
-    return {frozenset(rows.tolist()): -g[rows].sum() / (h[rows].sum() + lambda_l2) for rows in leaves}
+    return {frozenset(rows.tolist()): -g[rows].sum() / (h[rows].sum() + lambda_l2) for _, rows in leaves}
+
+
+def grow_by_level(bins, g, h, depth, *, lambda_l2=0.0, min_rows=1):
+    """Grow an oblivious tree by trying every split on all leaves at once; returns (conditions, value of every row).
+
+    A leaf that a split leaves with too small a side adds no gain; where it is split all the same, the small side
+    keeps the value of its parent.
+    """
+
+    def value(rows):
+        return -g[rows].sum() / (h[rows].sum() + lambda_l2)
+
+    leaves, conditions = [(np.arange(len(g)), value(np.arange(len(g))))], []
+    for _ in range(depth):
+        best = (1e-12, None)
+        for feature in range(bins.shape[1]):
+            column = bins[:, feature]
+            for threshold in range(1, int(column.max(initial=0)) + 1):
+                for missing_left in (False, True) if (column == 0).any() else (None,):
+                    gain = 0.0
+                    for rows, _ in leaves:
+                        left = goes_left(column[rows], threshold, missing_left)
+                        if min(left.sum(), (~left).sum()) >= max(1, min_rows):
+                            gain += split_gain(g[rows], h[rows], left, lambda_l2)
+                    if gain > best[0] + 1e-12:
+                        best = (gain, (feature, threshold, missing_left))
+        if best[1] is None:
+            break
+        conditions.append(best[1])
+        feature, threshold, missing_left = best[1]
+        children = []
+        for rows, step in leaves:
+            left = goes_left(bins[rows, feature], threshold, missing_left)
+            children += [(rows[m], value(rows[m]) if m.sum() >= max(1, min_rows) else step) for m in (left, ~left)]
+        leaves = children
+    values = np.zeros(len(g))
+    for rows, step in leaves:
+        values[rows] = step
+    return conditions, values
 
 
 def dcg_in_order(grades, k):

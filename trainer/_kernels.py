@@ -52,6 +52,17 @@ def pack(gradients, curvatures, gradient_scale, curvature_scale, first, last, pa
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def pack_rows(gradients, curvatures, gradient_scale, curvature_scale, rows, first, last, packed):
+    """packed[i] = as ``pack``, of row rows[i]."""
+    magic = bits_of(_MAGIC)
+    for i in range(first, last):
+        row = rows[i]
+        g = bits_of(gradients[row] * gradient_scale + _MAGIC) - magic
+        h = bits_of(curvatures[row] * curvature_scale + _MAGIC) - magic
+        packed[i] = (g << np.int64(32)) + h
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def leaf_sums(gradients, curvatures, gradient_scale, curvature_scale, rows, starts, first, last, out):
     """out[leaf] = (sum of round(g * scale), sum of round(h * scale)) over those rows[first:last] that the leaf holds.
 

@@ -53,7 +53,7 @@ def test_the_first_split_is_the_best_of_all(seed, bounds):
 def test_whole_trees_equal_those_of_the_grower_that_tries_everything(seed, missing):
     bins, g, h = small_case(seed, n=60, missing=missing)
     tree, scores = grow(bins, g, h, max_leaves=7)
-    leaves = naive.grow_best_first(bins, g, h, 7)
+    leaves = naive.grow_by_node(bins, g, h, 7)
     for rows, step in leaves.items():
         assert scores[list(rows)] == pytest.approx(step, rel=1e-9)
     assert tree.n_leaves == len(leaves)

@@ -780,3 +780,262 @@ def grow_by_node(
         number += 1
         if not meet(flags, worker, size, number, looks):
             return
+
+
+# -- oblivious trees -------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _add_gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, parent, out):
+    """out[b] += gain of the split after bin b of one leaf, 0 where a side would be too small (see ``_gains``)."""
+    unit_g, unit_h, lambda_l2, min_curvature = bounds[UNIT_G], bounds[UNIT_H], bounds[LAMBDA], bounds[MIN_H]
+    rows_a_unit = n_rows / total_h
+    magic = bits_of(_MAGIC)
+    for b in range(np.uint64(1), np.uint64(last)):
+        left = prefix[b] + extra
+        h_left = float_of((left & _LOW) + magic) - _MAGIC
+        g_left = float_of((left >> np.int64(32)) + magic) - _MAGIC
+        h_right = total_h - h_left
+        g_right = total_g - g_left
+        g_left, g_right = g_left * unit_g, g_right * unit_g
+        least = min(h_left, h_right)
+        allowed = (least > 0.0) & (least * unit_h >= min_curvature) & (least * rows_a_unit + 0.5 >= min_rows)
+        gain = (
+            g_left * g_left / (h_left * unit_h + lambda_l2)
+            + g_right * g_right / (h_right * unit_h + lambda_l2)
+            - parent
+        )
+        out[b] += gain if allowed else 0.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def best_level_split(
+    pool, nodes, first_node, last_node, n_bins, enabled, first_feature, last_feature, bounds, work, gain_out, split_out
+):
+    """Best (feature, bin, side of the missing) for all leaves of a level at once: the gains of the leaves are added up.
+
+    A leaf that the split would leave with too small a side adds nothing.  Equal gains go to the lowest feature, then
+    the lowest bin, then missing right; ``split_out`` gets [feature, bin, missing left], ``gain_out[0]`` the gain beyond
+    the least one, 0 for none.
+    """
+    prefix = work[0].view(np.int64)
+    missing_right, missing_left = work[1], work[2]
+    min_rows = bounds[MIN_SIDE] if bounds[MIN_SIDE] > 1.0 else 0.0
+    best = 0.0
+    split_out[0] = -1
+    for f in range(first_feature, last_feature):
+        if not enabled[f]:
+            continue
+        last = n_bins[f]
+        missing_right[:last] = 0.0
+        missing_left[:last] = 0.0
+        any_missing = False
+        for node in range(first_node, last_node):
+            any_missing |= pool[nodes[node, SLOT], f, 0] != 0
+        for node in range(first_node, last_node):
+            total = nodes[node, TOTAL]
+            total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
+            if total_h == 0.0:
+                continue
+            histogram = pool[nodes[node, SLOT]]
+            present = np.int64(0)
+            for b in range(1, last):
+                present += histogram[f, b]
+                prefix[b] = present
+            whole_g = total_g * bounds[UNIT_G]
+            parent = whole_g * whole_g / (total_h * bounds[UNIT_H] + bounds[LAMBDA])
+            n_rows = nodes[node, LAST] - nodes[node, FIRST]
+            _add_gains(prefix, np.int64(0), last, total_g, total_h, n_rows, min_rows, bounds, parent, missing_right)
+            if any_missing:
+                _add_gains(
+                    prefix, histogram[f, 0], last, total_g, total_h, n_rows, min_rows, bounds, parent, missing_left
+                )
+        for b in range(1, last):
+            if missing_right[b] - bounds[MIN_GAIN] > best:
+                best = missing_right[b] - bounds[MIN_GAIN]
+                split_out[0] = f
+                split_out[1] = b
+                split_out[2] = 0
+            if any_missing and missing_left[b] - bounds[MIN_GAIN] > best:
+                best = missing_left[b] - bounds[MIN_GAIN]
+                split_out[0] = f
+                split_out[1] = b
+                split_out[2] = 1
+    gain_out[0] = best
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _write_level_split(split, first_node, last_node, bounds, pool, nodes, gains_of_nodes):
+    """Give every leaf of the level the split, its sum on the left and its own gain.
+
+    Missing values that weigh nothing in the whole level follow the heavier side.
+    """
+    f, threshold, missing_left = split[0], split[1], split[2]
+    any_missing, left_h, whole_h = False, 0.0, 0.0
+    for node in range(first_node, last_node):
+        histogram = pool[nodes[node, SLOT]]
+        present = np.int64(0)
+        for b in range(1, threshold + 1):
+            present += histogram[f, b]
+        any_missing |= histogram[f, 0] != 0
+        left = present + (histogram[f, 0] if missing_left else np.int64(0))
+        total = nodes[node, TOTAL]
+        nodes[node, FEATURE] = f
+        nodes[node, THRESHOLD] = threshold
+        nodes[node, LEFT_SUM] = left
+        left_h += np.float64(left & _LOW)
+        whole_h += np.float64(total & _LOW)
+        g, h = np.float64(total >> np.int64(32)) * bounds[UNIT_G], np.float64(total & _LOW) * bounds[UNIT_H]
+        g_left, h_left = np.float64(left >> np.int64(32)) * bounds[UNIT_G], np.float64(left & _LOW) * bounds[UNIT_H]
+        gains_of_nodes[node] = 0.0
+        if h_left > 0.0 and h - h_left > 0.0:
+            gains_of_nodes[node] = (
+                g_left * g_left / (h_left + bounds[LAMBDA])
+                + (g - g_left) * (g - g_left) / (h - h_left + bounds[LAMBDA])
+                - g * g / (h + bounds[LAMBDA])
+            )
+    side = missing_left if any_missing else np.int64(2.0 * left_h >= whole_h)
+    for node in range(first_node, last_node):
+        nodes[node, MISSING_LEFT] = side
+
+
+@njit(nogil=True, cache=True)
+def _plant_level_children(nodes, node, n_left):
+    left = 2 * node + 1
+    middle, depth = nodes[node, FIRST] + n_left, nodes[node, DEPTH] + 1
+    _plant(nodes, left, nodes[node, FIRST], middle, depth, nodes[node, LEFT_SUM])
+    _plant(nodes, left + 1, middle, nodes[node, LAST], depth, nodes[node, TOTAL] - nodes[node, LEFT_SUM])
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def grow_by_level(
+    worker, size, flags, words, used_words, blocks, n_bins, enabled, rows, packed, spare_rows, spare_packed, limits,
+    bounds, nodes, gains_of_nodes, state, pool, edges, edge_blocks, lefts, work, gains, splits, stamp, ticks,
+):  # fmt: skip
+    """Grow an oblivious tree, each worker's part: one split for all leaves of a depth, ``limits[MAX_DEPTH]`` times.
+
+    Node k has the children 2k + 1 and 2k + 2; arrays as in ``grow_by_node``, with a slot of the pool for every two
+    leaves.  ``state[N_NODES]`` tells afterwards how many nodes there are.
+    """
+    looks, clock = limits[LOOKS], limits[CLOCK]
+    n_features = n_bins.shape[0]
+    first_feature, last_feature = worker * n_features // size, (worker + 1) * n_features // size
+    number, depth = np.int64(0), 0
+    if worker == 0:
+        _tick(clock, COUNTING, stamp, ticks)
+    while True:
+        first_node, n_nodes = (1 << depth) - 1, 1 << depth
+        for pair in range(max(1, n_nodes // 2)):
+            node, other = first_node + 2 * pair, first_node + 2 * pair + 1
+            small, slot, above = node, np.int64(0), np.int64(0)
+            if depth > 0:
+                above = nodes[(node - 1) // 2, SLOT]
+                if nodes[other, LAST] - nodes[other, FIRST] < nodes[node, LAST] - nodes[node, FIRST]:
+                    small, other = other, node
+                slot = n_nodes // 2 + pair
+            edge_blocks[worker * LINE] = -1
+            if nodes[small, LAST] > nodes[small, FIRST]:
+                edge_blocks[worker * LINE] = count_share(
+                    words, used_words, blocks, rows, packed, nodes[small, FIRST], nodes[small, LAST], n_bins, worker,
+                    size, pool[slot], edges[worker],
+                )  # fmt: skip
+            else:
+                pool[slot, first_feature:last_feature] = 0
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            for w in range(size):
+                if edge_blocks[w * LINE] >= 0:
+                    add_edge(edges[w], n_bins, edge_blocks[w * LINE], first_feature, last_feature, pool[slot])
+            if depth > 0:
+                subtract(pool[above], pool[slot], n_bins, first_feature, last_feature)
+            if worker == 0:
+                nodes[small, SLOT] = slot
+                if depth > 0:
+                    nodes[other, SLOT] = above
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+        if worker == 0:
+            _tick(clock, COUNTING, stamp, ticks)
+        best_level_split(
+            pool, nodes, first_node, first_node + n_nodes, n_bins, enabled, first_feature, last_feature, bounds,
+            work[worker], gains[0, worker:], splits[0, worker],
+        )  # fmt: skip
+        number += 1
+        if not meet(flags, worker, size, number, looks):
+            return
+        if worker == 0:
+            _tick(clock, SEARCHING, stamp, ticks)
+            best = 0
+            for w in range(1, size):
+                if gains[0, w] > gains[0, best]:
+                    best = w
+            state[NODE] = -1
+            if gains[0, best] > 0.0:
+                state[NODE] = first_node
+                _write_level_split(
+                    splits[0, best], first_node, first_node + n_nodes, bounds, pool, nodes, gains_of_nodes
+                )
+            _tick(clock, DECIDING, stamp, ticks)
+        number += 1
+        if not meet(flags, worker, size, number, looks):
+            return
+        if state[NODE] < 0:
+            break
+        for node in range(first_node, first_node + n_nodes):
+            first, last = nodes[node, FIRST], nodes[node, LAST]
+            feature, threshold = nodes[node, FEATURE], nodes[node, THRESHOLD]
+            missing_left = nodes[node, MISSING_LEFT]
+            if size > 1 and last - first >= limits[SHARED_ROWS]:
+                lefts[worker * LINE] = _part_share(
+                    worker, size, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows,
+                    spare_packed,
+                )  # fmt: skip
+                number += 1
+                if not meet(flags, worker, size, number, looks):
+                    return
+                _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, spare_packed)
+                if worker == 0:
+                    n_left = np.int64(0)
+                    for w in range(size):
+                        n_left += lefts[w * LINE]
+                    _plant_level_children(nodes, node, n_left)
+                number += 1
+                if not meet(flags, worker, size, number, looks):
+                    return
+            elif node % size == worker:
+                n_left = _part_alone(
+                    words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
+                )
+                _plant_level_children(nodes, node, n_left)
+        number += 1
+        if not meet(flags, worker, size, number, looks):
+            return
+        if worker == 0:
+            for node in range(first_node, first_node + n_nodes):
+                nodes[node, LEFT] = 2 * node + 1
+            state[N_NODES] = 4 * n_nodes - 1
+            _tick(clock, PARTING, stamp, ticks)
+        depth += 1
+        if depth == limits[MAX_DEPTH]:
+            break
+
+
+# -- rows outside the tree -------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def add_tree_blocked(words, feature, threshold, missing_left, left, right, value, rows, first, last, scores):
+    """scores[row] += value of the leaf that the bins of the row lead to, for rows[first:last]."""
+    width = words.shape[2] * 8
+    for i in range(first, last):
+        row, node = np.int64(rows[i]), 0
+        while feature[node] >= 0:
+            f = np.int64(feature[node])
+            block, lane = f // width, np.uint64(f % width)
+            word = words[block, row, np.int64(lane >> np.uint64(3))]
+            b = np.int64((word >> ((lane & np.uint64(7)) * _U8)) & _BYTE)
+            goes_left = (b <= threshold[node]) if b != 0 else (missing_left[node] != 0)
+            node = left[node] if goes_left else right[node]
+        scores[row] += value[node]

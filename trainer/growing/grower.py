@@ -15,14 +15,20 @@ from trainer.growing import _kernels
 from trainer.growing.tree import Tree
 from trainer.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.layout import BlockedBins
-from trainer.packing import Scale, pack, scales_of
-from trainer.parameters import TrainParameters
+from trainer.packing import Scale, scales_of
+from trainer.parameters import OBLIVIOUS_DEPTH, TrainParameters
 from trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
 _LEAST_VISITS = 20_000  # (row, block) visits of a whole tree under which one worker is faster than several
 _SHARED_ROWS = 2_000  # rows of a node whose partition several workers share: two meetings cost about a microsecond
 _LOOKS = 20_000  # at a flag before letting other threads run
+
+_POLICIES = {
+    "best_first": _kernels.BEST_FIRST,
+    "breadth_first": _kernels.BREADTH_FIRST,
+    "depth_first": _kernels.DEPTH_FIRST,
+}
 
 PHASES = ("histograms", "split search", "choice of nodes", "partition")  # as the kernels count their time
 
@@ -41,21 +47,28 @@ class Grower:
         parameters: TrainParameters,
         team: Team,
         *,
+        monotone: npt.NDArray[np.int8] | None = None,
         pool_bytes: int = DEFAULT_POOL_BYTES,
         timed: bool = False,
     ) -> None:
         self._bins, self._parameters, self._team = bins, parameters, team
         n, n_features, p = bins.n_rows, len(bins.n_bins), parameters
+        self._oblivious = p.grow == "oblivious"
         self._packed = aligned_empty((n,), PACKED)
         self._rows = np.zeros(n + _kernels.LOOK_AHEAD, dtype=ROW)
         self._spare_rows, self._spare_packed = aligned_empty((n,), ROW), aligned_empty((n,), PACKED)
-        self._pool = HistogramPool(n_features, p.max_leaves, pool_bytes)
+        if self._oblivious:  # all leaves of a depth are searched at once: no bound but that of the depth
+            self._pool = HistogramPool(n_features, p.leaves // 2, 2**62)
+        else:
+            self._pool = HistogramPool(n_features, p.leaves, pool_bytes)
         self._enabled = np.ones(n_features, dtype=np.uint8)
         self._monotone = np.zeros(n_features, dtype=np.int8)
+        if monotone is not None:
+            self._monotone[: bins.n_features] = monotone
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         of_block = np.minimum(bins.width, bins.n_features - self._blocks * bins.width)
         self._used_words = -(-of_block // 8)
-        most_nodes = 2 * p.max_leaves - 1
+        most_nodes = 2 * p.leaves - 1
         self._nodes = np.zeros((most_nodes, _kernels.NODE_FIELDS), dtype=np.int64)
         self._ranges = np.zeros((most_nodes, 2), dtype=np.float64)
         self._gains_of_nodes, self._priority = np.zeros((2, most_nodes), dtype=np.float64)
@@ -72,10 +85,11 @@ class Grower:
         self._counts = np.empty((n_features, BINS_A_FEATURE), dtype=np.int64)
         self._counted = np.zeros(n_features, dtype=np.uint8)
         self._limits = np.zeros(_kernels.LIMIT_FIELDS, dtype=np.int64)
-        self._limits[_kernels.MAX_LEAVES] = p.max_leaves
-        self._limits[_kernels.MAX_DEPTH] = p.max_depth
+        self._limits[_kernels.MAX_LEAVES] = p.leaves
+        self._limits[_kernels.MAX_DEPTH] = (p.max_depth or OBLIVIOUS_DEPTH) if self._oblivious else p.max_depth
         self._limits[_kernels.MIN_ROWS] = p.min_rows_in_leaf
-        self._limits[_kernels.POLICY] = _kernels.BEST_FIRST
+        self._limits[_kernels.POLICY] = _POLICIES.get(p.grow, _kernels.BEST_FIRST)
+        self._limits[_kernels.CONSTRAINED] = int(self._monotone.any())
         self._limits[_kernels.SHARED_ROWS] = _SHARED_ROWS
         self._limits[_kernels.LOOKS] = _LOOKS if team.may_spin else 1
         self._limits[_kernels.CLOCK] = time.CLOCK_MONOTONIC if timed else -1
@@ -83,17 +97,24 @@ class Grower:
         self.ticks = np.zeros(len(PHASES), dtype=np.int64)
 
     def grow(
-        self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
+        self,
+        gradients: npt.NDArray[np.float64],
+        curvatures: npt.NDArray[np.float64],
+        scores: npt.NDArray[np.float64],
+        *,
+        rows: npt.NDArray[np.int32] | None = None,
+        features: npt.NDArray[np.uint8] | None = None,
     ) -> Tree:
         """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
 
         Leaves are Newton steps, ``-G / (H + lambda) * learning_rate``.  With no split that gains, the tree is a
-        single leaf.
+        single leaf.  ``rows``, ascending, are those that the tree is grown from (None: all); the others only get
+        their leaf's value.  ``features`` (n_features,) is 1 where a feature may be used (None: all).
         """
         histogram_scale, leaf_scale = scales_of(gradients, curvatures, self._team)
-        self._start(gradients, curvatures, histogram_scale)
-        n, n_blocks = self._bins.n_rows, len(self._blocks)
-        size = 1 if n * n_blocks < _LEAST_VISITS * self._team.size else self._team.size
+        self._choose(features)
+        n = self._start(gradients, curvatures, histogram_scale, rows)
+        size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
 
         def work(worker: int) -> None:
             try:
@@ -106,14 +127,39 @@ class Grower:
             work(0)
         else:
             self._team.each(work)
-        return self._finish(gradients, curvatures, leaf_scale, scores)
+        tree = self._finish(gradients, curvatures, leaf_scale, n, scores)
+        if rows is not None:
+            self._add_to_others(tree, rows, scores)
+        return tree
 
-    def _start(self, gradients: npt.NDArray[np.float64], curvatures: npt.NDArray[np.float64], scale: Scale) -> None:
+    def _choose(self, features: npt.NDArray[np.uint8] | None) -> None:
+        self._chosen_blocks = self._blocks
+        self._enabled[:] = 1
+        if features is not None:
+            self._enabled[: self._bins.n_features] = features
+            self._enabled[self._bins.n_features :] = 0
+            self._chosen_blocks = np.flatnonzero(self._enabled.reshape(-1, self._bins.width).any(axis=1))
+
+    def _start(
+        self,
+        gradients: npt.NDArray[np.float64],
+        curvatures: npt.NDArray[np.float64],
+        scale: Scale,
+        rows: npt.NDArray[np.int32] | None,
+    ) -> int:
+        """Pack the rows of the tree and plant its root; return how many rows it has."""
+
         def begin(first: int, last: int, _: int) -> None:
-            self._rows[first:last] = np.arange(first, last, dtype=ROW)
-            pack(gradients, curvatures, scale, first, last, self._packed)
+            if rows is None:
+                self._rows[first:last] = np.arange(first, last, dtype=ROW)
+                row_kernels.pack(gradients, curvatures, scale.gradient, scale.curvature, first, last, self._packed)
+            else:
+                self._rows[first:last] = rows[first:last]
+                row_kernels.pack_rows(
+                    gradients, curvatures, scale.gradient, scale.curvature, self._rows, first, last, self._packed
+                )
 
-        n, p = self._bins.n_rows, self._parameters
+        n, p = self._bins.n_rows if rows is None else len(rows), self._parameters
         self._team.share(n, _LEAST_ROWS, begin)
         self._bounds = np.array(
             [
@@ -129,7 +175,7 @@ class Grower:
         self._nodes[0] = -1
         root = self._nodes[0]
         root[_kernels.FIRST], root[_kernels.LAST], root[_kernels.DEPTH] = 0, n, 0
-        root[_kernels.TOTAL] = self._packed.sum()
+        root[_kernels.TOTAL] = self._packed[:n].sum()
         root[_kernels.SLOT] = 0
         self._ranges[0] = -np.inf, np.inf
         self._free[: self._pool.n_slots - 1] = np.arange(self._pool.n_slots - 1, 0, -1)
@@ -139,11 +185,20 @@ class Grower:
         self._state[_kernels.LARGE] = -1
         self._flags[:] = 0
         self._stamp[2] = 0
+        return n
 
     def _grow_share(self, worker: int, size: int) -> None:
         bins = self._bins
+        if self._oblivious:
+            _kernels.grow_by_level(
+                worker, size, self._flags, bins.words, self._used_words, self._chosen_blocks, bins.n_bins,
+                self._enabled, self._rows, self._packed, self._spare_rows, self._spare_packed, self._limits,
+                self._bounds, self._nodes, self._gains_of_nodes, self._state, self._pool.cells, self._edges,
+                self._edge_blocks, self._lefts, self._work, self._gains, self._splits, self._stamp, self.ticks,
+            )  # fmt: skip
+            return
         _kernels.grow_by_node(
-            worker, size, self._flags, bins.words, self._used_words, self._blocks, bins.n_bins, self._enabled,
+            worker, size, self._flags, bins.words, self._used_words, self._chosen_blocks, bins.n_bins, self._enabled,
             self._monotone, self._rows, self._packed, self._spare_rows, self._spare_packed, self._limits, self._bounds,
             self._nodes, self._ranges, self._gains_of_nodes, self._priority, self._heap, self._free, self._state,
             self._pool.cells, self._edges, self._edge_blocks, self._lefts, self._work, self._gains, self._splits,
@@ -155,6 +210,7 @@ class Grower:
         gradients: npt.NDArray[np.float64],
         curvatures: npt.NDArray[np.float64],
         scale: Scale,
+        n: int,
         scores: npt.NDArray[np.float64],
     ) -> Tree:
         """Sum the leaves exactly, take their steps, add them to the scores."""
@@ -163,10 +219,10 @@ class Grower:
         divided = left >= 0
         leaves = np.flatnonzero(~divided)
         leaves = leaves[np.argsort(first[leaves], kind="stable")]
-        starts = np.append(first[leaves], self._bins.n_rows)
+        starts = np.append(first[leaves], n)
         shares = np.zeros((self._team.size, len(leaves), 2), dtype=np.int64)
         self._team.share(
-            self._bins.n_rows,
+            n,
             _LEAST_ROWS,
             lambda first, last, worker: row_kernels.leaf_sums(
                 gradients, curvatures, scale.gradient, scale.curvature, self._rows, starts, first, last, shares[worker]
@@ -179,10 +235,14 @@ class Grower:
         curvature = sums[:, 1] / scale.curvature + p.lambda_l2
         values = np.zeros(len(nodes), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=curvature > 0.0)
+        if self._oblivious:
+            self._keep_parents_value(nodes, sums[:, 1] / scale.curvature, values)
+        else:
+            np.clip(values, self._ranges[: len(nodes), 0], self._ranges[: len(nodes), 1], out=values)
         values *= p.learning_rate
         leaf_values = values[leaves]
         self._team.share(
-            self._bins.n_rows,
+            n,
             _LEAST_ROWS,
             lambda first, last, _: row_kernels.add_leaves(self._rows, starts, leaf_values, first, last, scores),
         )
@@ -196,3 +256,26 @@ class Grower:
             gain=np.where(divided, self._gains_of_nodes[: len(nodes)], 0.0),
             rows=nodes[:, _kernels.LAST] - first,
         )
+
+    def _keep_parents_value(
+        self, nodes: npt.NDArray[np.int64], curvature: npt.NDArray[np.float64], values: npt.NDArray[np.float64]
+    ) -> None:
+        """Let nodes that are too small for a value of their own, or empty, take that of the node above them."""
+        p, rows = self._parameters, nodes[:, _kernels.LAST] - nodes[:, _kernels.FIRST]
+        small = (rows < p.min_rows_in_leaf) | (curvature < p.min_hessian_in_leaf) | (curvature == 0.0)
+        for node in np.flatnonzero(small[1:]) + 1:  # a parent comes before its children
+            values[node] = values[(node - 1) // 2]
+
+    def _add_to_others(self, tree: Tree, rows: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> None:
+        """Add the tree to the scores of all rows but ``rows``."""
+        outside = np.ones(self._bins.n_rows, dtype=np.bool_)
+        outside[rows] = False
+        others = np.flatnonzero(outside).astype(ROW)
+        self._team.share(
+            len(others),
+            _LEAST_ROWS // 8,
+            lambda first, last, _: _kernels.add_tree_blocked(
+                self._bins.words, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
+                others, first, last, scores,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Rows and features of one tree, drawn without replacement by keys: the same for any threads and after a resume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.dtypes import ROW
+from trainer.parameters import TrainParameters
+
+_QUERIES, _ROWS, _FEATURES = (np.uint64(stream) for stream in (1, 2, 3))  # streams of one seed that never meet
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one tree may see; None: all of it."""
+
+    rows: npt.NDArray[np.int32] | None  # ascending
+    features: npt.NDArray[np.uint8] | None  # (n_features,), 1 where drawn
+
+
+class Sampler:
+    """Draws ``query_fraction`` of the queries, of these ``row_fraction`` of the documents, ``feature_fraction`` of the features.
+
+    At least one of each is drawn (Friedman 2002: without replacement).  Whether a query is drawn depends on (seed,
+    round, number of the query) alone, and likewise for documents and features: those with the smallest keys are.
+    """
+
+    def __init__(self, starts: npt.NDArray[np.int64], n_features: int, parameters: TrainParameters) -> None:
+        self._starts, self._n_features, self._parameters = starts, n_features, parameters
+
+    def draw(self, round_number: int) -> Sample:
+        """Return the sample of the tree of this round, 1, 2, .."""
+        p = self._parameters
+        rows: npt.NDArray[np.int32] | None = None
+        if p.query_fraction < 1.0:
+            queries = self._smallest(_QUERIES, round_number, np.arange(len(self._starts) - 1), p.query_fraction)
+            sizes = np.diff(self._starts)
+            rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(sizes)), queries), sizes)).astype(ROW)
+        if p.row_fraction < 1.0:
+            of = np.arange(self._starts[-1], dtype=ROW) if rows is None else rows
+            rows = self._smallest(_ROWS, round_number, of, p.row_fraction).astype(ROW)
+        features: npt.NDArray[np.uint8] | None = None
+        if p.feature_fraction < 1.0:
+            features = np.zeros(self._n_features, dtype=np.uint8)
+            features[self._smallest(_FEATURES, round_number, np.arange(self._n_features), p.feature_fraction)] = 1
+        return Sample(rows, features)
+
+    def _smallest(
+        self, stream: np.uint64, round_number: int, items: npt.NDArray[np.signedinteger], fraction: float
+    ) -> npt.NDArray[np.int64]:
+        """Return the items with the smallest keys, ascending: ``fraction`` of them, rounded, one at least."""
+        many = max(1, round(fraction * len(items)))
+        if many >= len(items):
+            return items.astype(np.int64)
+        keys = _keys(np.uint64(self._parameters.seed), stream, np.uint64(round_number), items.astype(np.uint64))
+        # equal keys (one chance in some billions) go to the lower item
+        bound = np.partition(keys, many - 1)[many - 1]
+        below = np.flatnonzero(keys < bound)
+        equal = np.flatnonzero(keys == bound)[: many - len(below)]
+        drawn: npt.NDArray[np.int64] = items[np.sort(np.concatenate([below, equal]))].astype(np.int64)
+        return drawn
+
+
+def _keys(
+    seed: np.uint64, stream: np.uint64, round_number: np.uint64, items: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """64 bits that depend on all four alone: chained SplitMix64 finalisers (Steele, Lea & Flood 2014)."""
+    with np.errstate(over="ignore"):  # whole numbers wrap
+        return _mixed(_mixed(_mixed(np.array([seed]) + stream * _STEP) + round_number * _STEP) + items * _STEP)
+
+
+def _mixed(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
