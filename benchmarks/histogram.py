@@ -26,8 +26,8 @@ from benchmarks.cases import DOCUMENTS_PER_QUERY
 from benchmarks.report import render, spread, surroundings, table
 from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from pipeline.synth import SynthParameters, generate
-from trainer.growing import _kernels
 from trainer.dtypes import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW
+from trainer.growing import _kernels
 from trainer.layout import BlockedBins
 
 DENSITIES = (1, 8, 64)

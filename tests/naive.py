@@ -226,7 +226,7 @@ def dcg_in_order(grades, k):
     return sum((2.0**y - 1.0) / math.log2(rank + 2) for rank, y in enumerate(grades[:k]))
 
 
-def lambdas(scores, grades, *, k, sigma=1.0, truncation=10**9, normalise=False, kept_beyond_k=True):
+def lambdas(scores, grades, *, k, sigma=1.0, truncation=10**9, normalise=False, kept_beyond_k=True, weights=None):
     """Gradient and curvature of LambdaMART on one query with distinct scores, pair by pair from the definition."""
     n = len(scores)
     order = sorted(range(n), key=lambda i: -scores[i])
@@ -242,6 +242,8 @@ def lambdas(scores, grades, *, k, sigma=1.0, truncation=10**9, normalise=False, 
             swapped[rank[i]], swapped[rank[j]] = ranked[rank[j]], ranked[rank[i]]
             depth = n if kept_beyond_k else k
             delta = abs(dcg_in_order(swapped, depth) - dcg_in_order(ranked, depth)) / ideal
+            if weights is not None:
+                delta *= weights[i] * weights[j]
             if normalise:
                 delta /= 0.01 + abs(scores[i] - scores[j])
             rho = 1.0 / (1.0 + math.exp(sigma * (scores[i] - scores[j])))

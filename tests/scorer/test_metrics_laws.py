@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import CandidatesRejected, InputError
-from scorer.metrics import Metric, Policy
+from scorer.metrics import Metric, Policy, _kernels
 from scorer.metrics.bootstrap import percentile_interval
 from scorer.metrics.queries import PreparedQueries, evaluate_queries, mean_of
 
@@ -301,3 +301,21 @@ def test_prepared_queries_travel_to_another_process():
     prepared = PreparedQueries(grades, starts, Policy())
     copy = pickle.loads(pickle.dumps(prepared))
     same(prepared.evaluate([Metric("ndcg")], np.arange(3.0)), copy.evaluate([Metric("ndcg")], np.arange(3.0)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.5, -3.0, 7.0, np.inf, -np.inf]), min_size=1, max_size=60),
+    st.integers(1, 70),
+)
+def test_the_selected_top_is_that_of_the_whole_sort(values, cut):
+    n = len(values)
+    spare = np.empty(n), np.empty(n, np.int64)
+    keys, slots = np.array(values), np.arange(n)
+    _kernels.sort_descending(keys, slots, *spare, n)
+    top, places = np.array(values), np.arange(n)
+    found = _kernels.best_descending(top, places, *spare, n, cut)
+    assert found >= min(cut, n)
+    assert found == n or keys[found] < keys[found - 1] == keys[min(cut, n) - 1]  # whole groups of ties
+    assert top[:found].tolist() == keys[:found].tolist()
+    assert places[:found].tolist() == slots[:found].tolist()

@@ -20,10 +20,11 @@ from trainer.workers import Team, with_team
 PLAIN = {"lambda_normalisation": False, "truncation": 10**6}
 
 
-def gradients(scores, grades, sizes=None, *, team=None, round_number=1, **parameters):
+def gradients(scores, grades, sizes=None, *, team=None, round_number=1, weights=None, **parameters):
     scores = np.asarray(scores, dtype=np.float64)
     starts = np.concatenate(([0], np.cumsum(sizes or [len(scores)]))).astype(np.int64)
-    objective = LambdaMart(np.asarray(grades, dtype=np.int32), starts, TrainParameters(**{**PLAIN, **parameters}))
+    parameters = TrainParameters(**{**PLAIN, **parameters})
+    objective = LambdaMart(np.asarray(grades, dtype=np.int32), starts, parameters, weights)
     g, h = np.full(len(scores), np.nan), np.full(len(scores), np.nan)
     objective.gradients(round_number, scores, g, h, team or Team(1))
     return g, h
@@ -158,6 +159,52 @@ def test_threads_do_not_change_a_bit(n_threads):
     )
     assert np.array_equal(alone[0], together[0])
     assert np.array_equal(alone[1], together[1])
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("n", [2, 7, 8, 9, 40])
+def test_weights_multiply_pairs(normalise, n):
+    rng = np.random.default_rng(n)
+    scores, weights = rng.permutation(n) / 3, rng.integers(0, 4, size=n).astype(float)
+    grades = rng.integers(0, 4, size=n)
+    grades[:2], weights[:2] = (0, 3), (1.0, 2.0)
+    g, h = gradients(scores, grades, weights=weights, metric="ndcg@5", lambda_normalisation=normalise)
+    expected = naive.lambdas(scores, grades, k=5, normalise=normalise, weights=weights / weights.mean())
+    assert g == pytest.approx(expected[0], rel=1e-9, abs=1e-13)
+    assert h == pytest.approx(expected[1], rel=1e-9, abs=1e-13)
+    assert g.sum() == pytest.approx(0.0, abs=1e-12)
+    for scale in (0.25, 8.0):  # powers of two keep every bit
+        scaled = gradients(scores, grades, weights=weights * scale, metric="ndcg@5", lambda_normalisation=normalise)
+        assert np.array_equal(scaled[0], g)
+    alike = gradients(scores, grades, weights=np.full(n, 3.0), lambda_normalisation=normalise)
+    assert np.array_equal(alike[0], gradients(scores, grades, lambda_normalisation=normalise)[0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], "shape"),
+        ([1.0, -1.0], "row 1: .* found -1.0"),
+        ([np.nan, 1.0], "row 0"),
+        ([0.0, 0.0], "all weights are 0"),
+    ],
+)
+def test_weights_that_weigh_nothing_sensible_are_refused(weights, message):
+    with pytest.raises(TrainingDataRejected, match=message):
+        gradients([1.0, 2.0], [1, 0], weights=np.array(weights))
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_scores_far_apart_keep_their_precision(normalise):
+    # exponentials that count from the top of the list are all alike 600 below it
+    scores, grades = [0.0, -700.0, -701.0, -705.0, -706.5], [0, 1, 3, 0, 2]
+    g, h = gradients(scores, grades, metric="ndcg@5", lambda_normalisation=normalise)
+    expected = naive.lambdas(scores, grades, k=5, normalise=normalise)
+    assert g == pytest.approx(expected[0], rel=1e-9, abs=1e-200)
+    assert h == pytest.approx(expected[1], rel=1e-9, abs=1e-200)
+    g, h = gradients([1e6, 0.0, -1e6, -2e6], [0, 1, 3, 0], metric="ndcg@5", lambda_normalisation=normalise)
+    assert np.isfinite(g).all()
+    assert np.isfinite(h).all()
 
 
 def test_queries_without_pairs_have_no_gradient():

@@ -139,12 +139,12 @@ def _vector_of(builder, value):
 
 
 @intrinsic
-def pairs_of_one(typingctx, s, e, gain, discount, g, h, first, last, one, rules):
+def pairs_of_one(typingctx, s, e, gain, discount, weight, g, h, first, last, one, rules):
     """Pair document ``one`` with the documents first .. last, which rank below it; return sums of forces, curvatures and |forces|.
 
     ``one`` is (s, e, gain, discount) of the document, ``rules`` is (scale, sigma, floor, slope).  For every j::
 
-        dZ   = scale |gain_i - gain_j| (discount_i - discount_j) / (floor + slope (s_i - s_j))
+        dZ   = scale weight_j |gain_i - gain_j| (discount_i - discount_j) / (floor + slope (s_i - s_j))
         rho  = e_j / (e_i + e_j) if gain_i > gain_j else e_i / (e_i + e_j)        with e = exp(sigma (s - s_top))
         g[j] += sign(gain_i - gain_j) dZ rho          h[j] += sigma dZ rho (1 - rho)
 
@@ -152,16 +152,16 @@ def pairs_of_one(typingctx, s, e, gain, discount, g, h, first, last, one, rules)
     up on loops over this many arrays: it cannot know that they do not overlap.  Eight lanes on every CPU, added up in
     one order, without fused multiply-adds: the same bits everywhere.  Arrays have ``LANES`` cells past ``last``.
     """
-    signature = types.UniTuple(types.float64, 3)(s, e, gain, discount, g, h, first, last, one, rules)
+    signature = types.UniTuple(types.float64, 3)(s, e, gain, discount, weight, g, h, first, last, one, rules)
 
     def codegen(context, builder, signature, arguments):
         index, vector = ir.IntType(64), ir.VectorType(ir.DoubleType(), LANES)
-        arrays = zip(signature.args[:6], arguments[:6], strict=True)
+        arrays = zip(signature.args[:7], arguments[:7], strict=True)
         data = [context.make_array(kind)(context, builder, value=value).data for kind, value in arrays]
-        limits = zip(arguments[6:8], signature.args[6:8], strict=True)
+        limits = zip(arguments[7:9], signature.args[7:9], strict=True)
         first, last = (context.cast(builder, value, kind, types.intp) for value, kind in limits)
-        s_i, e_i, gain_i, discount_i = (_vector_of(builder, v) for v in cgutils.unpack_tuple(builder, arguments[8], 4))
-        scale, sigma, floor, slope = (_vector_of(builder, v) for v in cgutils.unpack_tuple(builder, arguments[9], 4))
+        s_i, e_i, gain_i, discount_i = (_vector_of(builder, v) for v in cgutils.unpack_tuple(builder, arguments[9], 4))
+        scale, sigma, floor, slope = (_vector_of(builder, v) for v in cgutils.unpack_tuple(builder, arguments[10], 4))
         zero, unit = (ir.Constant(vector, [x] * LANES) for x in (0.0, 1.0))
         lanes = ir.Constant(ir.VectorType(index, LANES), list(range(LANES)))
         end = _vector_of(builder, last)
@@ -171,18 +171,19 @@ def pairs_of_one(typingctx, s, e, gain, discount, g, h, first, last, one, rules)
         sums = [cgutils.alloca_once_value(builder, zero) for _ in range(3)]
         with cgutils.for_range_slice(builder, first, last, ir.Constant(index, LANES), intp=index) as (j, _):
             cells = [builder.bitcast(builder.gep(cell, [j]), vector.as_pointer()) for cell in data]
-            s_j, e_j, gain_j, discount_j, g_j, h_j = (builder.load(cell, align=8) for cell in cells)
+            s_j, e_j, gain_j, discount_j, weight_j, g_j, h_j = (builder.load(cell, align=8) for cell in cells)
             damp = add(floor, mul(slope, sub(s_i, s_j)))
             inverse = div(unit, mul(add(e_i, e_j), damp))
-            delta = mul(mul(mul(sub(gain_i, gain_j), sub(discount_i, discount_j)), scale), inverse)
+            gains = mul(sub(gain_i, gain_j), mul(scale, weight_j))
+            delta = mul(mul(gains, sub(discount_i, discount_j)), inverse)
             better = builder.fcmp_ordered(">", gain_i, gain_j)
             force = mul(delta, builder.select(better, e_j, e_i))
             size = builder.call(absolute, [force])
             curvature = mul(size, mul(mul(mul(inverse, damp), sigma), builder.select(better, e_i, e_j)))
             real = builder.icmp_signed("<", builder.add(_vector_of(builder, j), lanes), end)
             force, size, curvature = (builder.select(real, v, zero) for v in (force, size, curvature))
-            builder.store(add(g_j, force), cells[4], align=8)
-            builder.store(add(h_j, curvature), cells[5], align=8)
+            builder.store(add(g_j, force), cells[5], align=8)
+            builder.store(add(h_j, curvature), cells[6], align=8)
             for total, value in zip(sums, (force, curvature, size), strict=True):
                 builder.store(add(builder.load(total), value), total)
         results = []
@@ -198,7 +199,7 @@ def pairs_of_one(typingctx, s, e, gain, discount, g, h, first, last, one, rules)
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def lambdas(
-    scores, starts, first_query, last_query, gains, discounts, inverse_ideal, sigma, truncation, normalise,
+    scores, starts, first_query, last_query, gains, weights, discounts, inverse_ideal, sigma, truncation, normalise,
     key, order, spare, work, gradients, curvatures,
 ):  # fmt: skip
     """Gradients and curvatures of LambdaMART for a metric whose swap delta is a product of gain and discount.
@@ -209,11 +210,13 @@ def lambdas(
     ``normalise``: dZ is divided by 0.01 + |s_i - s_j| unless all scores of the query are equal, and the query's
     sums are scaled by log2(1 + S) / S with S = the sum over both members of sigma dZ rho (LightGBM's two rules).
 
-    ``gains`` (n_rows,) holds each document's gain; documents of different grades differ in it.  ``order`` (n_rows,)
+    ``gains`` (n_rows,) holds each document's gain; documents of different grades differ in it.  ``weights`` (n_rows,)
+    multiplies dZ of a pair by the weights of both its documents; empty: all are 1.  ``order`` (n_rows,)
     holds each query's rows in any order and is left sorted; ``spare`` is as long as the longest query, ``discounts``
-    and the five rows of ``work`` are ``LANES`` longer.
+    and the six rows of ``work`` are ``LANES`` longer.
     """
-    s, gain, e, g, h = work[0], work[1], work[2], work[3], work[4]
+    s, gain, e, weight, g, h = work[0], work[1], work[2], work[3], work[4], work[5]
+    weighted = weights.shape[0] > 0
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         n = last - first
@@ -227,6 +230,7 @@ def lambdas(
             row = order[first + rank]
             s[rank] = scores[row]
             gain[rank] = gains[row]
+            weight[rank] = weights[row] if weighted else 1.0
         for rank in range(n, n + LANES):
             s[rank] = s[n - 1]
         for rank in range(n + LANES):
@@ -235,15 +239,16 @@ def lambdas(
             e[rank] = exp_negative(sigma * (s[rank] - s[0]))
         far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
         damp = normalise and s[0] != s[n - 1]
-        rules = (inverse_ideal[q] * sigma, sigma, 0.01 if damp else 1.0, 1.0 if damp else 0.0)
+        floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
         total = 0.0
         for i in range(min(truncation, n - 1)):
             if far_apart:  # exponentials that count from the top of the list have run out: count from i
                 for j in range(i, n + LANES):
                     e[j] = exp_negative(sigma * (s[j] - s[i]))
             force, curvature, size = pairs_of_one(
-                s, e, gain, discounts, g, h, i + 1, n, (s[i], e[i], gain[i], discounts[i]), rules
-            )
+                s, e, gain, discounts, weight, g, h, i + 1, n, (s[i], e[i], gain[i], discounts[i]),
+                (inverse_ideal[q] * sigma * weight[i], sigma, floor, slope),
+            )  # fmt: skip
             g[i] -= force
             h[i] += curvature
             total += 2.0 * size
@@ -263,3 +268,13 @@ def holds_two_grades(grades, starts, out):
             if grades[row] != grades[starts[q]]:
                 out[q] = True
                 break
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def squared_error(scores, targets, weights, first, last, gradients, curvatures):
+    """Write g = w (s - y) and h = w of rows first .. last; no weights: all are 1."""
+    weighted = weights.shape[0] > 0
+    for row in range(first, last):
+        w = weights[row] if weighted else 1.0
+        gradients[row] = w * (scores[row] - targets[row])
+        curvatures[row] = w

@@ -13,6 +13,7 @@ from scorer.metrics.policy import Gain, Policy
 from scorer.metrics.queries import PreparedQueries
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.objectives import _kernels
+from trainer.objectives.weights import relative_weights
 from trainer.parameters import TrainParameters
 from trainer.workers import Team
 
@@ -33,6 +34,9 @@ class LambdaMart:
         Shape (n_rows,) int32, 0 or more.
     starts
         Shape (n_queries + 1,) int64: rows ``starts[q]`` to ``starts[q + 1]`` belong to query q.
+    weights
+        Shape (n_rows,) float64: a pair counts with the product of the weights of its documents, so that gradients still
+        sum to 0 in every query.  Taken relative to their mean: scaling all of them changes nothing.
     parameters
         ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation`` and ``seed`` are used.
 
@@ -47,7 +51,11 @@ class LambdaMart:
     name: ClassVar[str] = "lambdamart"
 
     def __init__(
-        self, grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], parameters: TrainParameters
+        self,
+        grades: npt.NDArray[np.int32],
+        starts: npt.NDArray[np.int64],
+        parameters: TrainParameters,
+        weights: npt.NDArray[np.float64] | None = None,
     ) -> None:
         metric = parse_metric(parameters.metric)
         if metric.name != "ndcg":
@@ -59,6 +67,7 @@ class LambdaMart:
         sizes = np.diff(starts)
         longest = int(sizes.max(initial=0))
         self._gains = gains(grades, gain)
+        self._weights = relative_weights(weights, len(grades))
         self._discounts = discounts(longest + _kernels.LANES)
         ideal = PreparedQueries(grades, starts, Policy(gain=gain)).divisor(metric)
         mixed = np.empty(len(sizes), dtype=np.bool_)
@@ -100,8 +109,8 @@ class LambdaMart:
         def share(worker: int) -> None:
             spare, work = self._workspace(worker)
             _kernels.lambdas(
-                scores, self._starts, cuts[worker], cuts[worker + 1], self._gains, self._discounts,
-                self._inverse_ideal, p.sigma, p.truncation, p.lambda_normalisation, key,
+                scores, self._starts, cuts[worker], cuts[worker + 1], self._gains, self._weights,
+                self._discounts, self._inverse_ideal, p.sigma, p.truncation, p.lambda_normalisation, key,
                 self._order, spare, work, g, h,
             )  # fmt: skip
 
@@ -114,6 +123,6 @@ class LambdaMart:
         if worker not in self._workspaces:
             self._workspaces[worker] = (
                 np.empty(self._longest, np.uint32),
-                np.zeros((5, self._longest + _kernels.LANES)),
+                np.zeros((6, self._longest + _kernels.LANES)),
             )
         return self._workspaces[worker]

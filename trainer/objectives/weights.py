@@ -1,0 +1,36 @@
+"""Weights of documents, as the losses take them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import TrainingDataRejected
+
+
+def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> npt.NDArray[np.float64]:
+    """Return the weights divided by their mean, (n_rows,) float64; empty where there are none.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Another number of weights than rows, a weight that is negative or not finite, or none above 0.
+
+    Examples
+    --------
+    >>> relative_weights(np.array([1.0, 3.0]), 2).tolist()
+    [0.5, 1.5]
+    """
+    if weights is None:
+        return np.empty(0, dtype=np.float64)
+    weights = np.ascontiguousarray(weights, dtype=np.float64)
+    if weights.shape != (n_rows,):
+        raise TrainingDataRejected(f"weights must have shape ({n_rows},), one a document, got {weights.shape}")
+    bad = ~(np.isfinite(weights) & (weights >= 0.0))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise TrainingDataRejected(f"row {row}: expected a weight of 0 or more, found {weights[row]}")
+    mean = float(weights.mean()) if n_rows else 0.0
+    if mean == 0.0:
+        raise TrainingDataRejected("all weights are 0, so there is nothing to learn; leave them out to weigh all alike")
+    return weights / mean
