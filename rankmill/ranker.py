@@ -152,7 +152,7 @@ class Ranker:
             valid = _ranked(_matrix(_in_order(watched, names)), grades, of_query, binspec)
         highest = max(int(part.grades.max(initial=0)) for part in (train, valid) if part is not None)
         result = boost(
-            train, valid, [feature.edges for feature in binspec.features], names, parameters,
+            train, [] if valid is None else [("valid", valid)], [feature.edges for feature in binspec.features], names, parameters,
             max_grade=highest, n_threads=self.n_threads,
         )  # fmt: skip
         self.forest_: Forest = result.forest

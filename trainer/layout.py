@@ -51,15 +51,14 @@ class BlockedBins:
     @classmethod
     def from_batches(
         cls,
-        batches: Iterable[npt.NDArray[np.uint8]] | BlockedBins,
+        batches: Iterable[npt.NDArray[np.uint8]],
         n_rows: int,
         n_bins: npt.NDArray[np.int32],
         width: int = BLOCK_WIDTH,
     ) -> BlockedBins:
         """Fill the blocks from row-major ``batches`` (m, n_features) uint8 that hold ``n_rows`` rows together.
 
-        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.  Blocks that are filled already
-        are returned as they are.
+        ``n_bins`` (n_features,) counts each feature's bins, the missing one included.
 
         Raises
         ------
@@ -68,8 +67,6 @@ class BlockedBins:
         TrainingDataRejected
             There are more rows than ``MOST_ROWS``, or the batches hold another number of rows or features, or a bin at or above ``n_bins``.
         """
-        if isinstance(batches, BlockedBins):
-            return batches
         bins = np.zeros(blocks_shape(len(n_bins), n_rows, width), dtype=BIN)
 
         def put(block: int, first: int, columns: npt.NDArray[np.uint8]) -> None:

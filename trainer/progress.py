@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from trainer.boosting import RoundRecord
+from trainer.history import RoundRecord
 
 
 class TrainingBar:
@@ -39,7 +39,7 @@ class TrainingBar:
         """Show the metrics of one round."""
         parts = [
             f"{split} {name} {value:.4f}"
-            for split, metrics in (("train", record.train), ("valid", record.valid))
+            for split, metrics in record.metrics.items()
             for name, value in metrics.items()
         ]
         self._progress.update(self._task, completed=record.round_number, description="  ".join(parts))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +13,14 @@ import pyarrow as pa
 
 from pipeline.binspec import BinSpec
 from pipeline.dataset import Dataset
+from scorer.forest import Forest
 from scorer.metrics import parse_metric
 from trainer.bin_cache import CachedBins
-from trainer.boosting import RankedRows, RoundRecord, TrainingResult, boost
+from trainer.boosting import OnRound, RankedRows, TrainingResult, boost
 from trainer.dtypes import BLOCK_WIDTH
 from trainer.errors import TrainingDataRejected
 from trainer.growing.grower import Grower
-from trainer.histogram import HistogramPool
+from trainer.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.layout import blocks_shape
 from trainer.parameters import TrainParameters
 
@@ -38,8 +38,8 @@ class TrainingPlan:
     train_queries: int
     valid_rows: int
     n_features: int
-    max_leaves: int
-    n_rounds: int
+    parameters: TrainParameters
+    pool_bytes: int  # bound of the memory for histograms
     bins: str  # which binned copy of the dataset is used
     mapped_from: Path | None = None  # the folder of the cache whose bins are mapped; None: they are held in memory
 
@@ -58,7 +58,9 @@ class TrainingPlan:
         bins = 0 if self.mapped_from else self.bin_bytes
         grades = 4 * (self.train_rows + self.valid_rows)
         valid_bins = self.valid_rows * self.n_features
-        pool = HistogramPool.bytes_needed(-(-self.n_features // BLOCK_WIDTH) * BLOCK_WIDTH, self.max_leaves)
+        pool = HistogramPool.bytes_needed(
+            -(-self.n_features // BLOCK_WIDTH) * BLOCK_WIDTH, self.parameters.leaves, self.pool_bytes
+        )
         boosting = self.train_rows * (_BYTES_A_ROW + Grower.BYTES_A_ROW) + self.valid_rows * _BYTES_A_VALID_ROW + pool
         # the bins of the valid split are put together before the rows of the train split get scores and gradients
         return _BYTES_OF_READING + bins + valid_bins + max(boosting, grades + valid_bins)
@@ -70,12 +72,19 @@ class TrainingPlan:
             f" {self.bins}; "
             + (f"bins {self.bin_bytes / 1e6:,.0f} MB mapped from {self.mapped_from}; " if self.mapped_from else "")
             + f"about {self.bytes_needed / 1e6:,.0f} MB beside the interpreter"
-            + ("" if self.valid_rows else f"; no valid split, so all {self.n_rounds:,} rounds are kept")
+            + ("" if self.valid_rows else f"; no valid split, so all {self.parameters.n_rounds:,} rounds are kept")
         )
 
 
-def plan_of(dataset: Dataset, parameters: TrainParameters, *, bin_cache: Path | None = None) -> TrainingPlan:
-    """Return what training on ``dataset`` will need; ``bin_cache`` as for :func:`train`.
+def plan_of(
+    dataset: Dataset,
+    parameters: TrainParameters,
+    *,
+    eval_metrics: Sequence[str] = (),
+    bin_cache: Path | None = None,
+    pool_bytes: int = DEFAULT_POOL_BYTES,
+) -> TrainingPlan:
+    """Return what training on ``dataset`` will need; the options are those of :func:`train`.
 
     Raises
     ------
@@ -91,8 +100,8 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, *, bin_cache: Path | 
     train, valid = dataset.queries("train"), dataset.queries("valid")
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
-    parse_metric(parameters.metric)
-    parse_metric(parameters.stop_metric or parameters.metric)
+    for metric in (parameters.metric, parameters.stop_metric or parameters.metric, *eval_metrics):
+        parse_metric(metric)
     bins = dataset.bin_set()
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
     return TrainingPlan(
@@ -100,8 +109,8 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, *, bin_cache: Path | 
         train_queries=len(train),
         valid_rows=valid.n_rows,
         n_features=len(dataset.feature_names),
-        max_leaves=parameters.max_leaves,
-        n_rounds=parameters.n_rounds,
+        parameters=parameters,
+        pool_bytes=pool_bytes,
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
         mapped_from=bin_cache if mapped else None,
     )
@@ -111,15 +120,19 @@ def train(
     dataset: Dataset,
     parameters: TrainParameters | None = None,
     *,
+    eval_metrics: Sequence[str] = (),
+    resume: Forest | None = None,
     n_threads: int = 0,
-    on_round: Callable[[RoundRecord], None] | None = None,
+    on_round: OnRound | None = None,
     bin_cache: Path | None = None,
+    pool_bytes: int = DEFAULT_POOL_BYTES,
+    profile: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> TrainingResult:
     """Train on the train split of a binned dataset, watching its valid split if it has one.
 
     The model depends on the dataset's rows, its bins and ``parameters`` only: not on ``n_threads`` (0: the cores
-    this process may use), nor on ``bin_cache``, nor on how the dataset came to be.
+    this process may use), ``bin_cache``, ``pool_bytes`` or ``resume``, nor on how the dataset came to be.
 
     Parameters
     ----------
@@ -127,13 +140,22 @@ def train(
         Binned; its newest bins are used.
     parameters
         The defaults where left out.
+    eval_metrics
+        Measured after every round besides the stop metric; they change nothing else.
+    resume
+        Go on from this forest, trained on the same dataset with the same parameters: the result has the same bytes as
+        training ``n_rounds`` rounds, all of them, in one go.
     n_threads
         Threads to work with.
     on_round
-        Called after every round.
+        Called after every round; training ends if it returns true.
     bin_cache
         A folder, made if need be, in which the bins of the train split are kept in the trainer's own layout: built
         once per dataset and binning, and from then on mapped instead of held in memory.  None: held in memory.
+    pool_bytes
+        Bound of the memory for histograms; with less, training takes longer.
+    profile
+        Time the phases of every round.
     say
         Called with one line if the cache is damaged and built anew, or cannot be written; left out: a Python warning.
 
@@ -142,7 +164,7 @@ def train(
     TrainingDataRejected
         The train split is empty, or no query in it has two grades.
     InvalidParameter
-        See :class:`TrainParameters`; or ``bin_cache`` is a file.
+        See :class:`TrainParameters`; ``bin_cache`` is a file; or ``resume`` was trained in another way.
     pipeline.errors.InputError
         The dataset has not been binned.
     """
@@ -155,15 +177,16 @@ def train(
         n_bins = np.array([len(feature.edges) + 2 for feature in binspec.features], dtype=np.int32)
         cache = CachedBins.of(bin_cache, dataset, binspec.digest, "train")
         bins = cache.load(lambda: _bin_batches(dataset, "train", binspec), n_bins, say or _warn)
-        train_rows = RankedRows(train_rows.grades, train_rows.starts, cast("Any", bins))
+        train_rows = replace(train_rows, bins=bins)
     valid_rows = _rows(dataset, "valid", binspec)
     return boost(
         train_rows,
-        valid_rows if valid_rows.n_rows else None,
+        [("valid", valid_rows)] if valid_rows.n_rows else [],
         [feature.edges for feature in binspec.features],
         dataset.feature_names,
         parameters,
         max_grade=dataset.max_grade,
+        eval_metrics=eval_metrics,
         info={
             "dataset_digest": dataset.digest,
             "binspec_digest": binspec.digest,
@@ -171,7 +194,10 @@ def train(
             "absent": dataset.manifest.meaning.absent,
             "index_base": dataset.manifest.meaning.index_base,
         },
+        resume=resume,
         n_threads=n_threads,
+        pool_bytes=pool_bytes,
+        profile=profile,
         on_round=on_round,
     )
 

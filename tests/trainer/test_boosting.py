@@ -9,7 +9,7 @@ from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
-from trainer import boosting, layout
+from trainer import layout
 from trainer.boosting import RankedRows, boost
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.parameters import TrainParameters
@@ -46,7 +46,7 @@ def fit(data, *, n_threads=1, batch=10**6, watch=True, **parameters):
 
     return boost(
         rows(train),
-        rows(valid) if watch else None,
+        [("valid", rows(valid))] if watch else [],
         [feature.edges for feature in binspec.features],
         binspec.feature_names,
         TrainParameters(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
@@ -61,7 +61,7 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch)
         "growing.grower._LEAST_VISITS",
         "growing.grower._SHARED_ROWS",
         "objectives.lambdamart._LEAST_WORK",
-        "boosting._LEAST_WALKED",
+        "watching._LEAST_WALKED",
     ):
         monkeypatch.setattr(f"trainer.{name}", 1)  # let small work be shared out as well
     expected = fit(data).forest.to_bytes()
@@ -71,12 +71,12 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch)
     for width in (8, 32):
         original = layout.BlockedBins.from_batches
         monkeypatch.setattr(
-            boosting.BlockedBins,
+            layout.BlockedBins,
             "from_batches",
             lambda batches, n_rows, n_bins, w=width, make=original: make(batches, n_rows, n_bins, w),
         )
         assert fit(data).forest.to_bytes() == expected
-        monkeypatch.setattr(boosting.BlockedBins, "from_batches", original)
+        monkeypatch.setattr(layout.BlockedBins, "from_batches", original)
 
 
 def test_another_seed_breaks_first_round_ties_in_another_way(data):
@@ -91,7 +91,7 @@ def test_the_forest_reproduces_the_metrics_of_training(data):
         queries = PreparedQueries(part[1], part[2], Policy(max_grade=4))
         metric = parse_metric("ndcg@10")
         found = queries.means([metric], predict(result.forest, part[0]))[metric]
-        assert found == getattr(result.history[result.best_round - 1], recorded)["ndcg@10"]
+        assert found == result.history[result.best_round - 1].metrics[recorded]["ndcg@10"]
 
 
 def test_a_planted_signal_is_found(data):
@@ -107,12 +107,12 @@ def test_a_planted_signal_is_found(data):
 def test_training_ndcg_rises(data):
     history = fit(data, watch=False).history
     assert history[-1].train["ndcg@10"] > history[0].train["ndcg@10"] > 0.5
-    assert all(not record.valid for record in history)
+    assert all(list(record.metrics) == ["train"] for record in history)
 
 
 def test_early_stopping_keeps_the_best_round(data):
     result = fit(data, n_rounds=400, early_stopping_rounds=10, learning_rate=0.3)
-    values = [record.valid["ndcg@10"] for record in result.history]
+    values = [record.metrics["valid"]["ndcg@10"] for record in result.history]
     assert result.best_round == 1 + int(np.argmax(values))
     assert len(values) == result.best_round + 10
     assert result.forest.n_trees == result.best_round

@@ -1,0 +1,120 @@
+"""Going on with a training: the trees of its forest over bins again, so that the rounds after them come out the same.
+
+What a round does depends on the scores that the trees before it have given, and on its own number.  So a forest that
+was trained on the same rows with the same parameters holds all that the next round needs: its thresholds are edges of
+the bins, and replaying its trees in their order gives the scores to the last bit, with them the metrics and the state
+of early stopping.  A forest that was cut at its best round goes on from there; what was cut off is grown again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.forest import Forest
+from trainer.dtypes import EDGE, ROW
+from trainer.errors import InvalidParameter
+from trainer.growing import _kernels
+from trainer.growing.tree import Tree
+from trainer.layout import BlockedBins
+from trainer.parameters import PRESET, TrainParameters
+from trainer.workers import Team
+
+MAY_DIFFER = ("n_rounds", "early_stopping_rounds")
+
+_LEAST_WALKED = 4096  # rows a worker that walk down a tree
+
+
+def check_resumable(
+    forest: Forest,
+    parameters: TrainParameters,
+    feature_names: Sequence[str],
+    info: Mapping[str, Any],
+    base_score: float,
+) -> None:
+    """Raise InvalidParameter, naming the first difference, unless training may go on from ``forest``.
+
+    ``info`` holds the facts of this training that must be those of the forest's (digests of data and bins ..).
+    """
+    if forest.feature_names != tuple(feature_names):
+        lacking = [name for name in forest.feature_names if name not in feature_names]
+        detail = f"the data lack {lacking[0]!r}" if lacking else "the data have others, or in another order"
+        raise InvalidParameter(f"resume: the model was trained on other features: {detail}")
+    for name, value in info.items():
+        if forest.info.get(name) != value:
+            raise InvalidParameter(
+                f"resume: the model was trained on other data: its {name} is {_short(forest.info.get(name))}, that of"
+                f" the data {_short(value)}"
+            )
+    wanted: dict[str, Any] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
+    for name in sorted(wanted.keys() | forest.parameters.keys()):
+        if name not in MAY_DIFFER and forest.parameters.get(name) != wanted.get(name):
+            raise InvalidParameter(
+                f"resume: {name} was {forest.parameters.get(name)!r} and is now {wanted.get(name)!r}; training goes on"
+                f" with the parameters that it began with, only {' and '.join(MAY_DIFFER)} may change"
+            )
+    if forest.base_score != base_score or np.any(forest.tree_weights != 1.0):
+        raise InvalidParameter("resume: the model was trained on other data, or changed since")
+    if parameters.n_rounds < forest.n_trees:
+        raise InvalidParameter(
+            f"resume: n_rounds counts all rounds and the model has {forest.n_trees} already, got {parameters.n_rounds}"
+        )
+
+
+def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[Tree]:
+    """Return the trees of ``forest`` over bins: the reverse of :func:`trainer.assembly.forest_of`.
+
+    Raises
+    ------
+    InvalidParameter
+        A threshold is none of the ``edges`` of its feature.
+    """
+    thresholds = forest.thresholds
+    bins = np.zeros(len(thresholds), dtype=np.int32)
+    for f in forest.used_features:
+        of_feature = forest.node_feature == f
+        bounds, wanted = np.append(edges[f], EDGE(np.inf)), thresholds[of_feature]
+        place = np.searchsorted(bounds, wanted)
+        if np.any(bounds[place] != wanted):
+            raise InvalidParameter(
+                f"resume: the model cuts {forest.feature_names[f]!r} where the bins of the data do not"
+            )
+        bins[of_feature] = place + 1
+    trees = []
+    for first, last in zip(forest.tree_starts[:-1].tolist(), forest.tree_starts[1:].tolist(), strict=True):
+        nodes = slice(first, last)
+        # copies, since those of a forest are read-only, which compiled kernels take for another type
+        trees.append(
+            Tree(
+                feature=forest.node_feature[nodes].copy(),
+                threshold=bins[nodes].copy(),
+                missing_left=forest.node_missing_left[nodes].copy(),
+                left=forest.node_left[nodes].copy(),
+                right=forest.node_right[nodes].copy(),
+                value=forest.node_value[nodes].copy(),
+                gain=forest.node_gain[nodes].copy(),
+                rows=forest.node_rows[nodes].copy(),
+            )
+        )
+    return trees
+
+
+def replay(tree: Tree, bins: BlockedBins, scores: npt.NDArray[np.float64], team: Team) -> None:
+    """Add ``tree`` to the ``scores`` (n_rows,) of all rows of ``bins``: the bits that growing it has added."""
+    rows = np.arange(bins.n_rows, dtype=ROW)
+    team.share(
+        bins.n_rows,
+        _LEAST_WALKED,
+        lambda first, last, _: _kernels.add_tree_blocked(
+            bins.words, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
+            rows, first, last, scores,
+        ),
+    )  # fmt: skip
+
+
+def _short(value: object) -> str:
+    return value[:12] if isinstance(value, str) else repr(value)

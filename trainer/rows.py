@@ -1,0 +1,55 @@
+"""Rows to learn from or to watch: grades, queries, weights, bins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import TrainingDataRejected
+from trainer.layout import BlockedBins
+
+Bins = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedRows:
+    """Rows of one split: query q has rows ``starts[q]`` to ``starts[q + 1]``.
+
+    ``bins`` yields row-major batches (m, n_features) uint8 in row order and is read once; the rows that are learnt
+    from may also come in the trainer's own layout.  ``weights`` say how much a document counts in the loss; those of
+    rows that are only watched are not looked at.
+    """
+
+    grades: npt.NDArray[np.int32]  # (n_rows,)
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
+    bins: Iterable[Bins] | BlockedBins
+    weights: npt.NDArray[np.float64] | None = None  # (n_rows,), 0 or more; None: all 1
+
+    @property
+    def n_rows(self) -> int:
+        """Documents of all queries."""
+        return len(self.grades)
+
+    def blocked(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
+        """Return the bins in the trainer's own layout; ``n_bins`` (n_features,) counts each feature's.
+
+        Raises
+        ------
+        TrainingDataRejected
+            The bins are those of another number of rows or features: see :meth:`BlockedBins.from_batches`.
+        """
+        if not isinstance(self.bins, BlockedBins):
+            return BlockedBins.from_batches(self.bins, self.n_rows, n_bins)
+        expected, found = (self.n_rows, len(n_bins)), (self.bins.n_rows, self.bins.n_features)
+        if found != expected:
+            raise TrainingDataRejected(f"expected the bins of {expected} rows and features, found {found}")
+        return self.bins
+
+    def row_major(self) -> Bins:
+        """Return the bins of all batches together, (n_rows, n_features)."""
+        if isinstance(self.bins, BlockedBins):
+            raise TypeError("rows to be watched come in row-major batches")
+        return np.concatenate(list(self.bins))
