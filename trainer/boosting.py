@@ -19,8 +19,8 @@ from trainer.growing.tree import Tree
 from trainer.histogram import DEFAULT_POOL_BYTES
 from trainer.history import TRAIN, RoundRecord, TrainingResult
 from trainer.layout import BlockedBins
-from trainer.objectives.lambdamart import LambdaMart
 from trainer.objectives.protocol import Objective
+from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
 from trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
 from trainer.resuming import check_resumable, replay, trees_of
@@ -95,7 +95,7 @@ def boost(
     if train.n_rows == 0:
         raise TrainingDataRejected("the train split holds no rows")
     monotone = _directions(parameters.monotone, feature_names)
-    objective = _objective_of(train, parameters)
+    objective = objective_of(train.grades, train.starts, train.weights, parameters)
     start = objective.start()
     watch = Watch(train, eval_sets or (), parameters, eval_metrics, max_grade=max_grade, start=start)
     given = {**(info or {}), "max_grade": max_grade}
@@ -125,14 +125,6 @@ def boost(
     }
     forest = forest_of(trees[:best_round], edges, feature_names, objective, parameters, facts)
     return TrainingResult(forest=forest, best_round=best_round, history=tuple(history), profile=run.stopwatch.profile())
-
-
-def _objective_of(train: RankedRows, parameters: TrainParameters) -> Objective:
-    if parameters.objective != LambdaMart.name:
-        raise InvalidParameter(f"objective {parameters.objective!r} cannot be trained yet; use {LambdaMart.name!r}")
-    if train.weights is not None:
-        raise InvalidParameter(f"{LambdaMart.name} takes no weights of documents")
-    return LambdaMart(train.grades, train.starts, parameters)
 
 
 def _directions(monotone: Mapping[str, int], feature_names: Sequence[str]) -> npt.NDArray[np.int8]:

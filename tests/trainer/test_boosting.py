@@ -5,54 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
+from tests.trainer.planted import fit, small_data
 from trainer import layout
-from trainer.boosting import RankedRows, boost
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.parameters import TrainParameters
 from trainer.stopping import EarlyStopping
 
 
-def planted(seed, n_queries=60, n_features=7):
-    """Queries whose grades follow x0 + x1 x2 of each document; a tenth of the values are missing."""
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(5, 30, size=n_queries)
-    n = int(sizes.sum())
-    x = rng.normal(size=(n, n_features)).astype(np.float32)
-    relevance = x[:, 0] + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=n)
-    grades = np.digitize(relevance, [0.5, 1.2, 2.0, 3.0]).astype(np.int32)
-    x[rng.random(x.shape) < 0.1] = np.nan
-    starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    return x, grades, starts
-
-
 @pytest.fixture(scope="module")
 def data():
-    train, valid = planted(1), planted(2)
-    names = [f"f{i}" for i in range(train[0].shape[1])]
-    binspec = BinSpec(tuple(feature_bins(name, train[0][:, i].copy()) for i, name in enumerate(names)))
-    return train, valid, binspec
-
-
-def fit(data, *, n_threads=1, batch=10**6, watch=True, **parameters):
-    train, valid, binspec = data
-
-    def rows(part):
-        bins = apply_bins(part[0], binspec)
-        return RankedRows(part[1], part[2], [bins[i : i + batch] for i in range(0, len(bins), batch)])
-
-    return boost(
-        rows(train),
-        [("valid", rows(valid))] if watch else [],
-        [feature.edges for feature in binspec.features],
-        binspec.feature_names,
-        TrainParameters(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
-        max_grade=4,
-        n_threads=n_threads,
-    )
+    return small_data()
 
 
 def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch):
@@ -66,7 +31,7 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch)
         monkeypatch.setattr(f"trainer.{name}", 1)  # let small work be shared out as well
     expected = fit(data).forest.to_bytes()
     for n_threads in (2, 3, 7):
-        assert fit(data, n_threads=n_threads).forest.to_bytes() == expected
+        assert fit(data, options={"n_threads": n_threads}).forest.to_bytes() == expected
     assert fit(data, batch=13).forest.to_bytes() == expected
     for width in (8, 32):
         original = layout.BlockedBins.from_batches
@@ -163,7 +128,7 @@ def test_parameters_out_of_bounds_are_refused(name, value, message):
 
 def test_negative_threads_are_refused(data):
     with pytest.raises(InvalidParameter, match="n_threads"):
-        fit(data, n_threads=-1)
+        fit(data, options={"n_threads": -1})
 
 
 def test_stopping_prefers_the_earliest_of_equals_and_ignores_nan():

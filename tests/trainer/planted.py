@@ -1,0 +1,52 @@
+"""Small data with a planted signal, and trainings on them, for the tests of this folder."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from pipeline.binspec import BinSpec, apply_bins, feature_bins
+from trainer.boosting import RankedRows, TrainingResult, boost
+from trainer.parameters import TrainParameters
+
+
+def planted(seed, n_queries=60, n_features=7):
+    """Queries whose grades follow x0 + x1 x2 of each document; a tenth of the values are missing."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(5, 30, size=n_queries)
+    n = int(sizes.sum())
+    x = rng.normal(size=(n, n_features)).astype(np.float32)
+    relevance = x[:, 0] + x[:, 1] * x[:, 2] + 0.3 * rng.normal(size=n)
+    grades = np.digitize(relevance, [0.5, 1.2, 2.0, 3.0]).astype(np.int32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    return x, grades, starts
+
+
+@cache
+def small_data():
+    """(x, grades, starts) to learn from and to watch, and the bins of the first."""
+    train, valid = planted(1), planted(2)
+    names = [f"f{i}" for i in range(train[0].shape[1])]
+    return train, valid, BinSpec(tuple(feature_bins(name, train[0][:, i].copy()) for i, name in enumerate(names)))
+
+
+def rows_of(part, binspec, batch=10**6, weights=None) -> RankedRows:
+    bins = apply_bins(part[0], binspec)
+    return RankedRows(part[1], part[2], [bins[i : i + batch] for i in range(0, len(bins), batch)], weights)
+
+
+def fit(data, *, batch=10**6, watch=True, weights=None, eval_sets=None, options=None, **parameters) -> TrainingResult:
+    """Train on ``data``; ``options`` are those of ``boost``, the others are parameters of the training."""
+    train, valid, binspec = data
+    if eval_sets is None:
+        eval_sets = [("valid", valid)] if watch else []
+    return boost(
+        rows_of(train, binspec, batch, weights),
+        [(name, rows_of(part, binspec, batch)) for name, part in eval_sets],
+        [feature.edges for feature in binspec.features],
+        binspec.feature_names,
+        TrainParameters(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
+        **{"max_grade": 4, "n_threads": 1, **(options or {})},
+    )

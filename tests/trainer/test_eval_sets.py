@@ -1,0 +1,116 @@
+"""What is watched while a model grows: several sets and metrics, callbacks, a profile; none of it changes the model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from scorer.errors import InputError
+from scorer.metrics import Policy, parse_metric
+from scorer.metrics.queries import PreparedQueries
+from scorer.predict import predict
+from tests.trainer.planted import fit, planted, small_data
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.profile import PHASES
+
+
+def test_every_set_has_every_metric_as_evaluation_finds_them():
+    data, third = small_data(), planted(3)
+    sets = [("valid", data[1]), ("other", third)]
+    result = fit(data, n_rounds=6, early_stopping_rounds=0, eval_sets=sets, options={"eval_metrics": ["map", "err@5"]})
+    record = result.history[result.best_round - 1]
+    assert list(record.metrics) == ["train", "valid", "other"]
+    metrics = [parse_metric(name) for name in ("ndcg@10", "map", "err@5")]
+    for name, (x, grades, starts) in [("train", data[0]), *sets]:
+        means = PreparedQueries(grades, starts, Policy(max_grade=4)).means(metrics, predict(result.forest, x))
+        assert record.metrics[name] == {str(metric): mean for metric, mean in means.items()}
+
+
+def test_what_is_only_watched_does_not_change_the_model():
+    data = small_data()
+    expected = fit(data).forest.to_bytes()
+    more = fit(
+        data,
+        eval_sets=[("valid", data[1]), ("late", planted(5))],
+        options={"eval_metrics": ["map", "mrr"], "profile": True, "pool_bytes": 1},
+    )
+    assert more.forest.to_bytes() == expected
+
+
+def test_the_first_set_and_the_stop_metric_decide():
+    data = small_data()
+    other = planted(9, n_queries=20)
+    result = fit(data, learning_rate=0.5, eval_sets=[("other", other), ("valid", data[1])], stop_metric="map")
+    values = [record.metrics["other"]["map"] for record in result.history]
+    assert result.best_round == 1 + int(np.argmax(values))
+    assert result.forest.info["valid"] == {"map": max(values)}
+    assert result.forest.info["train"] == {"map": result.history[result.best_round - 1].train["map"]}
+
+
+def test_a_callback_ends_the_training():
+    data = small_data()
+    stopped = fit(data, watch=False, options={"on_round": lambda record: record.round_number == 5})
+    assert stopped.best_round == stopped.forest.n_trees == 5
+    assert np.array_equal(stopped.forest.node_value, fit(data, watch=False, n_rounds=5).forest.node_value)
+
+
+def test_what_a_callback_raises_is_raised():
+    def fail(record):
+        raise ZeroDivisionError(record.round_number)
+
+    with pytest.raises(ZeroDivisionError, match="1"):
+        fit(small_data(), options={"on_round": fail, "n_threads": 2})
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [(["train"], "got 'train' again"), (["a", "b", "a"], "names of their own, none of them 'train'; got 'a' again")],
+)
+def test_names_of_sets_must_differ(names, message):
+    data = small_data()
+    with pytest.raises(InvalidParameter, match=message):
+        fit(data, eval_sets=[(name, data[1]) for name in names])
+
+
+def test_unusable_sets_and_metrics_are_refused():
+    data = small_data()
+    x, grades, _ = data[1]
+    with pytest.raises(TrainingDataRejected, match="'b' holds no rows"):
+        fit(data, eval_sets=[("a", data[1]), ("b", (x[:0], grades[:0], np.zeros(1, np.int64)))])
+    with pytest.raises(TrainingDataRejected, match="no query of the a split has a relevant document"):
+        fit(data, eval_sets=[("a", (x, grades * 0, data[1][2]))])
+    with pytest.raises(InputError, match="did you mean 'map'"):
+        fit(data, options={"eval_metrics": ["mop"]})
+    with pytest.raises(InvalidParameter, match="monotone: the data have no feature 'f22'; did you mean 'f2'"):
+        fit(data, monotone={"f22": 1})
+
+
+def test_the_profile_has_every_phase_and_adds_up():
+    profile = fit(small_data(), n_rounds=8, options={"profile": True}).profile
+    assert profile is not None
+    assert tuple(profile.seconds) == PHASES
+    assert all(seconds >= 0.0 for seconds in profile.seconds.values())
+    assert profile.n_rounds == 7  # the first, which loads the kernels, is left out
+    assert sum(profile.to_dict()["ms_a_round"].values()) == pytest.approx(1e3 * profile.total, abs=1e-2)
+    assert json.loads(json.dumps(profile.to_dict()))["rounds"] == 7
+    assert all(phase in profile.render() for phase in PHASES)
+    assert fit(small_data(), n_rounds=2).profile is None
+
+
+def test_weights_of_documents_reach_the_loss():
+    data = small_data()
+    n = len(data[0][1])
+    heavy = np.where(np.arange(n) % 2, 1.0, 5.0)
+    assert fit(data, weights=heavy).forest.to_bytes() != fit(data).forest.to_bytes()
+    assert np.array_equal(fit(data, weights=np.full(n, 2.0)).forest.node_value, fit(data).forest.node_value)
+    with pytest.raises(TrainingDataRejected, match="row 3: expected a weight of 0 or more, found nan"):
+        fit(data, weights=np.where(np.arange(n) == 3, np.nan, 1.0))
+
+
+def test_squared_error_is_an_objective_too():
+    data = small_data()
+    forest = fit(data, objective="l2", watch=False).forest
+    assert forest.objective == "l2"
+    assert forest.base_score == pytest.approx(data[0][1].mean())
