@@ -25,6 +25,7 @@ from trainer.parameters import TrainParameters
 from trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
 from trainer.resuming import check_resumable, replay, trees_of
 from trainer.rows import RankedRows
+from trainer.sampling import Sampler
 from trainer.stopping import EarlyStopping
 from trainer.watching import Watch
 from trainer.workers import Team, with_team
@@ -108,6 +109,7 @@ def boost(
         objective=objective,
         bins=train.blocked(np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)),
         monotone=monotone,
+        sampler=Sampler(train.starts, len(feature_names), parameters),
         watch=watch,
         replayed=replayed,
         pool_bytes=pool_bytes,
@@ -153,6 +155,7 @@ class _Run:
     objective: Objective
     bins: BlockedBins
     monotone: npt.NDArray[np.int8]
+    sampler: Sampler
     watch: Watch
     replayed: Sequence[Tree]  # the first rounds, if they have been trained before
     pool_bytes: int
@@ -176,7 +179,8 @@ class _Run:
                 with stopwatch.phase(GRADIENTS):
                     self.objective.gradients(round_number, scores, g, h, team)
                 with stopwatch.growing(grower):
-                    tree = grower.grow(g, h, scores)
+                    sample = self.sampler.draw(round_number)
+                    tree = grower.grow(g, h, scores, rows=sample.rows, features=sample.features)
             trees.append(tree)
             with stopwatch.phase(WALKING):
                 watch.add(tree, team)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -20,19 +22,34 @@ def data():
     return small_data()
 
 
-def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch):
+WAYS = [
+    {},
+    {"grow": "breadth_first"},
+    {"grow": "depth_first"},
+    {"grow": "oblivious", "max_depth": 3},
+    {"objective": "l2"},
+    {"monotone": {"f0": 1}},
+    {"query_fraction": 0.5, "row_fraction": 0.7, "feature_fraction": 0.6},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch, way):
     for name in (
         "growing.grower._LEAST_ROWS",
         "growing.grower._LEAST_VISITS",
         "growing.grower._SHARED_ROWS",
         "objectives.lambdamart._LEAST_WORK",
+        "objectives.l2._LEAST_ROWS",
         "watching._LEAST_WALKED",
     ):
         monkeypatch.setattr(f"trainer.{name}", 1)  # let small work be shared out as well
-    expected = fit(data).forest.to_bytes()
+    fit_so = partial(fit, data, **way)
+    expected = fit_so().forest.to_bytes()
     for n_threads in (2, 3, 7):
-        assert fit(data, options={"n_threads": n_threads}).forest.to_bytes() == expected
-    assert fit(data, batch=13).forest.to_bytes() == expected
+        assert fit_so(options={"n_threads": n_threads}).forest.to_bytes() == expected
+    assert fit_so(options={"pool_bytes": 1}).forest.to_bytes() == expected
+    assert fit_so(batch=13).forest.to_bytes() == expected
     for width in (8, 32):
         original = layout.BlockedBins.from_batches
         monkeypatch.setattr(
@@ -40,7 +57,7 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch)
             "from_batches",
             lambda batches, n_rows, n_bins, w=width, make=original: make(batches, n_rows, n_bins, w),
         )
-        assert fit(data).forest.to_bytes() == expected
+        assert fit_so().forest.to_bytes() == expected
         monkeypatch.setattr(layout.BlockedBins, "from_batches", original)
 
 
@@ -59,9 +76,10 @@ def test_the_forest_reproduces_the_metrics_of_training(data):
         assert found == result.history[result.best_round - 1].metrics[recorded]["ndcg@10"]
 
 
-def test_a_planted_signal_is_found(data):
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_planted_signal_is_found(data, way):
     _, valid, _ = data
-    result = fit(data, n_rounds=100, early_stopping_rounds=0)
+    result = fit(data, n_rounds=100, early_stopping_rounds=0, **way)
     queries = PreparedQueries(valid[1], valid[2], Policy(max_grade=4))
     metric = parse_metric("ndcg@10")
     # above the best single feature, which knows x0 but not the product

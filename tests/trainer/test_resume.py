@@ -28,6 +28,8 @@ def two_ways(first_rounds, *, options=None, **parameters):
         {"watch": False, "truncation": 4, "learning_rate": 1.0},
         {"watch": False, "grow": "oblivious", "max_depth": 3},
         {"watch": False, "monotone": {"f0": 1, "f2": -1}},
+        {"watch": False, "objective": "l2"},
+        {"query_fraction": 0.6, "row_fraction": 0.8, "feature_fraction": 0.5, "early_stopping_rounds": 0},
         {"early_stopping_rounds": 0},
         {"early_stopping_rounds": 6, "learning_rate": 0.5, "n_rounds": 200},
         {"stop_metric": "err@5", "options": {"eval_metrics": ["map"]}},
