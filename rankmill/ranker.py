@@ -1,38 +1,49 @@
-"""A ranker for arrays in memory, with the habits of scikit-learn."""
+"""A ranker for arrays in memory, with the habits of scikit-learn and of LightGBM."""
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.binning import MIN_MAX_BIN
-from pipeline.binspec import BinSpec, apply_bins, feature_bins
+from pipeline.binspec import BinSpec, feature_bins
 from pipeline.cores import available_cores
-from pipeline.group.hashing import digest_of_rows
 from pipeline.quantiles import MAX_BIN
+from rankmill.arrays import EvalSet, directions_by_name, eval_sets_of, matrix_of, names_of, queries_of, rows_of
+from scorer.forest import Forest
+from scorer.metrics import Policy, parse_metric
+from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
-from trainer.boosting import RankedRows, RoundRecord, boost
-from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.boosting import RoundRecord, boost
+from trainer.errors import InvalidParameter
 from trainer.parameters import TrainParameters
 
-if TYPE_CHECKING:
-    from scorer.forest import Forest
+Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
-    EvalSet = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+IMPORTANCES = ("gain", "split")
 
 
 class Ranker:
-    """LambdaMART on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
+    """Gradient-boosted trees on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
 
     Parameters are those of :class:`trainer.parameters.TrainParameters`, and
 
+    monotone
+        1 where scores may never fall with a feature, -1 where they may never rise: ``{"bm25": 1}`` by name,
+        ``{0: 1}`` by column, or a list with a number for every column.
     max_bin
         Value bins of a feature, 15 to 255.
     n_threads
         0: the cores this process may use.  Never changes the model.
+    importance_type
+        What ``feature_importances_`` counts: the ``gain`` of splits, or each ``split`` as one.
 
     Attributes
     ----------
@@ -42,6 +53,8 @@ class Ranker:
         Rounds that were kept.
     history_
         One :class:`trainer.boosting.RoundRecord` a round.
+    n_features_in_, feature_names_in_
+        Columns of ``X``; names only where it had some.
 
     Examples
     --------
@@ -53,6 +66,10 @@ class Ranker:
     (300,)
     """
 
+    max_bin: int
+    n_threads: int
+    importance_type: str
+
     def __init__(
         self,
         *,
@@ -63,18 +80,24 @@ class Ranker:
         n_rounds: int = 500,
         learning_rate: float = 0.1,
         early_stopping_rounds: int = 50,
+        grow: str = "best_first",
         max_leaves: int = 31,
         max_depth: int = 0,
         min_rows_in_leaf: int = 20,
         min_hessian_in_leaf: float = 1e-3,
         lambda_l2: float = 0.0,
         min_gain: float = 0.0,
+        monotone: Mapping[str, int] | Mapping[int, int] | Sequence[int] | None = None,
+        feature_fraction: float = 1.0,
+        query_fraction: float = 1.0,
+        row_fraction: float = 1.0,
         sigma: float = 1.0,
         truncation: int = 30,
         lambda_normalisation: bool = True,
         seed: int = 7,
         max_bin: int = MAX_BIN,
         n_threads: int = 0,
+        importance_type: str = "gain",
     ) -> None:
         given = dict(locals())
         for name in self._parameter_names():
@@ -83,6 +106,12 @@ class Ranker:
     @classmethod
     def _parameter_names(cls) -> list[str]:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+    def __repr__(self) -> str:
+        """Return the parameters that differ from their defaults."""
+        defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002 - scikit-learn's signature
         """Return the parameters by name, as scikit-learn's ``clone`` and searches ask for them."""
@@ -99,68 +128,99 @@ class Ranker:
 
     def fit(
         self,
-        X: npt.ArrayLike,  # noqa: N803 - the field's name
+        X: Any,  # noqa: N803 - the field's name
         y: npt.ArrayLike,
         *,
         qid: npt.ArrayLike | None = None,
         group: npt.ArrayLike | None = None,
-        eval_set: EvalSet | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        eval_set: EvalSet | Sequence[EvalSet] | None = None,
+        eval_names: Sequence[str] | None = None,
+        eval_qid: Sequence[npt.ArrayLike] | None = None,
+        eval_group: Sequence[npt.ArrayLike] | None = None,
+        eval_metrics: str | Sequence[str] = (),
         early_stopping_rounds: int | None = None,
+        callbacks: Sequence[Callable[[RoundRecord], bool | None]] = (),
+        resume: Model | None = None,
+        init_model: Model | None = None,
     ) -> Ranker:
         """Train and return self.
 
         Parameters
         ----------
         X
-            (n, n_features) numbers, rounded to float32; NaN is missing.  What has ``to_numpy()`` is accepted too.
+            (n, n_features) numbers, rounded to float32; NaN and null are missing.  A NumPy array, a list of rows, a Polars or
+            pandas frame, an Arrow table.
         y
             (n,) grades, whole numbers of 0 or more.
         qid
             (n,) query of each row, numbers or strings, in any order.
         group
             Instead of ``qid``: sizes of the queries, in row order.
+        sample_weight
+            (n,) how much each document counts in the loss, 0 or more; only ratios matter.
         eval_set
-            (X, y, qid) that decides how many rounds are kept; a list with one of these is accepted too.
+            (X, y, qid), or a list of such.  The first decides how many rounds are kept.
+        eval_names
+            Names of the sets in ``history_``; left out: ``valid``, or ``valid_0``, ``valid_1``, ..
+        eval_qid, eval_group
+            Where the sets are (X, y): the query ids, or the sizes of the queries, of each of them.
+        eval_metrics
+            Metrics to be measured on all sets besides the stop metric, such as ``["map", "err@10"]``.
         early_stopping_rounds
             Overrides the parameter for this call.
+        callbacks
+            Each is called with the :class:`RoundRecord` of every round; training ends if one returns true.
+        resume
+            A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: go on until there
+            are ``n_rounds`` rounds in all.  The result has the same bytes as training in one go.
+        init_model
+            The same, for ``n_rounds`` rounds more than the model has.
 
         Raises
         ------
         InvalidParameter
-            A parameter is out of bounds, or both or neither of ``qid`` and ``group`` are given.
+            A parameter is out of bounds, arguments do not go together, or the model to go on from was trained in another
+            way.
         TrainingDataRejected
-            Shapes do not fit together, or a grade is negative, fractional or not a number.
+            Shapes do not fit together; a feature is no number, a grade negative, fractional or no number.
         """
-        own = {name: value for name, value in self.get_params().items() if name not in {"max_bin", "n_threads"}}
-        if early_stopping_rounds is not None:
-            own["early_stopping_rounds"] = early_stopping_rounds
         if not MIN_MAX_BIN <= self.max_bin <= MAX_BIN:
             raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {self.max_bin}")
-        parameters = TrainParameters(**own)
-        values = _matrix(X)
-        if (qid is None) == (group is None):
-            raise InvalidParameter("fit needs either qid, the query of each row, or group, the sizes of the queries")
-        queries = np.asarray(qid) if qid is not None else _from_sizes(group, len(values))
-        names = _names(X) or tuple(f"f{i}" for i in range(values.shape[1]))
+        self._check_importance_type()
+        values, given_names = matrix_of(X), names_of(X)
+        names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
+        forest, n_rounds = self._started_from(resume, init_model)
+        parameters = self._parameters(names, n_rounds, early_stopping_rounds)
+        train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), sample_weight)
+        watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names)
         binspec = BinSpec(
             tuple(feature_bins(name, values[:, i].copy(), self.max_bin) for i, name in enumerate(names)), self.max_bin
         )
-        train = _ranked(values, y, queries, binspec)
-        valid = None
-        if eval_set is not None:
-            watched, grades, of_query = _one_set(eval_set)
-            valid = _ranked(_matrix(_in_order(watched, names)), grades, of_query, binspec)
-        highest = max(int(part.grades.max(initial=0)) for part in (train, valid) if part is not None)
         result = boost(
-            train, [] if valid is None else [("valid", valid)], [feature.edges for feature in binspec.features], names, parameters,
-            max_grade=highest, n_threads=self.n_threads,
-        )  # fmt: skip
+            train.ranked(binspec),
+            [(name, rows.ranked(binspec)) for name, rows in watched],
+            [feature.edges for feature in binspec.features],
+            names,
+            parameters,
+            max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
+            eval_metrics=[eval_metrics] if isinstance(eval_metrics, str) else eval_metrics,
+            info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
+            resume=forest,
+            n_threads=self.n_threads,
+            on_round=_all_of(callbacks),
+        )
         self.forest_: Forest = result.forest
         self.best_round_: int = result.best_round
         self.history_: tuple[RoundRecord, ...] = result.history
+        self.n_features_in_: int = len(names)
+        if given_names is not None:
+            self.feature_names_in_: npt.NDArray[np.object_] = np.array(given_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
         return self
 
-    def predict(self, X: npt.ArrayLike, *, n_rounds: int | None = None) -> npt.NDArray[np.float64]:  # noqa: N803
+    def predict(self, X: Any, *, n_rounds: int | None = None) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return scores (n,) float64 of ``X`` (n, n_features); ``n_rounds`` takes the first trees only.
 
         Columns of a frame are found by name.
@@ -170,83 +230,112 @@ class Ranker:
         InvalidParameter
             The ranker has not been fitted.
         TrainingDataRejected
-            ``X`` lacks features, or has another number of them.
+            ``X`` lacks features, has another number of them, or holds something else than numbers.
         """
-        if not hasattr(self, "forest_"):
-            raise InvalidParameter("predict needs a fitted ranker; call fit first")
-        values = _matrix(_in_order(X, self.forest_.feature_names))
-        if values.shape[1] != len(self.forest_.feature_names):
-            raise TrainingDataRejected(
-                f"X has {values.shape[1]} features, the ranker was fitted on {len(self.forest_.feature_names)}"
-            )
-        return predict(self.forest_, values, n_rounds=n_rounds, n_threads=self.n_threads or available_cores())
+        forest = self._fitted("predict")
+        values = matrix_of(X, forest.feature_names)
+        return predict(forest, values, n_rounds=n_rounds, n_threads=self.n_threads or available_cores())
 
-    max_bin: int
-    n_threads: int
+    def score(
+        self,
+        X: Any,  # noqa: N803
+        y: npt.ArrayLike,
+        *,
+        qid: npt.ArrayLike | None = None,
+        group: npt.ArrayLike | None = None,
+    ) -> float:
+        """Return the mean of the stop metric over the queries that have something relevant; NaN if none has.
 
-
-def _names(frame: object) -> tuple[str, ...] | None:
-    """Column names of a frame or an Arrow table; None for a plain array."""
-    found = getattr(frame, "column_names", None) or getattr(frame, "columns", None)
-    return None if found is None else tuple(str(name) for name in found)
-
-
-def _in_order(frame: Any, names: tuple[str, ...]) -> Any:
-    """Return a frame with its columns in the order of ``names``; a plain array as it is."""
-    found = _names(frame)
-    if found is None or found == names:
-        return frame
-    lacking = [name for name in names if name not in found]
-    if lacking:
-        raise TrainingDataRejected(f"X lacks the feature {lacking[0]!r} that the ranker was fitted on")
-    return frame.select(list(names)) if hasattr(frame, "select") else frame[list(names)]
-
-
-def _one_set(eval_set: Any) -> EvalSet:
-    """Return (X, y, qid), given as it is or as the only one of a list."""
-    if isinstance(eval_set, list):
-        if len(eval_set) != 1:
-            raise InvalidParameter(f"eval_set must be one (X, y, qid), got {len(eval_set)}")
-        eval_set = eval_set[0]
-    if len(eval_set) != 3:
-        raise InvalidParameter(f"eval_set must be (X, y, qid), got {len(eval_set)} parts")
-    x, y, qid = eval_set
-    return x, y, qid
-
-
-def _matrix(values: Any) -> npt.NDArray[np.float32]:
-    if hasattr(values, "to_pydict"):  # an Arrow table has no matrix of its own
-        array = np.column_stack([np.asarray(column) for column in values.columns])
-    else:
-        array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise TrainingDataRejected(f"X must have shape (n, n_features) with a feature or more, got {array.shape}")
-    return np.ascontiguousarray(array, dtype=np.float32)
-
-
-def _from_sizes(group: npt.ArrayLike | None, n_rows: int) -> npt.NDArray[np.int64]:
-    sizes = np.asarray(group, dtype=np.int64)
-    if (sizes < 0).any() or sizes.sum() != n_rows:
-        raise TrainingDataRejected(
-            f"group must hold the sizes of the queries: they sum to {sizes.sum()} for {n_rows} rows (query ids go to qid)"
+        Errors as :meth:`fit` and :meth:`predict`.
+        """
+        forest = self._fitted("score")
+        values = matrix_of(X, forest.feature_names)
+        rows = rows_of(values, y, queries_of(qid, group, len(values), "score "))
+        metric = parse_metric(self.stop_metric or self.metric)
+        highest = max(int(rows.grades.max(initial=0)), int(str(forest.info["max_grade"])), 1)
+        policy = Policy(
+            gain="exp" if self.gain == "exp" else "linear", max_grade=highest if metric.name == "err" else None
         )
-    return np.repeat(np.arange(len(sizes)), sizes)
+        return PreparedQueries(rows.grades, rows.starts, policy).means([metric], self.predict(rows.values))[metric]
+
+    @property
+    def feature_importances_(self) -> npt.NDArray[np.float64]:
+        """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 without a split."""
+        forest = self._fitted("feature_importances_")
+        self._check_importance_type()
+        inner = forest.node_feature >= 0
+        found = np.bincount(
+            forest.node_feature[inner],
+            weights=forest.node_gain[inner] if self.importance_type == "gain" else None,
+            minlength=forest.n_features,
+        ).astype(np.float64)
+        total = found.sum()
+        return found / total if total > 0.0 else found
+
+    @property
+    def evals_result_(self) -> dict[str, dict[str, list[float]]]:
+        """The metrics of ``history_`` as lists over the rounds: ``evals_result_[set][metric]``."""
+        self._fitted("evals_result_")
+        first = self.history_[0].metrics
+        return {
+            name: {metric: [record.metrics[name][metric] for record in self.history_] for metric in metrics}
+            for name, metrics in first.items()
+        }
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Tell scikit-learn whether ``fit`` has been called."""
+        return hasattr(self, "forest_")
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn, which is the only one to ask, what this estimator takes."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=InputTags(allow_nan=True))
+
+    # set by __init__ from its arguments, all of them
+    metric: str
+    stop_metric: str
+    gain: str
+    n_rounds: int
+    monotone: Any
+
+    def _fitted(self, what: str) -> Forest:
+        if not hasattr(self, "forest_"):
+            raise InvalidParameter(f"{what} needs a fitted ranker; call fit first")
+        return self.forest_
+
+    def _check_importance_type(self) -> None:
+        if self.importance_type not in IMPORTANCES:
+            raise InvalidParameter(f"importance_type must be 'gain' or 'split', got {self.importance_type!r}")
+
+    def _parameters(self, names: Sequence[str], n_rounds: int, patience: int | None) -> TrainParameters:
+        own = {field.name: getattr(self, field.name) for field in fields(TrainParameters)}
+        own |= {"n_rounds": n_rounds, "monotone": directions_by_name(self.monotone, names)}
+        return TrainParameters(**own if patience is None else {**own, "early_stopping_rounds": patience})
+
+    def _started_from(self, resume: Model | None, init_model: Model | None) -> tuple[Forest | None, int]:
+        """Return the forest to go on from, if any, and how many rounds there are to be in all."""
+        if resume is not None and init_model is not None:
+            raise InvalidParameter(
+                "fit takes resume, after which there are n_rounds rounds in all, or init_model, which adds n_rounds; not both"
+            )
+        if init_model is not None:
+            forest = _forest_of(init_model)
+            return forest, forest.n_rounds + self.n_rounds
+        return (None if resume is None else _forest_of(resume)), self.n_rounds
 
 
-def _ranked(values: npt.NDArray[np.float32], y: npt.ArrayLike, qid: npt.ArrayLike, binspec: BinSpec) -> RankedRows:
-    """Bring the rows of a query together, in an order that depends on what is in them and not on how they came."""
-    grades, queries = np.asarray(y), np.asarray(qid)
-    if grades.ndim != 1 or queries.ndim != 1:
-        raise TrainingDataRejected(f"y and qid must have shape (n,), got {grades.shape} and {queries.shape}")
-    if not len(values) == len(grades) == len(queries):
-        raise TrainingDataRejected(f"X, y and qid have {len(values)}, {len(grades)} and {len(queries)} rows")
-    with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is then not equal to it
-        whole = grades.astype(np.int32)
-    if len(grades) and not (np.equal(whole, grades).all() and whole.min() >= 0):
-        row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
-        raise TrainingDataRejected(f"row {row}: expected a grade, a whole number of 0 or more, found {grades[row]}")
-    _, number = np.unique(queries, return_inverse=True)
-    digest = digest_of_rows(values, whole)
-    order = np.lexsort((digest[:, 1], digest[:, 0], number))
-    starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
-    return RankedRows(whole[order], starts, [apply_bins(values[order], binspec)])
+def _forest_of(model: Model) -> Forest:
+    if isinstance(model, Ranker):
+        return model._fitted("resume")  # noqa: SLF001 - our own
+    return model if isinstance(model, Forest) else Forest.load(Path(model))
+
+
+def _all_of(callbacks: Sequence[Callable[[RoundRecord], bool | None]]) -> Callable[[RoundRecord], bool] | None:
+    """Return one callback that calls all of them, in their order; true if any of them says so."""
+
+    def call(record: RoundRecord) -> bool:
+        answers = [bool(callback(record)) for callback in callbacks]
+        return any(answers)
+
+    return call if callbacks else None

@@ -118,7 +118,7 @@ def test_the_eval_set_decides_how_many_rounds_are_kept(arrays):
         ({"qid": np.arange(399)}, TrainingDataRejected, "400, 400 and 399 rows"),
         ({"X": np.zeros(400)}, TrainingDataRejected, "n_features"),
         ({"X": np.zeros((400, 0))}, TrainingDataRejected, "a feature or more"),
-        ({"eval_set": []}, InvalidParameter, "one"),
+        ({"eval_set": [[1, 2, 3]]}, InvalidParameter, r"must be \(X, y, qid\), or \(X, y\) with eval_qid"),
     ],
 )
 def test_bad_input_is_refused(arrays, change, error, message):

@@ -1,0 +1,292 @@
+"""From what users hold in memory (numpy, Polars, Arrow, pandas) to rows that the trainer takes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.binspec import BinSpec, apply_bins
+from pipeline.group.hashing import digest_of_rows
+from trainer.boosting import RankedRows
+from trainer.errors import InvalidParameter, TrainingDataRejected
+
+EvalSet: TypeAlias = (
+    "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]"  # X, y, perhaps qid
+)
+Matrix = npt.NDArray[np.float32]
+
+_NUMBERS = "biuf"  # kinds of numpy types that become float32
+_CURE = "give every feature as a number, for example by its codes"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRows:
+    """Rows in an order that depends on what is in them and not on how they came, and the digest of that."""
+
+    values: Matrix  # (n, n_features)
+    grades: npt.NDArray[np.int32]  # (n,)
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
+    weights: npt.NDArray[np.float64] | None  # (n,)
+    digest: str
+
+    def ranked(self, binspec: BinSpec) -> RankedRows:
+        """Return them as the trainer takes them."""
+        return RankedRows(self.grades, self.starts, [apply_bins(self.values, binspec)], self.weights)
+
+
+def names_of(frame: object) -> tuple[str, ...] | None:
+    """Column names of a frame or an Arrow table; None for a plain array."""
+    if _library(frame) == "pyarrow":
+        found = getattr(getattr(frame, "schema", None), "names", None)
+    else:
+        found = getattr(frame, "columns", None)
+    return None if found is None else tuple(str(name) for name in found)
+
+
+def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
+    """Return (n, n_features) float32, row-major; NaN where a value is missing.
+
+    Parameters
+    ----------
+    values
+        Numbers or booleans: an array, a list of rows, a frame, an Arrow table or record batch.
+    names
+        The features wanted; columns of a frame are found by name, those of an array must be as many.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Columns are lacking, or of another number, or hold something else than numbers; or the shape is another.
+    """
+    if _library(values) == "polars" and hasattr(values, "collect"):
+        raise TrainingDataRejected("X is a lazy frame; give X.collect()")
+    own = names_of(values)
+    if own is not None:
+        repeated = next((name for i, name in enumerate(own) if name in own[:i]), None)
+        if repeated is not None:
+            raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a name of its own")
+        return _from_frame(values, own, names or own)
+    array = _numbers(values)
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise TrainingDataRejected(f"X must have shape (n, n_features) with a feature or more, got {array.shape}")
+    if names is not None and array.shape[1] != len(names):
+        raise TrainingDataRejected(f"X has {array.shape[1]} features, the ranker was fitted on {len(names)}")
+    return np.ascontiguousarray(array)
+
+
+def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArray[Any]:
+    """Return the query of each row (n_rows,), from the ids themselves or from the sizes of groups.
+
+    Raises
+    ------
+    InvalidParameter
+        Both or neither are given; ``where`` begins the message.
+    TrainingDataRejected
+        An id is missing, or sizes do not add up to the rows.
+    """
+    if (qid is None) == (group is None):
+        raise InvalidParameter(f"{where}needs either qid, the query of each row, or group, the sizes of the queries")
+    if qid is None:
+        sizes = np.asarray(group)
+        if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 0).any() or sizes.sum() != n_rows:
+            raise TrainingDataRejected(
+                f"{where}group must hold the sizes of the queries: they sum to {sizes.sum()} for {n_rows} rows"
+                " (query ids go to qid)"
+            )
+        return np.repeat(np.arange(len(sizes)), sizes)
+    ids = np.asarray(qid)
+    if ids.dtype.kind in "fO":
+        for row, of_row in enumerate(ids.ravel().tolist()):
+            if of_row is None or of_row != of_row:  # noqa: PLR0124 - NaN and its like are not themselves
+                raise TrainingDataRejected(f"{where}row {row}: expected a query id, found {of_row}")
+    return ids
+
+
+def rows_of(values: Matrix, y: Any, queries: npt.NDArray[Any], sample_weight: Any = None) -> ArrayRows:
+    """Bring the rows of a query together.
+
+    Parameters
+    ----------
+    values
+        (n, n_features).
+    y
+        (n,) grades, whole numbers of 0 or more.
+    queries
+        (n,) query of each row.
+    sample_weight
+        (n,) numbers of 0 or more, not all 0, or None.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Shapes do not fit together, or a grade or weight is none.
+    """
+    grades = np.asarray(y)
+    if grades.ndim != 1 or queries.ndim != 1:
+        raise TrainingDataRejected(f"y and qid must have shape (n,), got {grades.shape} and {queries.shape}")
+    if not len(values) == len(grades) == len(queries):
+        raise TrainingDataRejected(f"X, y and qid have {len(values)}, {len(grades)} and {len(queries)} rows")
+    whole = _grades(grades)
+    weights = _weights(sample_weight, len(grades))
+    _, number = np.unique(queries, return_inverse=True)
+    digest = digest_of_rows(values, whole)
+    keys = [digest[:, 1], digest[:, 0], number] if weights is None else [weights, digest[:, 1], digest[:, 0], number]
+    order = np.lexsort(keys)
+    starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
+    weights = None if weights is None else weights[order]
+    name = hashlib.sha256()
+    for part in (starts, digest[order], *(() if weights is None else (weights,))):
+        name.update(np.ascontiguousarray(part).data.cast("B"))
+    return ArrayRows(values[order], whole[order], starts, weights, name.hexdigest())
+
+
+def eval_sets_of(
+    eval_set: Any,
+    eval_names: Sequence[str] | None,
+    eval_qid: Sequence[Any] | None,
+    eval_group: Sequence[Any] | None,
+    names: tuple[str, ...],
+) -> list[tuple[str, ArrayRows]]:
+    """Return (name, rows) of every set; see :meth:`rankmill.ranker.Ranker.fit` for the forms in which they may come.
+
+    Raises
+    ------
+    InvalidParameter, TrainingDataRejected
+        Arguments do not go together, or a set is not what it should be.
+    """
+    sets = [] if eval_set is None else list(eval_set) if isinstance(eval_set, list) else [eval_set]
+    if eval_names is None:
+        eval_names = ["valid"] if len(sets) == 1 else [f"valid_{i}" for i in range(len(sets))]
+    for what, given in (("eval_names", eval_names), ("eval_qid", eval_qid), ("eval_group", eval_group)):
+        if given is not None and len(given) != len(sets):
+            raise InvalidParameter(f"{what} has {len(given)} entries for {len(sets)} eval sets")
+    found = []
+    for i, (name, parts) in enumerate(zip(eval_names, sets, strict=True)):
+        if not isinstance(parts, tuple) or len(parts) not in {2, 3}:
+            raise InvalidParameter(
+                f"an eval set must be (X, y, qid), or (X, y) with eval_qid or eval_group; {name!r} is not"
+            )
+        qid = parts[2] if len(parts) == 3 else None if eval_qid is None else eval_qid[i]
+        values = matrix_of(parts[0], names)
+        queries = queries_of(qid, None if eval_group is None else eval_group[i], len(values), f"eval set {name!r}: ")
+        found.append((name, rows_of(values, parts[1], queries)))
+    return found
+
+
+def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
+    """Return directions by feature name, given by name, by column number, or as one number for every column.
+
+    >>> directions_by_name({1: -1}, ["a", "b"]), directions_by_name([1, 0], ["a", "b"])
+    ({'b': -1}, {'a': 1, 'b': 0})
+
+    Raises
+    ------
+    InvalidParameter
+        There is no such column, or the numbers are not as many as the columns.
+    """
+    if monotone is None:
+        return {}
+    if not isinstance(monotone, Mapping):
+        directions = [int(direction) for direction in monotone]
+        if len(directions) != len(names):
+            raise InvalidParameter(f"monotone has {len(directions)} directions for {len(names)} features")
+        return dict(zip(names, directions, strict=True))
+    found: dict[str, int] = {}
+    for key, direction in monotone.items():
+        if isinstance(key, str):
+            found[key] = int(direction)
+        elif 0 <= int(key) < len(names):
+            found[names[int(key)]] = int(direction)
+        else:
+            raise InvalidParameter(f"monotone: there is no column {key}, only 0 .. {len(names) - 1}")
+    return found
+
+
+def _library(values: object) -> str:
+    return type(values).__module__.partition(".")[0]
+
+
+def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...]) -> Matrix:
+    lacking = [name for name in names if name not in own]
+    if lacking:
+        raise TrainingDataRejected(f"X lacks the feature {lacking[0]!r} that the ranker was fitted on")
+    if not names:
+        raise TrainingDataRejected("X must have shape (n, n_features) with a feature or more, got no columns")
+    out = np.empty((len(frame), len(names)), dtype=np.float32)
+    library, place = _library(frame), {name: i for i, name in enumerate(own)}
+    for i, name in enumerate(names):
+        if library == "polars":
+            out[:, i] = _arrow_column(name, frame.to_series(place[name]).to_arrow())
+        elif library == "pyarrow":
+            out[:, i] = _arrow_column(name, frame.column(place[name]))
+        else:
+            out[:, i] = _pandas_column(name, frame.iloc[:, place[name]])
+    return out
+
+
+def _arrow_column(name: str, column: Any) -> Matrix:
+    kind, known = column.type, pa.types
+    number = (known.is_integer, known.is_floating, known.is_boolean, known.is_decimal, known.is_null)
+    if not any(is_of(kind) for is_of in number):  # dictionaries, text, times
+        raise TrainingDataRejected(f"column {name!r} holds {kind}; {_CURE}")
+    through = column.cast(pa.float64(), safe=False) if known.is_decimal(kind) else column
+    chunks = through.cast(pa.float32(), safe=False)
+    whole = chunks.combine_chunks() if isinstance(chunks, pa.ChunkedArray) else chunks
+    found: Matrix = whole.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _pandas_column(name: str, column: Any) -> Matrix:
+    kind = getattr(column.dtype, "kind", "O")
+    if kind not in _NUMBERS or str(column.dtype) == "category":
+        raise TrainingDataRejected(f"column {name!r} holds {column.dtype}; {_CURE}")
+    with np.errstate(over="ignore"):
+        found: Matrix = column.to_numpy(dtype=np.float32, na_value=np.nan)
+    return found
+
+
+def _numbers(values: Any) -> Matrix:
+    if hasattr(values, "toarray"):
+        raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), in which absent values are written out")
+    array = np.asarray(values)
+    if array.dtype.kind not in _NUMBERS + "O":
+        raise TrainingDataRejected(f"X holds {array.dtype}; {_CURE}")
+    try:
+        with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite
+            return array.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise TrainingDataRejected(f"X holds something that is no number ({error}); {_CURE}") from None
+
+
+def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    if grades.dtype.kind not in _NUMBERS:
+        raise TrainingDataRejected(f"y holds {grades.dtype}; grades are whole numbers of 0 or more")
+    with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is then not equal to it
+        whole = grades.astype(np.int32)
+    if len(grades) and not (np.equal(whole, grades).all() and whole.min() >= 0):
+        row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
+        raise TrainingDataRejected(f"row {row}: expected a grade, a whole number of 0 or more, found {grades[row]}")
+    return whole
+
+
+def _weights(sample_weight: Any, n_rows: int) -> npt.NDArray[np.float64] | None:
+    if sample_weight is None:
+        return None
+    given = np.asarray(sample_weight)
+    if given.shape != (n_rows,) or given.dtype.kind not in _NUMBERS:
+        raise TrainingDataRejected(
+            f"sample_weight must hold a number for each of the {n_rows} rows, got {given.dtype} of shape {given.shape}"
+        )
+    weights = given.astype(np.float64)
+    bad = ~(np.isfinite(weights) & (weights >= 0.0))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise TrainingDataRejected(f"row {row}: expected a weight of 0 or more, found {weights[row]}")
+    # only their ratios count, and weights that are all alike say nothing
+    return None if n_rows and weights[0] > 0.0 and (weights == weights[0]).all() else weights

@@ -1,0 +1,127 @@
+"""Whatever library holds the numbers, the rows are the same; what is no number is refused in one line."""
+
+from __future__ import annotations
+
+import decimal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from rankmill import Ranker
+from rankmill.arrays import directions_by_name, matrix_of, rows_of
+from trainer.errors import InvalidParameter, TrainingDataRejected
+
+COLUMNS = {"a": [1, None, 3], "b": [0.5, 1e300, -2.25], "c": [True, False, None], "d": [None, None, None]}
+EXPECTED = np.array([[1, 0.5, 1, np.nan], [np.nan, np.inf, 0, np.nan], [3, -2.25, np.nan, np.nan]], np.float32)
+
+
+def same(found):
+    assert found.dtype == np.float32
+    assert found.flags.c_contiguous
+    assert np.array_equal(found, EXPECTED, equal_nan=True)
+
+
+def test_polars_arrow_and_plain_rows_are_the_same_matrix():
+    frame, table = pl.DataFrame(COLUMNS), pa.table(COLUMNS)
+    same(matrix_of(frame))
+    same(matrix_of(table))
+    same(matrix_of(pa.concat_tables([table.slice(0, 1), table.slice(1)])))
+    same(matrix_of(table.to_batches()[0]))
+    same(matrix_of([list(row) for row in zip(*COLUMNS.values(), strict=True)]))
+    same(matrix_of(frame.select("d", "b", "a", "c"), ("a", "b", "c", "d")))
+    same(matrix_of(EXPECTED.astype(np.float64)))
+    same(matrix_of(np.asfortranarray(EXPECTED)))
+
+
+def test_pandas_is_the_same_matrix():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({name: pandas.Series(values, dtype="Float64") for name, values in COLUMNS.items()})
+    same(matrix_of(frame))
+    same(matrix_of(frame.astype({"a": "Int64", "c": "boolean", "d": "float32"})))
+    same(matrix_of(frame[["d", "c", "b", "a"]], ("a", "b", "c", "d")))
+    for column, kind in (("text", ["x", "y", "z"]), ("kind", pandas.Categorical([1, 2, 1]))):
+        with pytest.raises(TrainingDataRejected, match=rf"column '{column}' holds .*; give every feature as a number"):
+            matrix_of(frame.assign(**{column: kind}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pl.DataFrame({"a": [1.0], "s": ["x"]}), "column 's' holds .*string.*; give every feature as a number"),
+        (pl.DataFrame({"s": pl.Series(["x"], dtype=pl.Categorical)}), "column 's' holds dictionary"),
+        (pa.table({"t": pa.array([0], pa.timestamp("s"))}), "column 't' holds timestamp"),
+        (np.array([["1", "2"]]), "X holds <U1"),
+        (np.array([[1, "two"]], dtype=object), "X holds something that is no number .*two"),
+        (np.array([[1j]]), "X holds complex128"),
+        (np.zeros((2, 2, 2)), r"shape \(n, n_features\)"),
+        (pl.DataFrame(), "no columns"),
+        (pl.LazyFrame({"a": [1]}), r"give X.collect\(\)"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_number_is_refused_in_one_line(values, message):
+    with pytest.raises(TrainingDataRejected, match=message) as caught:
+        matrix_of(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_decimals_are_numbers():
+    assert matrix_of(pa.table({"p": [decimal.Decimal("1.25"), None]})).tolist()[0] == [1.25]
+
+
+def test_columns_of_one_name_are_refused():
+    with pytest.raises(TrainingDataRejected, match="two columns 'a'"):
+        matrix_of(pa.table([[1.0], [2.0]], names=["a", "a"]))
+
+
+def test_rows_have_an_order_and_a_digest_of_their_own():
+    rng = np.random.default_rng(4)
+    x = rng.integers(0, 3, size=(60, 2)).astype(np.float32)  # many rows are equal but for their weight
+    y, qid, weight = rng.integers(0, 2, 60), rng.integers(0, 5, 60), rng.integers(1, 4, 60).astype(float)
+    rows = rows_of(x, y, qid, weight)
+    shuffle = rng.permutation(60)
+    again = rows_of(x[shuffle], y[shuffle], qid[shuffle], weight[shuffle])
+    for name in ("values", "grades", "starts", "weights"):
+        assert np.array_equal(getattr(rows, name), getattr(again, name))
+    assert rows.digest == again.digest
+    x[7, 1] += 1
+    assert rows_of(x, y, qid, weight).digest != rows.digest
+
+
+def test_weights_that_are_all_alike_say_nothing():
+    x, y, qid = np.zeros((4, 1), np.float32), [0, 1, 0, 2], np.zeros(4)
+    assert rows_of(x, y, qid, [3.0] * 4).weights is None
+    assert rows_of(x, y, qid, [3.0] * 4).digest == rows_of(x, y, qid).digest
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, -1.0], "row 1: expected a weight of 0 or more, found -1.0"),
+        ([np.nan, 1.0], "row 0: expected a weight of 0 or more, found nan"),
+        ([1.0], r"a number for each of the 2 rows, got float64 of shape \(1,\)"),
+        (["a", "b"], "a number for each of the 2 rows"),
+    ],
+)
+def test_bad_weights_are_refused(weights, message):
+    with pytest.raises(TrainingDataRejected, match=message):
+        rows_of(np.zeros((2, 1), np.float32), [0, 1], np.zeros(2), weights)
+
+
+def test_a_missing_query_id_is_refused():
+    for qid in ([1.0, np.nan], ["a", None]):
+        with pytest.raises(TrainingDataRejected, match="row 1: expected a query id"):
+            Ranker().fit(np.zeros((2, 1)), [0, 1], qid=np.array(qid, dtype=object if None in qid else float))
+
+
+def test_directions_by_column_are_directions_by_name():
+    names = ("a", "b", "c")
+    assert directions_by_name(None, names) == {}
+    assert directions_by_name({"b": 1}, names) == directions_by_name({1: 1}, names) == {"b": 1}
+    assert directions_by_name(np.array([0, 1, -1]), names) == {"a": 0, "b": 1, "c": -1}
+    with pytest.raises(InvalidParameter, match=r"no column 3, only 0 \.\. 2"):
+        directions_by_name({3: 1}, names)
+    with pytest.raises(InvalidParameter, match="2 directions for 3 features"):
+        directions_by_name([1, 1], names)
