@@ -80,7 +80,7 @@ class CachedBins:
     InvalidParameter
         ``folder`` is a file, or ``width`` is not a multiple of 8.
     TrainingDataRejected
-        There are more rows than row numbers can count.
+        There are more rows than one training can take.
     """
 
     folder: Path

@@ -12,5 +12,5 @@ SCORE = np.float64  # scores, gradients before rounding, leaf values: bits must 
 EDGE = np.float32  # bin edges, so that every exported threshold compares exactly
 
 BINS_A_FEATURE = 256  # stride of one feature in a histogram; a bin is one byte
-MOST_ROWS = 2**31 - 1
+MOST_ROWS = 2**30  # beyond, the mean |gradient| would have less than a step of a packed sum
 BLOCK_WIDTH = 16  # features that share a block: 16 histograms of 2 KiB stay in a 32 KiB L1 cache

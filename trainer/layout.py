@@ -81,7 +81,7 @@ def blocks_shape(n_features: int, n_rows: int, width: int) -> tuple[int, int, in
     if width < 8 or width % 8:
         raise InvalidParameter(f"the block width must be a multiple of 8, got {width}")
     if n_rows > MOST_ROWS:
-        raise TrainingDataRejected(f"{n_rows:,} rows are more than the {MOST_ROWS:,} that row numbers can count")
+        raise TrainingDataRejected(f"{n_rows:,} rows are more than the {MOST_ROWS:,} that one training can take")
     return -(-n_features // width), n_rows, width
 
 

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
+from trainer import _kernels as row_kernels
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing import _kernels
 from trainer.layout import BlockedBins
-from trainer.packing import pack, scales_of
+from trainer.packing import scales_of
 from trainer.workers import Team
 
 LOOK_AHEAD = np.zeros(_kernels.LOOK_AHEAD, dtype=np.int32)
@@ -102,7 +103,7 @@ def test_packed_sums_come_apart_and_are_near_the_true_sums(pairs, unit):
     h = np.abs(np.array([p[1] for p in pairs], dtype=np.float64)) * unit
     scale, _ = scales_of(g, h, Team(1))
     packed = np.empty(len(g), dtype=np.int64)
-    pack(g, h, scale, 0, len(g), packed)
+    row_kernels.pack(g, h, scale.gradient, scale.curvature, 0, len(g), packed)
     low, high = packed & 0xFFFFFFFF, packed >> 32
     total = int(packed.sum())
     assert total >> 32 == int(high.sum())
