@@ -28,6 +28,7 @@ from registry.names import PRODUCTION, check_alias, check_name
 from scorer.errors import ScorerError
 from scorer.memory import MemoryPlan
 from scorer.metrics import Policy, parse_metric
+from trainer.cli import HISTOGRAM_MEMORY
 from trainer.parameters import TrainParameters
 
 if TYPE_CHECKING:
@@ -102,7 +103,14 @@ class Train(TrainParameters):
     """``[train]``: the name to register under, and every parameter of the training."""
 
     name: str
+    eval_metrics: tuple[str, ...] = ()
     n_threads: Annotated[int, Field(ge=0)] = 0
+    histogram_memory: str = HISTOGRAM_MEMORY
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bound of the memory for histograms."""
+        return parse_size(self.histogram_memory, "histogram_memory")
 
     @property
     def parameters(self) -> TrainParameters:
@@ -195,6 +203,8 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         ("train.name:", lambda: check_name(config.train.name)),
         ("train.metric:", lambda: parse_metric(config.train.metric)),
         ("train.stop_metric:", lambda: parse_metric(config.train.stop_metric or config.train.metric)),
+        ("train.eval_metrics:", lambda: [parse_metric(metric) for metric in config.train.eval_metrics]),
+        ("[train]", lambda: config.train.pool_bytes),
         ("evaluate.metrics:", lambda: [parse_metric(metric) for metric in config.evaluate.metrics]),
     ]
     if config.promote is not None:

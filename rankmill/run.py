@@ -112,8 +112,14 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
     bin_dataset(Dataset.open(work / "dataset"), config.bin.max_bin)
     dataset = Dataset.open(work / "dataset")
     say(f"train: {config.train.name}")
-    facts = train_and_register(
-        dataset.path, config.train.name, registry, config.train.parameters, n_threads=config.train.n_threads
+    facts, _ = train_and_register(
+        dataset.path,
+        config.train.name,
+        registry,
+        config.train.parameters,
+        eval_metrics=config.train.eval_metrics,
+        n_threads=config.train.n_threads,
+        pool_bytes=config.train.pool_bytes,
     )
     store = Registry(registry)
     version = store.resolve(facts["model"], bare="latest")

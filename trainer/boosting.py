@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from trainer.growing.tree import Tree
 from trainer.histogram import DEFAULT_POOL_BYTES
 from trainer.history import TRAIN, RoundRecord, TrainingResult
 from trainer.layout import BlockedBins
+from trainer.monotone import directions_of
 from trainer.objectives.protocol import Objective
 from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
@@ -95,7 +95,7 @@ def boost(
         raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")
     if train.n_rows == 0:
         raise TrainingDataRejected("the train split holds no rows")
-    monotone = _directions(parameters.monotone, feature_names)
+    monotone = directions_of(parameters.monotone, feature_names)
     objective = objective_of(train.grades, train.starts, train.weights, parameters)
     start = objective.start()
     watch = Watch(train, eval_sets or (), parameters, eval_metrics, max_grade=max_grade, start=start)
@@ -127,18 +127,6 @@ def boost(
     }
     forest = forest_of(trees[:best_round], edges, feature_names, objective, parameters, facts)
     return TrainingResult(forest=forest, best_round=best_round, history=tuple(history), profile=run.stopwatch.profile())
-
-
-def _directions(monotone: Mapping[str, int], feature_names: Sequence[str]) -> npt.NDArray[np.int8]:
-    """Return the direction of every feature, (n_features,): 1, -1 or 0."""
-    directions = np.zeros(len(feature_names), dtype=np.int8)
-    for name, direction in monotone.items():
-        if name not in feature_names:
-            near = get_close_matches(name, feature_names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidParameter(f"monotone: the data have no feature {name!r}{hint}")
-        directions[list(feature_names).index(name)] = direction
-    return directions
 
 
 def _stop_value(metrics: Mapping[str, float], watch: Watch) -> dict[str, float]:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scorer.forest import Forest
+    from trainer.history import TrainingResult
+    from trainer.parameters import TrainParameters
+
 app = typer.Typer()
+
+HISTOGRAM_MEMORY = "512MiB"  # DEFAULT_POOL_BYTES as people write it
 
 
 @app.command()
@@ -18,7 +27,9 @@ def train(
     registry: Annotated[
         Path, typer.Option(envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
     ] = Path("registry-data"),
-    objective: Annotated[str, typer.Option(help="The loss: lambdamart.")] = "lambdamart",
+    objective: Annotated[
+        str, typer.Option(help="The loss: lambdamart, or l2 (squared error of the grade).")
+    ] = "lambdamart",
     metric: Annotated[str, typer.Option(help="What lambdamart optimises: ndcg or ndcg@k.")] = "ndcg@10",
     stop_metric: Annotated[
         str,
@@ -26,6 +37,10 @@ def train(
             help="Early stopping watches it on the valid split; left out: the metric itself.", show_default=False
         ),
     ] = "",
+    eval_metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Measured after every round as well; repeat for several.  Never changes the model."),
+    ] = None,
     gain: Annotated[str, typer.Option(help="Gain of a grade y in the metrics: exp (2^y - 1) or linear (y).")] = "exp",
     n_rounds: Annotated[int, typer.Option(help="Trees at most.")] = 500,
     learning_rate: Annotated[float, typer.Option(help="Shrinkage of every tree, in (0, 1].")] = 0.1,
@@ -35,12 +50,33 @@ def train(
             help="Stop after so many rounds without a better valid metric; 0: do all rounds.  The best round is kept."
         ),
     ] = 50,
-    max_leaves: Annotated[int, typer.Option(help="Leaves of a tree at most.")] = 31,
-    max_depth: Annotated[int, typer.Option(help="Depth of a tree at most; 0: no bound.")] = 0,
+    grow: Annotated[
+        str,
+        typer.Option(
+            help="Which leaf is split next: best_first, breadth_first or depth_first; or oblivious, one condition for"
+            " all leaves of a depth."
+        ),
+    ] = "best_first",
+    max_leaves: Annotated[int, typer.Option(help="Leaves of a tree at most; oblivious trees have 2^max_depth.")] = 31,
+    max_depth: Annotated[int, typer.Option(help="Depth of a tree at most; 0: no bound, oblivious trees 6.")] = 0,
     min_rows_in_leaf: Annotated[int, typer.Option(help="Documents in a leaf at least.")] = 20,
     min_hessian_in_leaf: Annotated[float, typer.Option(help="Sum of curvatures in a leaf at least.")] = 1e-3,
     lambda_l2: Annotated[float, typer.Option(help="Added to the curvature of a leaf.")] = 0.0,
     min_gain: Annotated[float, typer.Option(help="A split must gain more than this.")] = 0.0,
+    monotone: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:1|-1",
+            help="Scores never fall (1) or never rise (-1) with this feature; repeat for several.",
+        ),
+    ] = None,
+    feature_fraction: Annotated[
+        float, typer.Option(help="Share of the features drawn for each tree, in (0, 1].")
+    ] = 1.0,
+    query_fraction: Annotated[float, typer.Option(help="Share of the queries drawn for each tree, in (0, 1].")] = 1.0,
+    row_fraction: Annotated[
+        float, typer.Option(help="Share of the documents of these queries drawn for each tree, in (0, 1].")
+    ] = 1.0,
     sigma: Annotated[float, typer.Option(help="Steepness of the pairwise logistic loss.")] = 1.0,
     truncation: Annotated[int, typer.Option(help="Pairs need a document among the first so many by score.")] = 30,
     lambda_normalisation: Annotated[bool, typer.Option(help="Damp pairs far apart and scale queries alike.")] = True,
@@ -59,6 +95,22 @@ def train(
             show_default=False,
         ),
     ] = None,
+    histogram_memory: Annotated[
+        str,
+        typer.Option(
+            help="Bound of the memory for histograms; with less, training takes longer; oblivious trees take what they need.  Never changes the model."
+        ),
+    ] = HISTOGRAM_MEMORY,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Go on from this model (a file, NAME, NAME@7, NAME@latest; NAME means production), trained on DATASET"
+            " with the same options, until there are N_ROUNDS rounds in all: the same bytes as training in one go.",
+            show_default=False,
+        ),
+    ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round went.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Train a model on DATASET and register it as the next version of NAME.
@@ -67,43 +119,65 @@ def train(
 
     Example: rankmill train web.dataset --name web --metric ndcg@10
     With bins on disk: rankmill train web.dataset --name web --bin-cache bin-cache
+    More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
     """
+    from pipeline.sizes import parse_size
+    from trainer.monotone import parse_monotone
     from trainer.parameters import TrainParameters
 
     parameters = TrainParameters(
         objective=objective, metric=metric, stop_metric=stop_metric, gain=gain, n_rounds=n_rounds,
-        learning_rate=learning_rate, early_stopping_rounds=early_stopping_rounds, max_leaves=max_leaves,
-        max_depth=max_depth, min_rows_in_leaf=min_rows_in_leaf, min_hessian_in_leaf=min_hessian_in_leaf,
-        lambda_l2=lambda_l2, min_gain=min_gain, sigma=sigma, truncation=truncation,
+        learning_rate=learning_rate, early_stopping_rounds=early_stopping_rounds, grow=grow,
+        max_leaves=max_leaves, max_depth=max_depth, min_rows_in_leaf=min_rows_in_leaf, min_hessian_in_leaf=min_hessian_in_leaf,
+        lambda_l2=lambda_l2, min_gain=min_gain, monotone=parse_monotone(monotone or ()),
+        feature_fraction=feature_fraction, query_fraction=query_fraction, row_fraction=row_fraction, sigma=sigma, truncation=truncation,
         lambda_normalisation=lambda_normalisation, seed=seed,
     )  # fmt: skip
-    report = train_and_register(dataset, name, registry, parameters, n_threads=n_threads, bin_cache=bin_cache)
+    report, result = train_and_register(
+        dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, n_threads=n_threads,
+        bin_cache=bin_cache, pool_bytes=parse_size(histogram_memory, "--histogram-memory"), profile=profile,
+    )  # fmt: skip
+    if result.profile is not None:
+        report["profile"] = result.profile.to_dict()
     typer.echo(json.dumps(report, sort_keys=True) if as_json else _render(report))
+    if result.profile is not None and not as_json:
+        typer.echo("\n" + result.profile.render())
 
 
 def train_and_register(
     dataset_path: Path,
     name: str,
     registry_path: Path,
-    parameters: Any,
+    parameters: TrainParameters,
     *,
+    eval_metrics: Sequence[str] = (),
+    resume: str | None = None,
     n_threads: int = 0,
     bin_cache: Path | None = None,
-) -> dict[str, Any]:
+    pool_bytes: int | None = None,
+    profile: bool = False,
+) -> tuple[dict[str, Any], TrainingResult]:
     """Train on the dataset at ``dataset_path``, register the model, and return the facts of the new version.
 
-    ``bin_cache`` is a folder to map the bins from; None: they are held in memory.
+    ``resume`` names a model, a file or a version in the registry at ``registry_path``; ``pool_bytes`` None means the
+    default; the other options are those of :func:`trainer.training.train`.
     """
     from pipeline.dataset import Dataset
     from registry import Registry
     from registry.names import check_name
+    from scorer.cli import find_model
+    from trainer.histogram import DEFAULT_POOL_BYTES
     from trainer.progress import TrainingBar
     from trainer.training import plan_of, train
 
     # what can be refused is refused before hours of training, not after
     check_name(name)
     dataset = Dataset.open(dataset_path)
-    plan = plan_of(dataset, parameters, bin_cache=bin_cache)
+    pool_bytes = DEFAULT_POOL_BYTES if pool_bytes is None else pool_bytes
+    start: Forest | None = None if resume is None else find_model(resume, registry_path)[0]
+    plan = plan_of(
+        dataset, parameters, eval_metrics=eval_metrics, resume=start, bin_cache=bin_cache, pool_bytes=pool_bytes
+    )
     registry = Registry(registry_path)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
@@ -112,37 +186,53 @@ def train_and_register(
         result = train(
             dataset,
             parameters,
+            eval_metrics=eval_metrics,
+            resume=start,
             n_threads=n_threads,
             on_round=bar.update,
             bin_cache=bin_cache,
+            pool_bytes=pool_bytes,
+            profile=profile,
             say=lambda line: typer.echo(line, err=True),
         )
     forest = result.forest
-    info = dict(forest.info)
+    metrics = _metrics_of(result)
     version = registry.register(
         name,
         forest.to_bytes(),
         manifest={
             "features": list(forest.feature_names),
             "dataset_digest": dataset.digest,
-            "binspec_digest": info["binspec_digest"],
+            "binspec_digest": forest.info["binspec_digest"],
             "parameters": dict(forest.parameters),
-            "metrics": {split: info[split] for split in ("train", "valid") if info[split]},
+            "metrics": metrics,
             "max_grade": dataset.max_grade,
             "best_round": result.best_round,
         },
     )
-    return {
+    report = {
         "model": str(version),
         "new": version.number not in known,
         "sha256": version.sha256,
         "bytes": version.size,
         "trees": forest.n_trees,
         "rounds_trained": len(result.history),
-        "train": info["train"],
-        "valid": info["valid"],
+        "rounds_resumed": 0 if start is None else start.n_rounds,
+        "train": metrics.get("train", {}),
+        "valid": metrics.get("valid", {}),
         "registry": str(registry_path),
     }
+    return report, result
+
+
+def _metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
+    """Return what the best round measured, by split and metric; a mean over no query at all is left out."""
+    best = result.history[result.best_round - 1].metrics
+    found = {
+        split: {metric: value for metric, value in metrics.items() if value == value}  # noqa: PLR0124 - not NaN
+        for split, metrics in best.items()
+    }
+    return {split: metrics for split, metrics in found.items() if metrics}
 
 
 def _render(report: dict[str, Any]) -> str:
@@ -153,5 +243,7 @@ def _render(report: dict[str, Any]) -> str:
     )
     return (
         f"{'registered' if report['new'] else 'the same as'} {report['model']} in {report['registry']}: {report['trees']} trees"
-        f" of {report['rounds_trained']} trained; {metrics}\nsha256 {report['sha256']}"
+        f" of {report['rounds_trained']} trained"
+        + (f" ({report['rounds_resumed']} of them before)" if report["rounds_resumed"] else "")
+        + f"; {metrics}\nsha256 {report['sha256']}"
     )

@@ -34,11 +34,12 @@ def check_resumable(
     parameters: TrainParameters,
     feature_names: Sequence[str],
     info: Mapping[str, Any],
-    base_score: float,
+    base_score: float | None = None,
 ) -> None:
     """Raise InvalidParameter, naming the first difference, unless training may go on from ``forest``.
 
-    ``info`` holds the facts of this training that must be those of the forest's (digests of data and bins ..).
+    ``info`` holds the facts of this training that must be those of the forest's (digests of data and bins ..);
+    ``base_score`` is the score that rows start from, where it is known already.
     """
     if forest.feature_names != tuple(feature_names):
         lacking = [name for name in forest.feature_names if name not in feature_names]
@@ -57,7 +58,7 @@ def check_resumable(
                 f"resume: {name} was {forest.parameters.get(name)!r} and is now {wanted.get(name)!r}; training goes on"
                 f" with the parameters that it began with, only {' and '.join(MAY_DIFFER)} may change"
             )
-    if forest.base_score != base_score or np.any(forest.tree_weights != 1.0):
+    if base_score not in {None, forest.base_score} or np.any(forest.tree_weights != 1.0):
         raise InvalidParameter("resume: the model was trained on other data, or changed since")
     if parameters.n_rounds < forest.n_trees:
         raise InvalidParameter(

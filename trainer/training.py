@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,9 @@ from trainer.errors import TrainingDataRejected
 from trainer.growing.grower import Grower
 from trainer.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.layout import blocks_shape
+from trainer.monotone import directions_of
 from trainer.parameters import TrainParameters
+from trainer.resuming import check_resumable
 
 # score, gradient, curvature; grade; the loss's gain and place in the order; what metrics keep.  The grower adds its own
 _BYTES_A_ROW = 24 + 4 + 12 + 29
@@ -58,9 +61,10 @@ class TrainingPlan:
         bins = 0 if self.mapped_from else self.bin_bytes
         grades = 4 * (self.train_rows + self.valid_rows)
         valid_bins = self.valid_rows * self.n_features
-        pool = HistogramPool.bytes_needed(
-            -(-self.n_features // BLOCK_WIDTH) * BLOCK_WIDTH, self.parameters.leaves, self.pool_bytes
-        )
+        # as the grower makes it: oblivious trees search all leaves of a depth at once, whatever that takes
+        oblivious, leaves = self.parameters.grow == "oblivious", self.parameters.leaves
+        slots, bound = (leaves // 2, 2**62) if oblivious else (leaves, self.pool_bytes)
+        pool = HistogramPool.bytes_needed(-(-self.n_features // BLOCK_WIDTH) * BLOCK_WIDTH, slots, bound)
         boosting = self.train_rows * (_BYTES_A_ROW + Grower.BYTES_A_ROW) + self.valid_rows * _BYTES_A_VALID_ROW + pool
         # the bins of the valid split are put together before the rows of the train split get scores and gradients
         return _BYTES_OF_READING + bins + valid_bins + max(boosting, grades + valid_bins)
@@ -81,6 +85,7 @@ def plan_of(
     parameters: TrainParameters,
     *,
     eval_metrics: Sequence[str] = (),
+    resume: Forest | None = None,
     bin_cache: Path | None = None,
     pool_bytes: int = DEFAULT_POOL_BYTES,
 ) -> TrainingPlan:
@@ -93,7 +98,7 @@ def plan_of(
     scorer.errors.InputError
         A metric is unknown.
     InvalidParameter
-        ``bin_cache`` is a file.
+        ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way.
     pipeline.errors.InputError
         The dataset has not been binned.
     """
@@ -102,7 +107,10 @@ def plan_of(
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
     for metric in (parameters.metric, parameters.stop_metric or parameters.metric, *eval_metrics):
         parse_metric(metric)
+    directions_of(parameters.monotone, dataset.feature_names)
     bins = dataset.bin_set()
+    if resume is not None:
+        check_resumable(resume, parameters, dataset.feature_names, _facts(dataset, bins.binspec))
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
     return TrainingPlan(
         train_rows=train.n_rows,
@@ -187,19 +195,24 @@ def train(
         parameters,
         max_grade=dataset.max_grade,
         eval_metrics=eval_metrics,
-        info={
-            "dataset_digest": dataset.digest,
-            "binspec_digest": binspec.digest,
-            # candidates in text must be read as the judgments were
-            "absent": dataset.manifest.meaning.absent,
-            "index_base": dataset.manifest.meaning.index_base,
-        },
+        info=_facts(dataset, binspec.digest),
         resume=resume,
         n_threads=n_threads,
         pool_bytes=pool_bytes,
         profile=profile,
         on_round=on_round,
     )
+
+
+def _facts(dataset: Dataset, binspec_digest: str) -> dict[str, Any]:
+    """Return what the model is to know of its data, and what must be the same where a training goes on."""
+    return {
+        "dataset_digest": dataset.digest,
+        "binspec_digest": binspec_digest,
+        # candidates in text must be read as the judgments were
+        "absent": dataset.manifest.meaning.absent,
+        "index_base": dataset.manifest.meaning.index_base,
+    }
 
 
 def _warn(line: str) -> None:

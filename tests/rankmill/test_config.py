@@ -51,12 +51,22 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         learning_rate = 1
         lambda_normalisation = false
         max_leaves = 7
+        grow = "breadth_first"
+        monotone = {bm25 = 1, "age.days" = -1}
+        feature_fraction = 0.5
         n_threads = 2
+        eval_metrics = ["map", "err@5"]
+        histogram_memory = "64MiB"
     """
     config = read(tmp_path, train=text)
-    expected = TrainParameters(metric="ndcg@5", n_rounds=3, learning_rate=1.0, lambda_normalisation=False, max_leaves=7)
+    expected = TrainParameters(
+        metric="ndcg@5", n_rounds=3, learning_rate=1.0, lambda_normalisation=False, max_leaves=7, grow="breadth_first",
+        monotone={"bm25": 1, "age.days": -1}, feature_fraction=0.5,
+    )  # fmt: skip
     assert config.train.parameters == expected
     assert config.train.n_threads == 2
+    assert config.train.eval_metrics == ("map", "err@5")
+    assert config.train.pool_bytes == 64 * 2**20
 
 
 @pytest.mark.parametrize(
@@ -68,6 +78,15 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ("train", "max_leaves = true", "train.max_leaves: expected a valid integer, found True"),
         ("train", "gain = 'expo'", "[train] unknown gain 'expo'; did you mean 'exp'?"),
         ("train", "stop_metric = 'ncdg@10'", "train.stop_metric: unknown metric 'ncdg'; did you mean 'ndcg'?"),
+        ("train", "eval_metrics = ['ncdg']", "train.eval_metrics: unknown metric 'ncdg'; did you mean 'ndcg'?"),
+        (
+            "train",
+            "histogram_memory = 'x'",
+            "[train] histogram_memory: expected a size such as 2GB or 512MiB, found 'x'",
+        ),
+        ("train", "monotone = {f1 = 2}", "[train] monotone['f1'] must be -1, 0 or 1, got 2"),
+        ("train", "monotone = {f1 = 'up'}", "train.monotone.f1: expected a valid integer, found 'up'"),
+        ("train", "grow = 'obvious'", "[train] unknown grow 'obvious'; did you mean 'oblivious'?"),
         ("train", "seed = 2024-01-01", "train.seed: expected a valid integer, found '2024-01-01'"),
         ("ingest", "memroy = '2GB'", "unknown key 'memroy' in [ingest]; did you mean 'memory'?"),
         ("ingest", "memory = 'lots'", "[ingest] memory: expected a size such as 2GB or 512MiB, found 'lots'"),

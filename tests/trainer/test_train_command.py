@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
 
+from pipeline.sizes import parse_size
 from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
+from scorer.forest import Forest
+from trainer.cli import HISTOGRAM_MEMORY
+from trainer.cli import train as command
+from trainer.histogram import DEFAULT_POOL_BYTES
+from trainer.parameters import TrainParameters
+from trainer.profile import PHASES
 
 SMALL = ["--n-rounds", "3", "--max-leaves", "3", "--n-threads", "1"]
 
@@ -53,3 +62,121 @@ def test_the_model_knows_how_the_judgments_were_read(tmp_path: Path, monkeypatch
     assert execute(["data", "bin", "d"]) == 0
     assert execute(["train", "d", "--name", "web", *SMALL]) == 0
     assert execute(["rerank", "zero.txt", "--model", "web@latest", "-o", "ranked"]) == 0, capsys.readouterr().err
+
+
+@pytest.fixture
+def split_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    write_synthetic(Path("j.txt"), SynthParameters(queries=50, documents_per_query=8, features=10, seed=1))
+    assert execute(["data", "ingest", "j.txt", "-o", "s", "--buckets", "2", "--split", "train=0.6,valid=0.4"]) == 0
+    assert execute(["data", "bin", "s", "--max-bin", "31"]) == 0
+    return "s"
+
+
+def facts(capsys, *arguments: str) -> dict:
+    capsys.readouterr()
+    assert execute([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys, *arguments: str) -> str:
+    capsys.readouterr()
+    assert execute(["train", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rankmill: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_every_training_parameter_is_an_option_with_the_same_default() -> None:
+    options = {name: p.default for name, p in inspect.signature(command).parameters.items()}
+    for field in fields(TrainParameters):
+        expected = None if field.default is MISSING else field.default
+        assert options[field.name] == expected, field.name
+    assert parse_size(HISTOGRAM_MEMORY, "") == DEFAULT_POOL_BYTES
+
+
+def test_options_reach_the_model(dataset: str, capsys) -> None:
+    options = ["--grow", "depth_first", "--monotone", "f1:1", "--monotone", "f2:-1", "--feature-fraction", "0.5"]
+    options += ["--query-fraction", "0.9", "--row-fraction", "0.8", "--objective", "l2", "--max-depth", "4"]
+    assert facts(capsys, "train", dataset, "--name", "web", *SMALL, *options)["new"]
+    forest = Forest.from_bytes(Path(facts(capsys, "models", "show", "web")["model_path"]).read_bytes())
+    expected = {"grow": "depth_first", "monotone": {"f1": 1, "f2": -1}, "feature_fraction": 0.5, "max_depth": 4}
+    expected |= {"query_fraction": 0.9, "row_fraction": 0.8, "objective": "l2"}
+    assert {name: forest.parameters[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--monotone", "f1"], "monotone: expected NAME:1 or NAME:-1, found 'f1'"),
+        (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
+        (["--monotone", "f99:1"], "monotone: the data have no feature 'f99'"),
+        (["--grow", "best"], "unknown grow 'best'"),
+        (["--eval-metric", "nddg"], "unknown metric 'nddg'"),
+        (["--histogram-memory", "much"], "--histogram-memory: expected a size such as 2GB or 512MiB, found 'much'"),
+        (["--resume", "none@1"], "none"),
+        (["--resume", "none.rankmill"], "none.rankmill: expected a model file, found none"),
+    ],
+    ids=str,
+)
+def test_mistakes_in_options_are_one_line(dataset: str, capsys, options: list[str], message: str) -> None:
+    assert message in refused(capsys, dataset, "--name", "web", *SMALL, *options)
+
+
+@pytest.mark.parametrize("patience", ["0", "4", "50"])
+def test_resuming_registers_the_model_of_one_go(split_dataset: str, capsys, patience: str) -> None:
+    options = [
+        "train",
+        split_dataset,
+        "--max-leaves",
+        "4",
+        "--learning-rate",
+        "0.5",
+        "--early-stopping-rounds",
+        patience,
+    ]
+    half = facts(capsys, *options, "--name", "web", "--n-rounds", "6", "--n-threads", "1")
+    resumed = facts(capsys, *options, "--name", "web", "--n-rounds", "20", "--resume", "web@1", "--n-threads", "2")
+    whole = facts(capsys, *options, "--name", "web", "--n-rounds", "20")
+    assert resumed["sha256"] == whole["sha256"]
+    assert not whole["new"]
+    assert resumed["rounds_resumed"] == half["trees"]
+    path = Path(facts(capsys, "models", "show", "web@1")["model_path"])
+    Path("half.rankmill").write_bytes(path.read_bytes())
+    from_file = facts(capsys, *options, "--name", "web", "--n-rounds", "20", "--resume", "half.rankmill")
+    assert from_file["sha256"] == whole["sha256"]
+    assert "(6 of them before)" not in json.dumps(whole)
+
+
+def test_resuming_with_other_options_or_data_is_refused(dataset: str, capsys) -> None:
+    assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
+    message = refused(capsys, dataset, "--name", "web", *SMALL, "--resume", "web@1", "--sigma", "2")
+    assert "resume: sigma was 1.0 and is now 2.0" in message
+    write_synthetic(Path("k.txt"), SynthParameters(queries=30, documents_per_query=8, features=10, seed=2))
+    assert execute(["data", "ingest", "k.txt", "-o", "e", "--buckets", "2"]) == 0
+    assert execute(["data", "bin", "e", "--max-bin", "31"]) == 0
+    message = refused(capsys, "e", "--name", "web", *SMALL, "--resume", "web@1")
+    assert "resume: the model was trained on other data: its dataset_digest is" in message
+
+
+def test_the_profile_is_shown_or_a_key(dataset: str, capsys) -> None:
+    plain = facts(capsys, "train", dataset, "--name", "web", *SMALL)
+    assert "profile" not in plain
+    profiled = facts(capsys, "train", dataset, "--name", "web", *SMALL, "--profile")
+    assert profiled["sha256"] == plain["sha256"]
+    assert tuple(profiled["profile"]["ms_a_round"]) == tuple(sorted(PHASES))
+    assert execute(["train", dataset, "--name", "web", *SMALL, "--profile"]) == 0
+    out = capsys.readouterr().out
+    assert all(phase in out for phase in (*PHASES, "ms a round", "share"))
+
+
+def test_more_metrics_and_less_memory_leave_the_model_as_it_is(split_dataset: str, capsys) -> None:
+    plain = facts(capsys, "train", split_dataset, "--name", "web", *SMALL)
+    options = ["--eval-metric", "map", "--eval-metric", "err@5", "--histogram-memory", "1KB"]
+    more = facts(capsys, "train", split_dataset, "--name", "other", *SMALL, *options)
+    assert more["sha256"] == plain["sha256"]
+    assert list(more["valid"]) == ["err@5", "map", "ndcg@10"]
+    assert more["valid"]["ndcg@10"] == plain["valid"]["ndcg@10"]
+    assert set(facts(capsys, "models", "show", "other")["manifest"]["metrics"]["train"]) == set(more["train"])
