@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.cases import CASES, Data, prepare
 from benchmarks.report import render, surroundings, table
-from pipeline.binspec import BinSpec, apply_bins, feature_bins
+from pipeline.binspec import apply_bins, matrix_bins
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
@@ -33,7 +33,7 @@ def ndcg(folder: Path, bits: int, rounds: int, seed: int) -> float:
     """Train on the part "train" with sums of ``bits`` bits and return NDCG@10 of the part "test"."""
     train, test = Data(folder, "train"), Data(folder, "test")
     names = [f"f{i}" for i in range(train.x.shape[1])]
-    spec = BinSpec(tuple(feature_bins(name, train.x[:, i].copy(), 255) for i, name in enumerate(names)), 255)
+    spec = matrix_bins(names, train.x)
     packing.HISTOGRAM_BITS = bits
     try:
         forest = boost(

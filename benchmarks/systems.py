@@ -16,6 +16,7 @@ import numpy.typing as npt
 from benchmarks.cases import Data
 
 RATE, MAX_BIN, MIN_ROWS = 0.1, 255, 20
+BATCH_ROWS = 2**17  # that are binned at a time
 DEPTH = 6  # of oblivious trees
 
 Settings = dict[str, Any]
@@ -69,19 +70,19 @@ def _rankmill_oblivious(task: Task) -> Settings:
 
 
 def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
-    from pipeline.binspec import BinSpec, apply_bins, feature_bins
+    from pipeline.binspec import apply_bins, matrix_bins
     from scorer.predict import predict
     from trainer.boosting import RankedRows, boost
     from trainer.parameters import TrainParameters
 
     parameters = TrainParameters(**settings)  # refused before anything is built
     names = [f"f{i}" for i in range(data.x.shape[1])]
-    spec = BinSpec(tuple(feature_bins(name, data.x[:, i].copy(), MAX_BIN) for i, name in enumerate(names)), MAX_BIN)
+    spec = matrix_bins(names, data.x, MAX_BIN, n_threads=task.threads)
     clock = Clock()
 
     def batches() -> Iterator[npt.NDArray[np.uint8]]:
-        for first in range(0, len(data.x), 65536):
-            yield apply_bins(data.x[first : first + 65536], spec)
+        for first in range(0, len(data.x), BATCH_ROWS):
+            yield apply_bins(data.x[first : first + BATCH_ROWS], spec, n_threads=task.threads)
         built()  # asked for more, so the last batch lies in the trainer's own layout
         clock()
         clock.seconds.clear()  # the rounds begin here

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
+from pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins, matrix_bins
 from pipeline.errors import DatasetFormatError, InputError
 from pipeline.quantiles import edges_of
 from tests import naive
@@ -180,6 +180,8 @@ def test_apply_walks_every_block_and_column():
     expected[np.isnan(values)] = 0
     np.testing.assert_array_equal(apply_bins(values, spec), expected)
     np.testing.assert_array_equal(apply_bins(np.asfortranarray(values), spec), expected)
+    for n_threads in (2, 3, 7):
+        np.testing.assert_array_equal(apply_bins(values, spec, n_threads=n_threads), expected)
     assert apply_bins(values[:0], spec).shape == (0, 5)
 
 
@@ -209,3 +211,14 @@ def test_impossible_arguments_are_refused():
     none = FeatureBins("x", np.zeros(0, np.float32), np.zeros(2, np.int64), None, None)
     with pytest.raises(ValueError, match="shape"):
         apply_bins(np.zeros((2, 3), dtype=np.float32), BinSpec((none,)))
+
+
+@pytest.mark.parametrize("n_features", [1, 31, 32, 70])
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+def test_bins_of_a_matrix_are_those_of_its_columns(n_features: int, n_threads: int) -> None:
+    rng = np.random.default_rng(n_features)
+    values = rng.normal(size=(200, n_features)).round(2).astype(np.float32)
+    values[rng.random(values.shape) < 0.1] = np.nan
+    names = [f"f{i}" for i in range(n_features)]
+    alone = BinSpec(tuple(feature_bins(name, values[:, i].copy(), 20) for i, name in enumerate(names)), 20)
+    assert matrix_bins(names, values, 20, n_threads=n_threads).digest == alone.digest
