@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -47,3 +51,52 @@ def test_the_model_depends_on_the_data_alone(parts: list[Path], tmp_path: Path, 
         )
         digests.add((model["sha256"], file_digest(ranked)))
     assert len(digests) == 1
+
+
+@pytest.mark.slow  # compiles every kernel again
+def test_another_cpu_and_plain_libraries_give_the_same_bytes(parts: list[Path], tmp_path: Path) -> None:
+    """Vector and fused instructions of the C library, NumPy and Numba switched off, bins from the mapped cache."""
+    commands = """
+        data ingest {parts} -o {here}/dataset --split train=0.8,valid=0.2
+        data bin {here}/dataset
+        train {here}/dataset --name web --registry {here}/registry --n-rounds 15 --max-leaves 8 {options}
+        train {here}/dataset --name l2 --registry {here}/registry --n-rounds 15 --objective l2 --grow oblivious {options}
+        rerank {parts} --model web@1 --registry {here}/registry -o {here}/ranked.parquet
+    """
+    features = json.loads(
+        run_python("""
+        import json
+        from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+        print(json.dumps([name for name in __cpu_dispatch__ if __cpu_features__[name]]))
+    """)
+    )
+    plain = {
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX,-FMA,-FMA4",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(features),
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": "",
+        "NUMBA_CACHE_DIR": str(tmp_path / "kernels"),
+    }
+    digests = []
+    for name, environment, options in (("own", {}, ""), ("plain", plain, f"--n-threads 2 --bin-cache {tmp_path}/bins")):
+        here = tmp_path / name
+        here.mkdir()
+        lines = commands.format(parts=" ".join(map(str, parts)), here=here, options=options).strip().splitlines()
+        run_python(
+            f"from rankmill.cli import execute\nfor line in {lines!r}:\n    assert execute(line.split()) == 0, line",
+            environment,
+        )
+        blobs = sorted(path.name for path in (here / "registry" / "blobs").rglob("*") if path.is_file())
+        digests.append((blobs, file_digest(here / "ranked.parquet")))
+    assert len(digests[0][0]) == 4  # two models, and what is said of each
+    assert digests[0] == digests[1]
+
+
+def run_python(code: str, environment: dict[str, str] | None = None) -> str:
+    """Run ``code`` in a process of its own and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
