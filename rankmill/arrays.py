@@ -94,7 +94,9 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
         raise InvalidParameter(f"{where}needs either qid, the query of each row, or group, the sizes of the queries")
     if qid is None:
         sizes = np.asarray(group)
-        if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 0).any() or sizes.sum() != n_rows:
+        if sizes.ndim != 1 or sizes.dtype.kind not in ("iu" if sizes.size else "iuf") or np.any(sizes < 0):
+            raise TrainingDataRejected(f"{where}group must hold the sizes of the queries, whole numbers of 0 or more")
+        if sizes.sum() != n_rows:
             raise TrainingDataRejected(
                 f"{where}group must hold the sizes of the queries: they sum to {sizes.sum()} for {n_rows} rows"
                 " (query ids go to qid)"
@@ -127,7 +129,7 @@ def rows_of(values: Matrix, y: Any, queries: npt.NDArray[Any], sample_weight: An
     TrainingDataRejected
         Shapes do not fit together, or a grade or weight is none.
     """
-    grades = np.asarray(y)
+    grades = _vector(y)
     if grades.ndim != 1 or queries.ndim != 1:
         raise TrainingDataRejected(f"y and qid must have shape (n,), got {grades.shape} and {queries.shape}")
     if not len(values) == len(grades) == len(queries):
@@ -264,6 +266,17 @@ def _numbers(values: Any) -> Matrix:
         raise TrainingDataRejected(f"X holds something that is no number ({error}); {_CURE}") from None
 
 
+def _vector(values: Any) -> npt.NDArray[Any]:
+    """Return numbers as NumPy holds them; pandas' own kinds, and lists with None, come as objects."""
+    array = np.asarray(values)
+    if array.dtype != object:
+        return array
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        return array
+
+
 def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     if grades.dtype.kind not in _NUMBERS:
         raise TrainingDataRejected(f"y holds {grades.dtype}; grades are whole numbers of 0 or more")
@@ -278,7 +291,7 @@ def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 def _weights(sample_weight: Any, n_rows: int) -> npt.NDArray[np.float64] | None:
     if sample_weight is None:
         return None
-    given = np.asarray(sample_weight)
+    given = _vector(sample_weight)
     if given.shape != (n_rows,) or given.dtype.kind not in _NUMBERS:
         raise TrainingDataRejected(
             f"sample_weight must hold a number for each of the {n_rows} rows, got {given.dtype} of shape {given.shape}"

@@ -29,6 +29,10 @@ data bin {folder}/dataset
 data describe {folder}/dataset
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 4 --max-leaves 6 --n-threads 2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --gain linear --no-lambda-normalisation
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 6 --max-leaves 6 --resume warm@1 --eval-metric map
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --query-fraction 0.8 --feature-fraction 0.5
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --row-fraction 0.5 --monotone f1:1 --profile
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --grow oblivious --max-depth 3 --objective l2
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many
 data bin {folder}/many
@@ -110,6 +114,8 @@ def _fit_arrays() -> None:
     grades, qid = generator.integers(0, 4, size=200), np.repeat(np.arange(20), 10)
     ranker = Ranker(n_rounds=3, max_leaves=4).fit(x, grades, qid=qid, eval_set=(x, grades, qid))
     ranker.predict(x)
+    for objective in ("lambdamart", "l2"):
+        Ranker(n_rounds=2, objective=objective).fit(x, grades, qid=qid, sample_weight=generator.uniform(size=200))
 
 
 def main() -> None:

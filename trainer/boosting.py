@@ -98,16 +98,17 @@ def boost(
     monotone = directions_of(parameters.monotone, feature_names)
     objective = objective_of(train.grades, train.starts, train.weights, parameters)
     start = objective.start()
-    watch = Watch(train, eval_sets or (), parameters, eval_metrics, max_grade=max_grade, start=start)
     given = {**(info or {}), "max_grade": max_grade}
     replayed: list[Tree] = []
     if resume is not None:
         check_resumable(resume, parameters, feature_names, given, start)
         replayed = trees_of(resume, edges)
+    bins = train.blocked(np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32))
+    watch = Watch(train, eval_sets or (), parameters, eval_metrics, max_grade=max_grade, start=start)
     run = _Run(
         parameters=parameters,
         objective=objective,
-        bins=train.blocked(np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)),
+        bins=bins,
         monotone=monotone,
         sampler=Sampler(train.starts, len(feature_names), parameters),
         watch=watch,

@@ -96,6 +96,20 @@ def test_weights_that_are_all_alike_say_nothing():
     assert rows_of(x, y, qid, [3.0] * 4).digest == rows_of(x, y, qid).digest
 
 
+def test_grades_and_weights_may_come_from_any_library():
+    x, y, qid, weight = np.zeros((3, 1), np.float32), [0, 2, 1], np.array(["q", "q", "r"]), [1.0, 2.0, 3.0]
+    expected = rows_of(x, y, qid, weight).digest
+    assert rows_of(x, pl.Series(y), qid, pl.Series(weight)).digest == expected
+    assert rows_of(x, pa.array(y), qid, pa.chunked_array([weight])).digest == expected
+    assert rows_of(x, np.array(y, dtype=object), qid, weight).digest == expected
+    with pytest.raises(TrainingDataRejected, match=r"row 1: expected a grade.* found nan"):
+        rows_of(x, [0, None, 1], qid)
+    with pytest.raises(TrainingDataRejected, match="y holds object; grades are whole numbers"):
+        rows_of(x, np.array([0, "good", 1], dtype=object), qid)
+    pandas = pytest.importorskip("pandas")
+    assert rows_of(x, pandas.Series(y, dtype="Int64"), qid, pandas.Series(weight)).digest == expected
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -114,6 +128,12 @@ def test_a_missing_query_id_is_refused():
     for qid in ([1.0, np.nan], ["a", None]):
         with pytest.raises(TrainingDataRejected, match="row 1: expected a query id"):
             Ranker().fit(np.zeros((2, 1)), [0, 1], qid=np.array(qid, dtype=object if None in qid else float))
+
+
+@pytest.mark.parametrize("group", [[2.0], [-1, 3], [[2]], ["2"]], ids=str)
+def test_sizes_that_are_no_sizes_are_refused(group):
+    with pytest.raises(TrainingDataRejected, match="fit group must hold the sizes of the queries"):
+        Ranker().fit(np.zeros((2, 1)), [0, 1], group=group)
 
 
 def test_directions_by_column_are_directions_by_name():

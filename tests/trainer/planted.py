@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from trainer.boosting import RankedRows, TrainingResult, boost
+from trainer.layout import BlockedBins
 from trainer.parameters import TrainParameters
 
 
@@ -32,18 +33,24 @@ def small_data():
     return train, valid, BinSpec(tuple(feature_bins(name, train[0][:, i].copy()) for i, name in enumerate(names)))
 
 
-def rows_of(part, binspec, batch=10**6, weights=None) -> RankedRows:
+def rows_of(part, binspec, batch=10**6, weights=None, width=None) -> RankedRows:
+    """In batches of so many rows, or in the trainer's own layout with so many features a block."""
     bins = apply_bins(part[0], binspec)
+    if width is not None:
+        n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
+        return RankedRows(part[1], part[2], BlockedBins.from_batches([bins], len(bins), n_bins, width), weights)
     return RankedRows(part[1], part[2], [bins[i : i + batch] for i in range(0, len(bins), batch)], weights)
 
 
-def fit(data, *, batch=10**6, watch=True, weights=None, eval_sets=None, options=None, **parameters) -> TrainingResult:
+def fit(
+    data, *, batch=10**6, width=None, watch=True, weights=None, eval_sets=None, options=None, **parameters
+) -> TrainingResult:
     """Train on ``data``; ``options`` are those of ``boost``, the others are parameters of the training."""
     train, valid, binspec = data
     if eval_sets is None:
         eval_sets = [("valid", valid)] if watch else []
     return boost(
-        rows_of(train, binspec, batch, weights),
+        rows_of(train, binspec, batch, weights, width),
         [(name, rows_of(part, binspec, batch)) for name, part in eval_sets],
         [feature.edges for feature in binspec.features],
         binspec.feature_names,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
-from tests.trainer.planted import fit, small_data
-from trainer import layout
+from tests.trainer.planted import fit, rows_of, small_data
+from trainer.boosting import boost
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.parameters import TrainParameters
 from trainer.stopping import EarlyStopping
@@ -50,15 +51,22 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch,
         assert fit_so(options={"n_threads": n_threads}).forest.to_bytes() == expected
     assert fit_so(options={"pool_bytes": 1}).forest.to_bytes() == expected
     assert fit_so(batch=13).forest.to_bytes() == expected
-    for width in (8, 32):
-        original = layout.BlockedBins.from_batches
-        monkeypatch.setattr(
-            layout.BlockedBins,
-            "from_batches",
-            lambda batches, n_rows, n_bins, w=width, make=original: make(batches, n_rows, n_bins, w),
+    for width in (8, 16, 32):
+        assert fit_so(width=width).forest.to_bytes() == expected
+
+
+def test_blocks_of_other_rows_are_refused(data):
+    train, valid, binspec = data
+    other = replace(rows_of(valid, binspec, width=16), grades=train[1], starts=train[2])
+    with pytest.raises(TrainingDataRejected, match=r"expected the bins of \(1\d+, 7\) rows and features, found \("):
+        boost(
+            other,
+            None,
+            [cuts.edges for cuts in binspec.features],
+            binspec.feature_names,
+            TrainParameters(),
+            max_grade=4,
         )
-        assert fit_so().forest.to_bytes() == expected
-        monkeypatch.setattr(layout.BlockedBins, "from_batches", original)
 
 
 def test_another_seed_breaks_first_round_ties_in_another_way(data):

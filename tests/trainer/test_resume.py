@@ -34,6 +34,8 @@ def two_ways(first_rounds, *, options=None, **parameters):
         {"early_stopping_rounds": 6, "learning_rate": 0.5, "n_rounds": 200},
         {"stop_metric": "err@5", "options": {"eval_metrics": ["map"]}},
         {"watch": False, "options": {"n_threads": 3}},
+        {"watch": False, "query_fraction": 0.6, "row_fraction": 0.7, "feature_fraction": 0.5},
+        {"objective": "l2", "row_fraction": 0.5, "early_stopping_rounds": 0},
     ],
     ids=str,
 )

@@ -145,9 +145,12 @@ def test_resuming_registers_the_model_of_one_go(split_dataset: str, capsys, pati
     assert resumed["rounds_resumed"] == half["trees"]
     path = Path(facts(capsys, "models", "show", "web@1")["model_path"])
     Path("half.rankmill").write_bytes(path.read_bytes())
-    from_file = facts(capsys, *options, "--name", "web", "--n-rounds", "20", "--resume", "half.rankmill")
+    from_file = facts(
+        capsys, *options, "--name", "web", "--n-rounds", "20", "--resume", "half.rankmill", "--bin-cache", "c"
+    )
     assert from_file["sha256"] == whole["sha256"]
-    assert "(6 of them before)" not in json.dumps(whole)
+    assert execute([*options, "--name", "web", "--n-rounds", "20", "--resume", "web@1"]) == 0
+    assert f"({half['trees']} of them before)" in capsys.readouterr().out
 
 
 def test_resuming_with_other_options_or_data_is_refused(dataset: str, capsys) -> None:
