@@ -35,9 +35,10 @@ class ArrayRows:
     weights: npt.NDArray[np.float64] | None  # (n,)
     digest: str
 
-    def ranked(self, binspec: BinSpec) -> RankedRows:
+    def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
         """Return them as the trainer takes them."""
-        return RankedRows(self.grades, self.starts, [apply_bins(self.values, binspec)], self.weights)
+        bins = apply_bins(self.values, binspec, n_threads=n_threads)
+        return RankedRows(self.grades, self.starts, [bins], self.weights)
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:

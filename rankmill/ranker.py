@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.binning import MIN_MAX_BIN
-from pipeline.binspec import BinSpec, feature_bins
+from pipeline.binspec import matrix_bins
 from pipeline.cores import available_cores
 from pipeline.quantiles import MAX_BIN
 from rankmill.arrays import EvalSet, directions_by_name, eval_sets_of, matrix_of, names_of, queries_of, rows_of
@@ -187,6 +187,8 @@ class Ranker:
         """
         if not MIN_MAX_BIN <= self.max_bin <= MAX_BIN:
             raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {self.max_bin}")
+        if self.n_threads < 0:
+            raise InvalidParameter(f"n_threads must be 0 or more, got {self.n_threads}")
         self._check_importance_type()
         values, given_names = matrix_of(X), names_of(X)
         names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
@@ -194,12 +196,11 @@ class Ranker:
         parameters = self._parameters(names, n_rounds, early_stopping_rounds)
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), sample_weight)
         watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names)
-        binspec = BinSpec(
-            tuple(feature_bins(name, values[:, i].copy(), self.max_bin) for i, name in enumerate(names)), self.max_bin
-        )
+        n_threads = self.n_threads or available_cores()
+        binspec = matrix_bins(names, values, self.max_bin, n_threads=n_threads)
         result = boost(
-            train.ranked(binspec),
-            [(name, rows.ranked(binspec)) for name, rows in watched],
+            train.ranked(binspec, n_threads),
+            [(name, rows.ranked(binspec, n_threads)) for name, rows in watched],
             [feature.edges for feature in binspec.features],
             names,
             parameters,
@@ -207,7 +208,7 @@ class Ranker:
             eval_metrics=[eval_metrics] if isinstance(eval_metrics, str) else eval_metrics,
             info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
             resume=forest,
-            n_threads=self.n_threads,
+            n_threads=n_threads,
             on_round=_all_of(callbacks),
         )
         self.forest_: Forest = result.forest

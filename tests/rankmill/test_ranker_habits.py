@@ -205,3 +205,11 @@ def test_eval_sets_that_do_not_go_together_are_refused(arrays, given, error, mes
         small().fit(X, y, qid=qid, eval_set=[(X, y)], **given)
     with pytest.raises(TrainingDataRejected, match="X has 3 features"):
         small().fit(X, y, qid=qid, eval_set=(X[:, :3], y, qid))
+
+
+def test_threads_change_nothing_and_fewer_than_none_are_refused(arrays):
+    X, y, qid = arrays
+    expected = small().fit(X, y, qid=qid).forest_
+    assert small(n_threads=3).fit(X, y, qid=qid).forest_ == expected
+    with pytest.raises(InvalidParameter, match="n_threads must be 0 or more, got -1"):
+        small(n_threads=-1).fit(X, y, qid=qid)
