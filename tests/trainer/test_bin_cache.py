@@ -291,8 +291,8 @@ def test_more_than_all_memory_can_be_mapped(tmp_path):
         pytest.skip("this machine reserves memory for every map")
     sizes = {line.split(":")[0]: line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines()}
     memory = (int(sizes["MemTotal"]) + int(sizes["SwapTotal"])) * 1024
-    n_blocks = memory // (16 * 2_000_000_000) + 1
-    cache = cache_in(tmp_path, n_rows=2_000_000_000, n_features=16 * n_blocks)
+    n_blocks = memory // (16 * 1_000_000_000) + 1
+    cache = cache_in(tmp_path, n_rows=1_000_000_000, n_features=16 * n_blocks)
     with (tmp_path / "sparse").open("xb+") as file:
         try:
             file.truncate(4096 + cache.n_bytes)
