@@ -98,7 +98,8 @@ def train(
     histogram_memory: Annotated[
         str,
         typer.Option(
-            help="Bound of the memory for histograms; with less, training takes longer; oblivious trees take what they need.  Never changes the model."
+            help="Bound of the memory for histograms; with less, training takes longer.  Oblivious trees take what they"
+            " need.  Never changes the model."
         ),
     ] = HISTOGRAM_MEMORY,
     resume: Annotated[
@@ -128,10 +129,11 @@ def train(
     parameters = TrainParameters(
         objective=objective, metric=metric, stop_metric=stop_metric, gain=gain, n_rounds=n_rounds,
         learning_rate=learning_rate, early_stopping_rounds=early_stopping_rounds, grow=grow,
-        max_leaves=max_leaves, max_depth=max_depth, min_rows_in_leaf=min_rows_in_leaf, min_hessian_in_leaf=min_hessian_in_leaf,
-        lambda_l2=lambda_l2, min_gain=min_gain, monotone=parse_monotone(monotone or ()),
-        feature_fraction=feature_fraction, query_fraction=query_fraction, row_fraction=row_fraction, sigma=sigma, truncation=truncation,
-        lambda_normalisation=lambda_normalisation, seed=seed,
+        max_leaves=max_leaves, max_depth=max_depth, min_rows_in_leaf=min_rows_in_leaf,
+        min_hessian_in_leaf=min_hessian_in_leaf, lambda_l2=lambda_l2, min_gain=min_gain,
+        monotone=parse_monotone(monotone or ()), feature_fraction=feature_fraction, query_fraction=query_fraction,
+        row_fraction=row_fraction, sigma=sigma, truncation=truncation, lambda_normalisation=lambda_normalisation,
+        seed=seed,
     )  # fmt: skip
     report, result = train_and_register(
         dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, n_threads=n_threads,
