@@ -36,7 +36,8 @@ from pipeline.quantiles import (
 BIN = np.uint8  # 0 is "missing", 1..255 are value bins
 BINSPEC_FORMAT = 1
 _TABLE_WIDTH = 255  # one less than a power of two: a search of eight steps
-_COLUMNS = 32  # of a row-major matrix that are copied together: whole cache lines
+_COLUMNS = 16  # of a row-major matrix that are copied together: whole cache lines
+_FEW_VALUES = 1_000_000  # not worth the 10 ms that threads take to start
 
 Share = TypeVar("Share")
 
@@ -180,14 +181,13 @@ def matrix_bins(names: Sequence[str], values: Values, max_bin: int = MAX_BIN, *,
             for i in range(len(block)):
                 found[first + i] = feature_bins(names[first + i], columns[i], max_bin)
 
+    n_threads = max(1, min(n_threads, len(groups))) if values.size >= _FEW_VALUES else 1
     _in_threads(work, [groups[worker::n_threads] for worker in range(n_threads)])
     return BinSpec(tuple(feature for feature in found if feature is not None), max_bin)
 
 
 def apply_bins(values: Values, spec: BinSpec, *, n_threads: int = 1) -> npt.NDArray[np.uint8]:
     """Return the bin of every value, (n, F) uint8 row-major; ``values`` is (n, F) float32 in the order of ``spec``.
-
-    One call with several threads costs some 10 ms, so the rows should be many.
 
     >>> spec = BinSpec((feature_bins("bm25", np.array([1, 2, 3], dtype=np.float32)),))
     >>> apply_bins(np.array([[np.nan], [-np.inf], [1.5], [1.6], [9.0]], dtype=np.float32), spec).ravel().tolist()
@@ -197,6 +197,7 @@ def apply_bins(values: Values, spec: BinSpec, *, n_threads: int = 1) -> npt.NDAr
         raise ValueError(f"values must have shape (n, {len(spec.features)}), got {values.shape}")
     out = np.empty(values.shape, dtype=BIN)
     values, tables = np.ascontiguousarray(values, dtype=EDGE), spec.tables
+    n_threads = n_threads if values.size >= _FEW_VALUES else 1
     cuts = [worker * len(values) // n_threads for worker in range(n_threads + 1)]
     _in_threads(
         lambda rows: _kernels.find_bins(values[rows], tables, out[rows]), [slice(*pair) for pair in pairwise(cuts)]

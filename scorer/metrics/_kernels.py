@@ -9,6 +9,7 @@ from numba import njit
 
 NDCG, DCG, ERR, PRECISION, MAP, MRR = 0, 1, 2, 3, 4, 5
 FEW = 4  # lists longer than so many times the deepest cut are not sorted whole
+DEEPEST_SELECTED = 64  # deeper tops are: selecting one costs its depth for every document
 RUN = 16  # merge sort starts from insertion-sorted runs of this many
 
 
@@ -236,7 +237,9 @@ def evaluate(
     longest = 0
     for query in range(first, last):
         longest = max(longest, starts[query + 1] - starts[query])
-    deepest = max(1, cuts.max())  # no metric looks below this rank
+    deepest = 1  # no metric looks below this rank
+    for cut in cuts:
+        deepest = max(deepest, cut)
     keys = np.empty(longest, np.float64)
     spare_keys = np.empty(longest, np.float64)
     slots = np.empty(longest, np.int64)
@@ -249,7 +252,7 @@ def evaluate(
         for slot in range(n):
             keys[slot] = scores[rows[base + slot]]
             slots[slot] = slot
-        if deepest < n // FEW:
+        if deepest <= DEEPEST_SELECTED and deepest < n // FEW:
             groups = tie_bounds(
                 keys, best_descending(keys, slots, spare_keys, spare_slots, n, deepest), expected, bounds
             )

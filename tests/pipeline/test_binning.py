@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from pipeline import binspec
 from pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins, matrix_bins
 from pipeline.errors import DatasetFormatError, InputError
 from pipeline.quantiles import edges_of
@@ -169,7 +170,7 @@ def test_counts_extremes_and_missing(values, max_bin):
     assert bins.maximum == (float(present.max()) if len(present) else None)
 
 
-def test_apply_walks_every_block_and_column():
+def test_apply_walks_every_block_and_column(monkeypatch):
     rng = np.random.default_rng(1)
     train = rng.normal(size=(3000, 5)).astype(np.float32)
     train[:, 2] = 4.0
@@ -180,6 +181,7 @@ def test_apply_walks_every_block_and_column():
     expected[np.isnan(values)] = 0
     np.testing.assert_array_equal(apply_bins(values, spec), expected)
     np.testing.assert_array_equal(apply_bins(np.asfortranarray(values), spec), expected)
+    monkeypatch.setattr(binspec, "_FEW_VALUES", 0)  # let small work be shared out as well
     for n_threads in (2, 3, 7):
         np.testing.assert_array_equal(apply_bins(values, spec, n_threads=n_threads), expected)
     assert apply_bins(values[:0], spec).shape == (0, 5)
@@ -215,7 +217,10 @@ def test_impossible_arguments_are_refused():
 
 @pytest.mark.parametrize("n_features", [1, 31, 32, 70])
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
-def test_bins_of_a_matrix_are_those_of_its_columns(n_features: int, n_threads: int) -> None:
+def test_bins_of_a_matrix_are_those_of_its_columns(
+    n_features: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binspec, "_FEW_VALUES", 0)
     rng = np.random.default_rng(n_features)
     values = rng.normal(size=(200, n_features)).round(2).astype(np.float32)
     values[rng.random(values.shape) < 0.1] = np.nan

@@ -78,6 +78,9 @@ def test_oblivious_trees_equal_those_of_the_grower_that_tries_everything(seed, m
         if missing_left is not None:
             assert set(tree.missing_left[level]) == {missing_left}
     assert scores == pytest.approx(values, rel=1e-9)
+    for node in np.flatnonzero(tree.feature >= 0):  # a side that is too small gains nothing
+        if tree.rows[[tree.left[node], tree.right[node]]].min() < parameters["min_rows_in_leaf"]:
+            assert tree.gain[node] == 0.0
 
 
 @pytest.mark.parametrize("grow", ["best_first", "oblivious"])

@@ -91,6 +91,36 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
     assert gain[0] == pytest.approx(max(allowed, default=0.0), rel=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(25))
+def test_the_split_that_holds_is_the_best_that_the_search_may_know(seed):
+    """Rows are estimated from curvatures, so a split may be missed that is wrongly thought too small; no other may."""
+    rng = np.random.default_rng(seed)
+    bins, g, _ = small_case(seed, n=80)
+    h = rng.integers(1, 2000, size=80) ** 2 / 2**22
+    min_rows = 15
+    allowed, seen = [0.0], [0.0]
+    for gain, feature, threshold, missing_left in naive.splits(bins, g, h, min_rows=min_rows):
+        allowed.append(gain)
+        left = naive.goes_left(bins[:, feature], threshold, missing_left)
+        if 80 * min(h[left].sum(), h[~left].sum()) / h.sum() + 0.5 >= min_rows * (1 + 1e-6):
+            seen.append(gain)
+    tree, _ = grow(bins, g, h, max_leaves=2, min_rows_in_leaf=min_rows)
+    found = tree.gain[0]
+    assert max(seen) * (1 - 1e-6) <= found <= max(allowed) * (1 + 1e-6)
+    if found > 0:
+        assert tree.rows[1:].min() >= min_rows
+
+
+@pytest.mark.parametrize("grow_so", [{}, {"grow": "oblivious", "max_depth": 1}])
+def test_gains_are_those_of_the_split_whatever_it_must_gain_at_least(grow_so):
+    bins, g, h = small_case(2)
+    free, _ = grow(bins, g, h, max_leaves=2, **grow_so)
+    bound, _ = grow(bins, g, h, max_leaves=2, min_gain=free.gain[0] * 0.75, **grow_so)
+    assert bound.gain[0] == pytest.approx(free.gain[0], rel=1e-12)
+    none, _ = grow(bins, g, h, max_leaves=2, min_gain=free.gain[0] * 1.01, **grow_so)
+    assert none.n_leaves == 1
+
+
 @pytest.mark.parametrize("max_depth", [1, 2, 3])
 def test_depth_and_leaf_bounds_hold(max_depth):
     bins, g, h = small_case(5, n=300)

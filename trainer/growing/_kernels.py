@@ -30,9 +30,9 @@ FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SU
 NODE_FIELDS = 10
 # What ``state`` holds, written by worker 0 between meetings: counts of nodes, leaves, waiting nodes and free slots;
 # the node to divide (-1: the tree is done); the children to count and to search (-1: none); whether the larger one
-# has to be counted too, because its parent's histogram is gone; the depth of a level and its split
-N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, LEVEL = range(9)
-STATE_FIELDS = 9
+# has to be counted too, because its parent's histogram is gone
+N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH = range(8)
+STATE_FIELDS = 8
 # What ``limits`` holds
 MAX_LEAVES, MAX_DEPTH, MIN_ROWS, POLICY, CONSTRAINED, SHARED_ROWS, LOOKS, CLOCK = range(8)
 LIMIT_FIELDS = 8
@@ -184,7 +184,7 @@ def count_bins(column, stride, rows, first, last, counts):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, parent, out):
-    """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -1 where not allowed.
+    """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
 
     Straight-line code over unsigned b, so that it becomes vector code: integers turn into floats through the bits.
     """
@@ -205,7 +205,7 @@ def _gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, pare
             + g_right * g_right / (h_right * unit_h + lambda_l2)
             - parent
         )
-        out[b] = gain if allowed else -1.0
+        out[b] = gain if allowed else -np.inf
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -237,7 +237,7 @@ def _gains_bounded(prefix, extra, last, total_g, total_h, n_rows, min_rows, boun
         left = prefix[b] + extra
         h_left, g_left = np.float64(left & _LOW), np.float64(left >> np.int64(32))
         least = min(h_left, total_h - h_left)
-        out[b] = -1.0
+        out[b] = -np.inf
         if least > 0.0 and least * unit_h >= bounds[MIN_H] and least * rows_a_unit + 0.5 >= min_rows:
             g, h = g_left * unit_g, h_left * unit_h + lambda_l2
             g_right, h_right = (total_g - g_left) * unit_g, (total_h - h_left) * unit_h + lambda_l2
@@ -254,7 +254,7 @@ def _left_is_heavier(left, total_h):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last, n_rows, min_rows, out):
-    """out[b] = -1 where the split after bin b leaves a side with too few rows.
+    """out[b] = -inf where the split after bin b leaves a side with too few rows.
 
     The missing go left if ``missing_left``, or, where they are ``weightless``, to the heavier side.
     """
@@ -264,7 +264,7 @@ def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last,
         with_missing = _left_is_heavier(prefix[b], total_h) if weightless else missing_left
         rows_left = present + counts[0] if with_missing else present
         if rows_left < min_rows or n_rows - rows_left < min_rows:
-            out[b] = -1.0
+            out[b] = -np.inf
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -449,17 +449,13 @@ def _release(nodes, node, free, state):
 
 
 @njit(nogil=True, cache=True)
-def _take(nodes, heap, gains_of_nodes, free, state):
-    """Take a slot of the pool; where none is free, the waiting node of the least gain (of equals: the first) loses its own."""
+def _take(nodes, heap, priority, free, state):
+    """Take a slot of the pool; where none is free, the waiting node whose turn comes last loses its own."""
     if state[N_FREE] == 0:
         victim = np.int64(-1)
         for i in range(state[N_WAITING]):
             node = heap[i]
-            if nodes[node, SLOT] >= 0 and (
-                victim < 0
-                or gains_of_nodes[node] < gains_of_nodes[victim]
-                or (gains_of_nodes[node] == gains_of_nodes[victim] and node < victim)
-            ):
+            if nodes[node, SLOT] >= 0 and (victim < 0 or _stands_before(priority, victim, node)):
                 victim = node
         _release(nodes, victim, free, state)
     state[N_FREE] -= 1
@@ -467,13 +463,13 @@ def _take(nodes, heap, gains_of_nodes, free, state):
 
 
 @njit(nogil=True, cache=True)
-def _wait_for_turn(nodes, node, gain, split, limits, priority, gains_of_nodes, heap, state):
+def _wait_for_turn(nodes, node, gain, split, limits, bounds, priority, gains_of_nodes, heap, state):
     """Write the node's best split down and let it wait until it is the turn of its priority."""
     nodes[node, FEATURE] = split[0]
     nodes[node, THRESHOLD] = split[1]
     nodes[node, MISSING_LEFT] = split[2]
     nodes[node, LEFT_SUM] = split[3]
-    gains_of_nodes[node] = gain
+    gains_of_nodes[node] = gain + bounds[MIN_GAIN]  # the search speaks of what is beyond the least one
     if limits[POLICY] == BEST_FIRST:
         priority[node] = gain
     elif limits[POLICY] == BREADTH_FIRST:
@@ -485,7 +481,7 @@ def _wait_for_turn(nodes, node, gain, split, limits, priority, gains_of_nodes, h
 
 
 @njit(nogil=True, cache=True)
-def _settle(child, node, size, gains, splits, limits, priority, gains_of_nodes, heap, nodes, free, state):
+def _settle(child, node, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free, state):
     """Take the best split of what the workers found; the first of equals has the lowest feature."""
     best = 0
     for worker in range(1, size):
@@ -493,7 +489,16 @@ def _settle(child, node, size, gains, splits, limits, priority, gains_of_nodes, 
             best = worker
     if _may_split(nodes, node, limits) and gains[child, best] > 0.0:
         _wait_for_turn(
-            nodes, node, gains[child, best], splits[child, best], limits, priority, gains_of_nodes, heap, state
+            nodes,
+            node,
+            gains[child, best],
+            splits[child, best],
+            limits,
+            bounds,
+            priority,
+            gains_of_nodes,
+            heap,
+            state,
         )
     else:
         _release(nodes, node, free, state)
@@ -566,7 +571,7 @@ def _plant(nodes, node, first, last, depth, total):
 
 
 @njit(nogil=True, cache=True)
-def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, gains_of_nodes, free, state):
+def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priority, free, state):
     """Make the children of a node that has been partitioned, and say which of them are to be counted and searched."""
     left = state[N_NODES]
     state[N_NODES] += 2
@@ -589,8 +594,8 @@ def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, gains_o
     nodes[large, SLOT] = nodes[node, SLOT]
     nodes[node, SLOT] = -1
     if state[COUNT_BOTH]:
-        nodes[large, SLOT] = _take(nodes, heap, gains_of_nodes, free, state)
-    nodes[small, SLOT] = _take(nodes, heap, gains_of_nodes, free, state)
+        nodes[large, SLOT] = _take(nodes, heap, priority, free, state)
+    nodes[small, SLOT] = _take(nodes, heap, priority, free, state)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -715,10 +720,40 @@ def grow_by_node(
             if small >= 0:
                 # in the order in which they were made
                 if large >= 0 and large < small:
-                    _settle(1, large, size, gains, splits, limits, priority, gains_of_nodes, heap, nodes, free, state)
-                _settle(0, small, size, gains, splits, limits, priority, gains_of_nodes, heap, nodes, free, state)
+                    _settle(
+                        1,
+                        large,
+                        size,
+                        gains,
+                        splits,
+                        limits,
+                        bounds,
+                        priority,
+                        gains_of_nodes,
+                        heap,
+                        nodes,
+                        free,
+                        state,
+                    )
+                _settle(
+                    0, small, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free, state
+                )
                 if large > small:
-                    _settle(1, large, size, gains, splits, limits, priority, gains_of_nodes, heap, nodes, free, state)
+                    _settle(
+                        1,
+                        large,
+                        size,
+                        gains,
+                        splits,
+                        limits,
+                        bounds,
+                        priority,
+                        gains_of_nodes,
+                        heap,
+                        nodes,
+                        free,
+                        state,
+                    )
             state[NODE] = -1
             if state[N_WAITING] > 0 and state[N_LEAVES] < limits[MAX_LEAVES]:
                 state[NODE] = _pop(heap, state[N_WAITING], priority)
@@ -756,12 +791,12 @@ def grow_by_node(
             for other in range(size):
                 n_left += lefts[other * LINE]
             if min(n_left, last - first - n_left) >= limits[MIN_ROWS]:
-                _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, gains_of_nodes, free, state)
+                _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priority, free, state)
             else:
                 # the search had only estimated the rows: find the best split that really holds, and wait again
                 state[SMALL] = -1
                 if nodes[node, SLOT] < 0:
-                    nodes[node, SLOT] = _take(nodes, heap, gains_of_nodes, free, state)
+                    nodes[node, SLOT] = _take(nodes, heap, priority, free, state)
                     count_share(
                         words, used_words, blocks, rows, packed, first, last, n_bins, 0, 1, pool[nodes[node, SLOT]],
                         edges[0],
@@ -772,7 +807,7 @@ def grow_by_node(
                 )  # fmt: skip
                 if gains[0, 0] > 0.0:
                     _wait_for_turn(
-                        nodes, node, gains[0, 0], splits[0, 0], limits, priority, gains_of_nodes, heap, state
+                        nodes, node, gains[0, 0], splits[0, 0], limits, bounds, priority, gains_of_nodes, heap, state
                     )
                 else:
                     _release(nodes, node, free, state)
@@ -786,26 +821,10 @@ def grow_by_node(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, parent, out):
-    """out[b] += gain of the split after bin b of one leaf, 0 where a side would be too small (see ``_gains``)."""
-    unit_g, unit_h, lambda_l2, min_curvature = bounds[UNIT_G], bounds[UNIT_H], bounds[LAMBDA], bounds[MIN_H]
-    rows_a_unit = n_rows / total_h
-    magic = bits_of(_MAGIC)
+def _add_allowed(gains, last, out):
+    """out[b] += gains[b] where the split is allowed."""
     for b in range(np.uint64(1), np.uint64(last)):
-        left = prefix[b] + extra
-        h_left = float_of((left & _LOW) + magic) - _MAGIC
-        g_left = float_of((left >> np.int64(32)) + magic) - _MAGIC
-        h_right = total_h - h_left
-        g_right = total_g - g_left
-        g_left, g_right = g_left * unit_g, g_right * unit_g
-        least = min(h_left, h_right)
-        allowed = (least > 0.0) & (least * unit_h >= min_curvature) & (least * rows_a_unit + 0.5 >= min_rows)
-        gain = (
-            g_left * g_left / (h_left * unit_h + lambda_l2)
-            + g_right * g_right / (h_right * unit_h + lambda_l2)
-            - parent
-        )
-        out[b] += gain if allowed else 0.0
+        out[b] += gains[b] if gains[b] > -np.inf else 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -816,10 +835,10 @@ def best_level_split(
 
     A leaf that the split would leave with too small a side adds nothing.  Equal gains go to the lowest feature, then
     the lowest bin, then missing right; ``split_out`` gets [feature, bin, missing left], ``gain_out[0]`` the gain beyond
-    the least one, 0 for none.
+    the least one, 0 for none.  ``work`` (4, 256) float64 is scratch space.
     """
     prefix = work[0].view(np.int64)
-    missing_right, missing_left = work[1], work[2]
+    missing_right, missing_left, of_leaf = work[1], work[2], work[3]
     min_rows = bounds[MIN_SIDE] if bounds[MIN_SIDE] > 1.0 else 0.0
     best = 0.0
     split_out[0] = -1
@@ -845,11 +864,11 @@ def best_level_split(
             whole_g = total_g * bounds[UNIT_G]
             parent = whole_g * whole_g / (total_h * bounds[UNIT_H] + bounds[LAMBDA])
             n_rows = nodes[node, LAST] - nodes[node, FIRST]
-            _add_gains(prefix, np.int64(0), last, total_g, total_h, n_rows, min_rows, bounds, parent, missing_right)
+            _gains(prefix, np.int64(0), last, total_g, total_h, n_rows, min_rows, bounds, parent, of_leaf)
+            _add_allowed(of_leaf, last, missing_right)
             if any_missing:
-                _add_gains(
-                    prefix, histogram[f, 0], last, total_g, total_h, n_rows, min_rows, bounds, parent, missing_left
-                )
+                _gains(prefix, histogram[f, 0], last, total_g, total_h, n_rows, min_rows, bounds, parent, of_leaf)
+                _add_allowed(of_leaf, last, missing_left)
         for b in range(1, last):
             if missing_right[b] - bounds[MIN_GAIN] > best:
                 best = missing_right[b] - bounds[MIN_GAIN]
@@ -887,8 +906,9 @@ def _write_level_split(split, first_node, last_node, bounds, pool, nodes, gains_
         whole_h += np.float64(total & _LOW)
         g, h = np.float64(total >> np.int64(32)) * bounds[UNIT_G], np.float64(total & _LOW) * bounds[UNIT_H]
         g_left, h_left = np.float64(left >> np.int64(32)) * bounds[UNIT_G], np.float64(left & _LOW) * bounds[UNIT_H]
+        least, n_rows = min(h_left, h - h_left), nodes[node, LAST] - nodes[node, FIRST]
         gains_of_nodes[node] = 0.0
-        if h_left > 0.0 and h - h_left > 0.0:
+        if least > 0.0 and least >= bounds[MIN_H] and least * (n_rows / h) + 0.5 >= bounds[MIN_SIDE]:
             gains_of_nodes[node] = (
                 g_left * g_left / (h_left + bounds[LAMBDA])
                 + (g - g_left) * (g - g_left) / (h - h_left + bounds[LAMBDA])

@@ -120,17 +120,25 @@ class Grower:
             try:
                 self._grow_share(worker, size)
             except BaseException:
-                row_kernels.post(self._flags, size * _kernels.LINE, 1)  # nobody may wait for this one
+                self._give_up(size)
                 raise
 
         if size == 1:
             work(0)
         else:
-            self._team.each(work)
+            try:
+                self._team.each(work)
+            except BaseException:  # an interrupt may come before the first worker has begun
+                self._give_up(size)
+                raise
         tree = self._finish(gradients, curvatures, leaf_scale, n, scores)
         if rows is not None:
             self._add_to_others(tree, rows, scores)
         return tree
+
+    def _give_up(self, size: int) -> None:
+        """Let nobody wait for a worker that will not come."""
+        row_kernels.post(self._flags, size * _kernels.LINE, 1)
 
     def _choose(self, features: npt.NDArray[np.uint8] | None) -> None:
         self._chosen_blocks = self._blocks

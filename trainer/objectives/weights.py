@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import frexp
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,7 +32,9 @@ def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> np
     if bad.any():
         row = int(np.argmax(bad))
         raise TrainingDataRejected(f"row {row}: expected a weight of 0 or more, found {weights[row]}")
-    mean = float(weights.mean()) if n_rows else 0.0
-    if mean == 0.0:
+    highest = float(weights.max(initial=0.0))
+    if highest == 0.0:
         raise TrainingDataRejected("all weights are 0, so there is nothing to learn; leave them out to weigh all alike")
-    return weights / mean
+    weights = np.ldexp(weights, -frexp(highest)[1])  # by a power of two: no bit is lost, and no sum can overflow
+    relative: npt.NDArray[np.float64] = weights / weights.mean()
+    return relative
