@@ -168,6 +168,7 @@ def train_and_register(
     from registry import Registry
     from registry.names import check_name
     from scorer.cli import find_model
+    from trainer.compiling import compilation_announced
     from trainer.histogram import DEFAULT_POOL_BYTES
     from trainer.progress import TrainingBar
     from trainer.training import plan_of, train
@@ -183,8 +184,12 @@ def train_and_register(
     registry = Registry(registry_path)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
-    typer.echo(plan.render(), err=True)
-    with TrainingBar(parameters.n_rounds) as bar:
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    say(plan.render())
+    with compilation_announced(say), TrainingBar(parameters.n_rounds) as bar:
         result = train(
             dataset,
             parameters,
@@ -195,7 +200,7 @@ def train_and_register(
             bin_cache=bin_cache,
             pool_bytes=pool_bytes,
             profile=profile,
-            say=lambda line: typer.echo(line, err=True),
+            say=say,
         )
     forest = result.forest
     metrics = _metrics_of(result)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
 from trainer.errors import InvalidParameter
+from trainer.monotone import without_zeros
+from trainer.scalars import real_number, text, truth, whole_number
 
 PRESET = "defaults@1"  # raised whenever a default changes; stored in every model
 
@@ -18,15 +20,22 @@ GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
 MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves, half as many histograms at once
 
+_PLAIN: Mapping[Any, Callable[[str, Any], object]] = {
+    "int": whole_number, "float": real_number, "bool": truth, "str": text,
+}  # by the annotation of a field
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainParameters:
     """Parameters of one training run.
 
+    Numbers of any kind may be given, NumPy's too, and are kept as plain int and float: ``max_leaves=31.0`` is 31,
+    ``max_leaves=31.5`` is refused.  A direction of 0 in ``monotone`` says nothing and is left out.
+
     Raises
     ------
     InvalidParameter
-        A value is outside its bounds; the message has name, bound and value.
+        A value is of another kind or outside its bounds; the message has name, bound and value.
     """
 
     objective: str = "lambdamart"
@@ -53,6 +62,11 @@ class TrainParameters:
     seed: int = 7  # 0 .. 2 ** 63 - 1
 
     def __post_init__(self) -> None:
+        for parameter in fields(self):
+            if parameter.type in _PLAIN:
+                plain = _PLAIN[parameter.type](parameter.name, getattr(self, parameter.name))
+                object.__setattr__(self, parameter.name, plain)
+        object.__setattr__(self, "monotone", without_zeros(self.monotone))
         _one_of("objective", self.objective, OBJECTIVES)
         _one_of("gain", self.gain, GAINS)
         _one_of("grow", self.grow, GROWTHS)
@@ -72,12 +86,8 @@ class TrainParameters:
             value = getattr(self, name)
             if not (value >= 0.0 and isfinite(value)):
                 raise InvalidParameter(f"{name} must be a number of 0 or more, got {value}")
-
-        for name, direction in self.monotone.items():
-            if direction not in {-1, 0, 1}:
-                raise InvalidParameter(f"monotone[{name!r}] must be -1, 0 or 1, got {direction!r}")
         if self.grow == "oblivious":
-            if any(self.monotone.values()):
+            if self.monotone:
                 raise InvalidParameter(
                     "monotone constraints are for trees that split leaf by leaf; grow is 'oblivious'"
                 )

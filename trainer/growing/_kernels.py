@@ -186,10 +186,11 @@ def count_bins(column, stride, rows, first, last, counts):
 def _gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, parent, out):
     """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
 
-    Straight-line code over unsigned b, so that it becomes vector code: integers turn into floats through the bits.
+    G_l^2 / H_l + G_r^2 / H_r - parent, as one division of whole steps, lambda among them.  Straight-line code over
+    unsigned b, so that it becomes vector code: integers turn into floats through the bits.
     """
-    unit_g, unit_h, lambda_l2, min_curvature = bounds[UNIT_G], bounds[UNIT_H], bounds[LAMBDA], bounds[MIN_H]
-    rows_a_unit = n_rows / total_h
+    lambda_steps, unit = bounds[LAMBDA] / bounds[UNIT_H], bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
+    needed = max(1.0, bounds[MIN_H] / bounds[UNIT_H], (min_rows - 0.5) * total_h / n_rows)
     magic = bits_of(_MAGIC)
     for b in range(np.uint64(1), np.uint64(last)):
         left = prefix[b] + extra
@@ -197,14 +198,9 @@ def _gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, pare
         g_left = float_of((left >> np.int64(32)) + magic) - _MAGIC
         h_right = total_h - h_left
         g_right = total_g - g_left
-        g_left, g_right = g_left * unit_g, g_right * unit_g
-        least = min(h_left, h_right)
-        allowed = (least > 0.0) & (least * unit_h >= min_curvature) & (least * rows_a_unit + 0.5 >= min_rows)
-        gain = (
-            g_left * g_left / (h_left * unit_h + lambda_l2)
-            + g_right * g_right / (h_right * unit_h + lambda_l2)
-            - parent
-        )
+        allowed = min(h_left, h_right) >= needed
+        h_left, h_right = h_left + lambda_steps, h_right + lambda_steps
+        gain = (g_left * g_left * h_right + g_right * g_right * h_left) / (h_left * h_right) * unit - parent
         out[b] = gain if allowed else -np.inf
 
 

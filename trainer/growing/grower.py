@@ -20,7 +20,7 @@ from trainer.parameters import OBLIVIOUS_DEPTH, TrainParameters
 from trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
-_LEAST_VISITS = 20_000  # (row, block) visits of a whole tree under which one worker is faster than several
+_LEAST_VISITS = 5_000  # (row, block) visits of a whole tree under which one worker is faster than several
 _SHARED_ROWS = 2_000  # rows of a node whose partition several workers share: two meetings cost about a microsecond
 _LOOKS = 20_000  # at a flag before letting other threads run
 
@@ -57,10 +57,7 @@ class Grower:
         self._packed = aligned_empty((n,), PACKED)
         self._rows = np.zeros(n + _kernels.LOOK_AHEAD, dtype=ROW)
         self._spare_rows, self._spare_packed = aligned_empty((n,), ROW), aligned_empty((n,), PACKED)
-        if self._oblivious:  # all leaves of a depth are searched at once: no bound but that of the depth
-            self._pool = HistogramPool(n_features, p.leaves // 2, 2**62)
-        else:
-            self._pool = HistogramPool(n_features, p.leaves, pool_bytes)
+        self._pool = HistogramPool.of(n_features, p, pool_bytes)
         self._enabled = np.ones(n_features, dtype=np.uint8)
         self._monotone = np.zeros(n_features, dtype=np.int8)
         if monotone is not None:
