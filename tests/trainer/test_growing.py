@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import naive
+from tests.trainer.small_case import TOP, small_case
 from trainer.growing import grower as grower_module
 from trainer.growing.grower import Grower
 from trainer.histogram import FEWEST_SLOTS, HistogramPool
@@ -15,18 +16,6 @@ from trainer.layout import BlockedBins
 from trainer.parameters import TrainParameters
 from trainer.sampling import Sampler
 from trainer.workers import Team, with_team
-
-TOP = 8  # bins that the small cases use
-
-
-def small_case(seed, n=60, n_features=5, missing=0.2):
-    """Gradients that are multiples of 2^-10, so that fixed point holds them exactly and gains can be compared."""
-    rng = np.random.default_rng(seed)
-    bins = rng.integers(1, TOP, size=(n, n_features), dtype=np.uint8)
-    bins[rng.random(bins.shape) < missing] = 0
-    g = rng.integers(-1000, 1000, size=n) / 1024
-    h = rng.integers(1, 500, size=n) / 1024
-    return bins, g, h
 
 
 def make(bins, team=None, *, monotone=None, pool_bytes=2**30, **parameters):
@@ -51,7 +40,7 @@ def share_everything(monkeypatch):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("max_leaves", [5, 9])
 def test_leaves_are_split_in_the_order_asked_for(grow, seed, max_leaves):
-    bins, g, h = small_case(seed)
+    bins, g, h = small_case(seed, n=60)
     scores = np.zeros(len(g))
     tree = make(bins, grow=grow, max_leaves=max_leaves).grow(g, h, scores)
     expected = naive.grow_by_node(bins, g, h, max_leaves, grow)
@@ -64,7 +53,7 @@ def test_leaves_are_split_in_the_order_asked_for(grow, seed, max_leaves):
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("bounds", [{}, {"lambda_l2": 0.5}, {"min_rows": 6}])
 def test_oblivious_trees_equal_those_of_the_grower_that_tries_everything(seed, missing, bounds):
-    bins, g, _ = small_case(seed, missing=missing)
+    bins, g, _ = small_case(seed, n=60, missing=missing)
     h = np.ones(len(g))  # rows estimated from curvatures are then exact
     scores = np.zeros(len(g))
     parameters = {"lambda_l2": bounds.get("lambda_l2", 0.0), "min_rows_in_leaf": bounds.get("min_rows", 1)}
@@ -139,7 +128,7 @@ def test_a_sample_grows_the_tree_of_its_rows_and_all_rows_get_their_leaf(grow):
 
 
 def test_features_left_out_are_not_used():
-    bins, g, h = small_case(6, n_features=40)
+    bins, g, h = small_case(6, n=60, n_features=40)
     for chosen in ([3, 20, 39], [17], list(range(16, 32))):
         mask = np.zeros(40, np.uint8)
         mask[chosen] = 1
@@ -187,7 +176,7 @@ def test_scores_never_move_against_a_monotone_constraint(seed):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_first_constrained_split_is_the_best_allowed_one(seed):
-    bins, g, h = small_case(seed)
+    bins, g, h = small_case(seed, n=60)
     directions = np.array([1, -1, 1, -1, 1], np.int8)
     best = 0.0
     for gain, feature, threshold, missing_left in naive.splits(bins, g, h):
