@@ -21,7 +21,10 @@ OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
 MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves, half as many histograms at once
 
 _PLAIN: Mapping[Any, Callable[[str, Any], object]] = {
-    "int": whole_number, "float": real_number, "bool": truth, "str": text,
+    "int": whole_number,
+    "float": real_number,
+    "bool": truth,
+    "str": text,
 }  # by the annotation of a field
 
 
@@ -62,7 +65,7 @@ class TrainParameters:
     seed: int = 7  # 0 .. 2 ** 63 - 1
 
     def __post_init__(self) -> None:
-        for parameter in fields(self):
+        for parameter in fields(TrainParameters):
             if parameter.type in _PLAIN:
                 plain = _PLAIN[parameter.type](parameter.name, getattr(self, parameter.name))
                 object.__setattr__(self, parameter.name, plain)
