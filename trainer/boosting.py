@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.cores import available_cores
+from pipeline.quantiles import MAX_BIN
 from scorer.forest import Forest
 from trainer.assembly import forest_of
 from trainer.errors import InvalidParameter, TrainingDataRejected
@@ -26,6 +27,7 @@ from trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
 from trainer.resuming import check_resumable, replay, trees_of
 from trainer.rows import RankedRows
 from trainer.sampling import Sampler
+from trainer.scalars import whole_number
 from trainer.stopping import EarlyStopping
 from trainer.watching import Watch
 from trainer.workers import Team, with_team
@@ -61,7 +63,7 @@ def boost(
         (name, rows) of what is only watched.  The first decides which round is the best one, by the stop metric, and
         trees after that are left out.  Without any all rounds are kept.
     edges
-        One ascending float32 array a feature; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
+        One ascending float32 array a feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
     feature_names
         As many as ``edges``; written into the model.
     parameters
@@ -74,7 +76,7 @@ def boost(
         Facts to keep in the model file (dataset digest ..); no times, no paths.
     resume
         Go on from this forest: the result has the same bytes as training ``n_rounds`` rounds in one go.  The records
-        of its rounds are made again, ``on_round`` included.
+        of its rounds are made again, ``on_round`` included, and eval sets and ``max_grade`` may be others than before.
     pool_bytes
         Bound of the memory for histograms; never changes the model.
     profile
@@ -89,22 +91,25 @@ def boost(
         ``n_threads`` is negative, the metric cannot be optimised or evaluated, ``monotone`` names a feature that is not
         there, sets share a name, or ``resume`` was trained in another way.
     TrainingDataRejected
-        No rows, no query with two grades, bad weights, or a first eval set in which nothing is relevant.
+        No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
+        rows or features, or a first one in which nothing is relevant.
     """
+    n_threads, max_grade = whole_number("n_threads", n_threads), whole_number("max_grade", max_grade)
     if n_threads < 0:
         raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")
     if train.n_rows == 0:
         raise TrainingDataRejected("the train split holds no rows")
+    _check_features(feature_names, edges)
     monotone = directions_of(parameters.monotone, feature_names)
     objective = objective_of(train.grades, train.starts, train.weights, parameters)
     start = objective.start()
-    given = {**(info or {}), "max_grade": max_grade}
     replayed: list[Tree] = []
     if resume is not None:
-        check_resumable(resume, parameters, feature_names, given, start)
+        check_resumable(resume, parameters, feature_names, info or {}, start)
         replayed = trees_of(resume, edges)
-    bins = train.blocked(np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32))
-    watch = Watch(train, eval_sets or (), parameters, eval_metrics, max_grade=max_grade, start=start)
+    n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
+    bins = train.blocked(n_bins)
+    watch = Watch(train, eval_sets or (), parameters, eval_metrics, max_grade=max_grade, start=start, n_bins=n_bins)
     run = _Run(
         parameters=parameters,
         objective=objective,
@@ -120,7 +125,8 @@ def boost(
     trees, history, best_round = with_team(n_threads or available_cores(), run)
     best = history[best_round - 1].metrics
     facts = {
-        **given,
+        **(info or {}),
+        "max_grade": max_grade,
         "best_round": best_round,
         "rounds_trained": len(history),
         "train": _stop_value(best[TRAIN], watch),
@@ -128,6 +134,24 @@ def boost(
     }
     forest = forest_of(trees[:best_round], edges, feature_names, objective, parameters, facts)
     return TrainingResult(forest=forest, best_round=best_round, history=tuple(history), profile=run.stopwatch.profile())
+
+
+def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32]]) -> None:
+    """Raise TrainingDataRejected unless every feature has a name of its own, and ascending edges that fit into a byte."""
+    if len(names) == 0 or len(edges) != len(names):
+        raise TrainingDataRejected(f"expected edges for each of a feature or more, found {len(edges)} for {len(names)}")
+    seen: set[str] = set()
+    for i, (name, cuts) in enumerate(zip(names, edges, strict=True)):
+        if not isinstance(name, str) or not name or name in seen:
+            raise TrainingDataRejected(
+                f"feature {i} needs a name of its own, found {name!r}{' again' if name in seen else ''}"
+            )
+        seen.add(name)
+        if len(cuts) >= MAX_BIN or np.isnan(cuts).any() or not np.all(cuts[1:] > cuts[:-1]):
+            raise TrainingDataRejected(
+                f"feature {name!r}: expected at most {MAX_BIN - 1} ascending edges, found {len(cuts)}"
+                f"{'' if len(cuts) >= MAX_BIN else ' that do not ascend'}; bin the data anew"
+            )
 
 
 def _stop_value(metrics: Mapping[str, float], watch: Watch) -> dict[str, float]:

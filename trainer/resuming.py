@@ -38,7 +38,8 @@ def check_resumable(
 ) -> None:
     """Raise InvalidParameter, naming the first difference, unless training may go on from ``forest``.
 
-    ``info`` holds the facts of this training that must be those of the forest's (digests of data and bins ..);
+    ``info`` holds the facts of this training that must be those of the forest's (digests of data and bins ..), not the
+    highest grade: no tree depends on it, and what ERR says on another scale is measured anew in every replayed round;
     ``base_score`` is the score that rows start from, where it is known already.
     """
     if forest.feature_names != tuple(feature_names):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import TrainingDataRejected
-from trainer.layout import BlockedBins
+from trainer.layout import BlockedBins, fill_blocks
 
 Bins = npt.NDArray[np.uint8]
 
@@ -48,8 +48,14 @@ class RankedRows:
             raise TrainingDataRejected(f"expected the bins of {expected} rows and features, found {found}")
         return self.bins
 
-    def row_major(self) -> Bins:
-        """Return the bins of all batches together, (n_rows, n_features)."""
+    def row_major(self, n_bins: npt.NDArray[np.int32]) -> Bins:
+        """Return the bins of all batches together, (n_rows, n_features); ``n_bins`` and errors as for :meth:`blocked`."""
         if isinstance(self.bins, BlockedBins):
             raise TypeError("rows to be watched come in row-major batches")
-        return np.concatenate(list(self.bins))
+        out = np.empty((self.n_rows, len(n_bins)), dtype=np.uint8)
+
+        def put(_: int, first: int, rows: Bins) -> None:
+            out[first : first + len(rows)] = rows
+
+        fill_blocks(self.bins, self.n_rows, n_bins, len(n_bins), put)  # one block, as wide as the rows
+        return out

@@ -38,13 +38,15 @@ class Watch:
         Highest grade of the scale, for ERR.
     start
         The score that every row starts from.
+    n_bins
+        Bins of each feature, the missing one included, (n_features,).
 
     Raises
     ------
     InvalidParameter
         Two sets have the same name, or one has that of the train split.
     TrainingDataRejected
-        An eval set holds no rows, or nothing is relevant in the first.
+        An eval set holds no rows, or the bins of other rows or features, or nothing is relevant in the first.
     scorer.errors.InputError
         A metric is unknown.
     """
@@ -58,6 +60,7 @@ class Watch:
         *,
         max_grade: int,
         start: float,
+        n_bins: npt.NDArray[np.int32],
     ) -> None:
         self.stop_metric = parse_metric(parameters.stop_metric or parameters.metric)
         self._metrics = list(dict.fromkeys([self.stop_metric, *map(parse_metric, eval_metrics)]))
@@ -70,7 +73,7 @@ class Watch:
         if again:
             raise InvalidParameter(f"eval sets need names of their own, none of them {TRAIN!r}; got {again[0]!r} again")
         self._train = PreparedQueries(train.grades, train.starts, policy)
-        self._sets = {name: _EvalSet(name, rows, policy, start) for name, rows in eval_sets}
+        self._sets = {name: _EvalSet(name, rows, policy, start, n_bins) for name, rows in eval_sets}
         self.first = names[1] if eval_sets else None
         if self.first is not None and self._sets[self.first].queries.nothing_relevant(self.stop_metric).all():
             raise TrainingDataRejected(
@@ -94,10 +97,15 @@ class Watch:
 class _EvalSet:
     """One set that is watched: its bins, its scores so far, its metrics."""
 
-    def __init__(self, name: str, rows: RankedRows, policy: Policy, start: float) -> None:
+    def __init__(
+        self, name: str, rows: RankedRows, policy: Policy, start: float, n_bins: npt.NDArray[np.int32]
+    ) -> None:
         if rows.n_rows == 0:
             raise TrainingDataRejected(f"the eval set {name!r} holds no rows; leave it out")
-        self.bins = rows.row_major()
+        try:
+            self.bins = rows.row_major(n_bins)
+        except TrainingDataRejected as error:
+            raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
         self.scores = np.full(rows.n_rows, start, dtype=np.float64)
         self.queries = PreparedQueries(rows.grades, rows.starts, policy)
 

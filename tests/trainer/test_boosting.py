@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +13,7 @@ from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
 from tests.trainer.planted import fit, rows_of, small_data
-from trainer.boosting import boost
+from trainer.boosting import RankedRows, boost
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.parameters import TrainParameters
 from trainer.stopping import EarlyStopping
@@ -145,11 +146,80 @@ def test_no_rows_are_refused(data):
         ("gain", "expo", "did you mean 'exp'"),
         ("sigma", 0.0, "sigma"),
         ("seed", -1, "seed"),
+        ("seed", 1.5, r"seed must be a whole number, got 1\.5"),
+        ("n_rounds", "10", "n_rounds must be a whole number, got '10'"),
+        ("max_leaves", True, "max_leaves must be a whole number, got True"),
+        ("max_leaves", float("inf"), "max_leaves must be a whole number"),
+        ("max_leaves", np.arange(99), r"max_leaves must be a whole number, got array\(\[ 0,"),
+        ("learning_rate", "0.1", "learning_rate must be a number, got '0.1'"),
+        ("sigma", 10**400, "sigma must be a number"),
+        ("sigma", None, "sigma must be a number, got None"),
+        ("lambda_normalisation", "no", "lambda_normalisation must be true or false, got 'no'"),
+        ("objective", 3, "objective must be text, got 3"),
+        ("stop_metric", None, "stop_metric must be text, got None"),
+        ("monotone", {"a": -0.5}, r"monotone\['a'\] must be a whole number, got -0\.5"),
+        ("monotone", {"a": 2}, r"monotone\['a'\] must be -1, 0 or 1, got 2"),
+        ("monotone", {0: 1}, "monotone must hold a direction by feature name"),
+        ("monotone", [1, 0], "monotone must hold a direction by feature name"),
     ],
 )
 def test_parameters_out_of_bounds_are_refused(name, value, message):
-    with pytest.raises(InvalidParameter, match=message):
+    with pytest.raises(InvalidParameter, match=message) as caught:
         TrainParameters(**{name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_any_kind_become_plain_ones():
+    given = TrainParameters(
+        max_leaves=np.int64(15), n_rounds=10.0, seed=np.array(3, np.uint8), learning_rate=np.float32(0.1), lambda_l2=1,
+        min_gain=-0.0, lambda_normalisation=np.bool_(False), metric=np.str_("map"), monotone={np.str_("a"): np.int8(-1)},
+    )  # fmt: skip
+    # a float32 keeps the digits that it has, and no zero has a sign
+    expected = {
+        "max_leaves": 15, "n_rounds": 10, "seed": 3, "learning_rate": 0.10000000149011612, "lambda_l2": 1.0,
+        "min_gain": 0.0, "lambda_normalisation": False, "metric": "map", "monotone": {"a": -1},
+    }  # fmt: skip
+    found = {name: given.as_dict()[name] for name in expected}
+    assert json.dumps(found) == json.dumps(expected)
+    assert {name: type(value) for name, value in found.items()} == {name: type(v) for name, v in expected.items()}
+
+
+def test_a_direction_of_zero_says_nothing(data):
+    assert TrainParameters(monotone={"f0": 1, "f1": 0}) == TrainParameters(monotone={"f0": 1})
+    assert TrainParameters(grow="oblivious", monotone={"f1": 0}).monotone == {}
+    without = fit(data, n_rounds=2, monotone={"f0": 1}).forest
+    assert fit(data, n_rounds=2, monotone={"f0": 1, "f1": 0}).forest.to_bytes() == without.to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ([("a", np.arange(255))], "'a': expected at most 254 ascending edges, found 255; bin the data anew"),
+        ([("a", [1.0, 1.0])], "'a': expected at most 254 ascending edges, found 2 that do not ascend"),
+        ([("a", [np.nan])], "found 1 that do not ascend"),
+        ([("a", [1.0]), ("", [1.0])], "feature 1 needs a name of its own, found ''"),
+        ([("a", [1.0]), ("a", [1.0])], "feature 1 needs a name of its own, found 'a' again"),
+        ([], "found 0 for 0"),
+    ],
+    ids=str,
+)
+def test_features_without_a_name_or_with_edges_that_are_none_are_refused(features, message):
+    bins = np.ones((4, len(features)), np.uint8)
+    rows = RankedRows(np.array([0, 1, 0, 1], np.int32), np.array([0, 4]), [bins])
+    edges = [np.array(cuts, np.float32) for _, cuts in features]
+    with pytest.raises(TrainingDataRejected, match=message):
+        boost(rows, None, edges, [name for name, _ in features], TrainParameters(n_rounds=1), max_grade=1)
+
+
+def test_the_most_edges_that_fit_into_a_byte_are_trained_with():
+    bins = np.arange(256, dtype=np.uint8)[:, None]
+    rows = RankedRows((np.arange(256) > 127).astype(np.int32), np.array([0, 256]), [bins])
+    forest = boost(
+        rows, None, [np.arange(254, dtype=np.float32)], ["a"],
+        TrainParameters(n_rounds=1, max_leaves=2), max_grade=np.int64(1), n_threads=np.int64(1),
+    ).forest  # fmt: skip
+    assert forest.thresholds[0] == 126.0  # bin 127 holds 125 < x <= 126
+    assert forest.to_bytes()
 
 
 def test_negative_threads_are_refused(data):

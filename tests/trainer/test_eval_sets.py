@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from scorer.errors import InputError
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
-from tests.trainer.planted import fit, planted, small_data
+from tests.trainer.planted import fit, planted, rows_of, small_data
+from trainer.boosting import boost
 from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.parameters import TrainParameters
 from trainer.profile import PHASES
 
 
@@ -85,6 +88,30 @@ def test_unusable_sets_and_metrics_are_refused():
         fit(data, options={"eval_metrics": ["mop"]})
     with pytest.raises(InvalidParameter, match="monotone: the data have no feature 'f22'; did you mean 'f2'"):
         fit(data, monotone={"f22": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda bins: [bins[:-1]], r"eval set 'valid': expected the bins of \d+ rows, found \d+"),
+        (lambda bins: [bins, bins[:1]], "eval set 'valid': bins of shape .* do not fit"),
+        (lambda bins: [bins[:, :-1]], "eval set 'valid': bins of shape .* do not fit"),
+        (lambda bins: [bins[:5], np.hstack([bins[5:], bins[5:]])], "eval set 'valid': bins of shape .* at row 5 do not fit"),
+        (lambda bins: [], r"eval set 'valid': expected the bins of \d+ rows, found 0"),
+        (lambda bins: [np.full_like(bins, 255)], "eval set 'valid': feature 0: bin above its"),
+    ],
+)  # fmt: skip
+def test_bins_of_other_rows_or_features_are_refused(change, message):
+    train, valid, binspec = small_data()
+    rows = rows_of(valid, binspec)
+    edges = [feature.edges[:200] for feature in binspec.features]
+    thin = replace(binspec, features=tuple(replace(f, edges=e) for f, e in zip(binspec.features, edges, strict=True)))
+    watched = replace(rows, bins=change(rows_of(valid, thin).bins[0]))
+    with pytest.raises(TrainingDataRejected, match=message):
+        boost(
+            rows_of(train, thin), [("valid", watched)], edges, binspec.feature_names,
+            TrainParameters(n_rounds=1), max_grade=4, n_threads=1,
+        )  # fmt: skip
 
 
 def test_the_profile_has_every_phase_and_adds_up():

@@ -98,7 +98,6 @@ def test_thresholds_become_the_bins_again():
         ({"monotone": {"f1": 1}}, r"monotone was \{\} and is now \{'f1': 1\}"),
         ({"n_rounds": 29}, "n_rounds counts all rounds and the model has 30 already, got 29"),
         ({"options": {"info": {"dataset_digest": "b" * 64}}}, "other data: its dataset_digest is aaaaaaaaaaaa, that of the data bbb"),
-        ({"options": {"max_grade": 3}}, "its max_grade is 4, that of the data 3"),
     ],
     ids=str,
 )  # fmt: skip
@@ -109,6 +108,20 @@ def test_what_differs_is_named(change, message):
     with pytest.raises(InvalidParameter, match=message) as caught:
         fit(data, watch=False, **{**change, "options": options})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("stop_metric", ["ndcg@10", "err@5"])
+def test_a_longer_scale_of_grades_is_as_if_it_had_been_so_from_the_start(stop_metric):
+    """Eval sets may be others when training goes on, also those with higher grades: no tree depends on them."""
+    data, (x, grades, starts) = small_data(), planted(4)
+    parameters = {"stop_metric": stop_metric, "learning_rate": 0.5, "early_stopping_rounds": 9}
+    half = fit(data, **{**parameters, "n_rounds": 12}).forest
+    more = {"eval_sets": [("high", (x, grades + 2, starts)), ("valid", data[1])], **parameters}
+    whole = fit(data, options={"max_grade": 6}, **more)
+    resumed = fit(data, options={"max_grade": 6, "resume": half}, **more)
+    assert resumed.forest.to_bytes() == whole.forest.to_bytes()
+    assert resumed.forest.info["max_grade"] == 6
+    assert resumed.history == whole.history
 
 
 def test_other_features_are_named():
