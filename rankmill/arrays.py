@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,8 @@ from pipeline.binspec import BinSpec, apply_bins
 from pipeline.group.hashing import digest_of_rows
 from trainer.boosting import RankedRows
 from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.scalars import whole_number
 
-EvalSet: TypeAlias = (
-    "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]"  # X, y, perhaps qid
-)
 Matrix = npt.NDArray[np.float32]
 
 _NUMBERS = "biuf"  # kinds of numpy types that become float32
@@ -94,7 +92,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
     if (qid is None) == (group is None):
         raise InvalidParameter(f"{where}needs either qid, the query of each row, or group, the sizes of the queries")
     if qid is None:
-        sizes = np.asarray(group)
+        sizes = _array(group, f"{where}group")
         if sizes.ndim != 1 or sizes.dtype.kind not in ("iu" if sizes.size else "iuf") or np.any(sizes < 0):
             raise TrainingDataRejected(f"{where}group must hold the sizes of the queries, whole numbers of 0 or more")
         if sizes.sum() != n_rows:
@@ -102,11 +100,11 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
                 f"{where}group must hold the sizes of the queries: they sum to {sizes.sum()} for {n_rows} rows"
                 " (query ids go to qid)"
             )
-        return np.repeat(np.arange(len(sizes)), sizes)
-    ids = np.asarray(qid)
+        return np.repeat(np.arange(len(sizes)), sizes.astype(np.int64))
+    ids = _array(qid, f"{where}qid")
     if ids.dtype.kind in "fO":
         for row, of_row in enumerate(ids.ravel().tolist()):
-            if of_row is None or of_row != of_row:  # noqa: PLR0124 - NaN and its like are not themselves
+            if _is_missing(of_row):
                 raise TrainingDataRejected(f"{where}row {row}: expected a query id, found {of_row}")
     return ids
 
@@ -128,16 +126,24 @@ def rows_of(values: Matrix, y: Any, queries: npt.NDArray[Any], sample_weight: An
     Raises
     ------
     TrainingDataRejected
-        Shapes do not fit together, or a grade or weight is none.
+        There are no rows, or shapes do not fit together, or a grade or weight is none, or ids are of several kinds.
     """
-    grades = _vector(y)
+    grades = _vector(y, "y")
     if grades.ndim != 1 or queries.ndim != 1:
         raise TrainingDataRejected(f"y and qid must have shape (n,), got {grades.shape} and {queries.shape}")
     if not len(values) == len(grades) == len(queries):
         raise TrainingDataRejected(f"X, y and qid have {len(values)}, {len(grades)} and {len(queries)} rows")
+    if not len(values):
+        raise TrainingDataRejected("there are no rows; X, y and qid need one or more")
     whole = _grades(grades)
     weights = _weights(sample_weight, len(grades))
-    _, number = np.unique(queries, return_inverse=True)
+    try:
+        _, number = np.unique(queries, return_inverse=True)
+    except (TypeError, ValueError):  # of objects, which are sorted by comparing them
+        kinds = sorted({type(query).__name__ for query in queries.tolist()})
+        raise TrainingDataRejected(
+            f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
+        ) from None
     digest = digest_of_rows(values, whole)
     keys = [digest[:, 1], digest[:, 0], number] if weights is None else [weights, digest[:, 1], digest[:, 0], number]
     order = np.lexsort(keys)
@@ -149,39 +155,6 @@ def rows_of(values: Matrix, y: Any, queries: npt.NDArray[Any], sample_weight: An
     return ArrayRows(values[order], whole[order], starts, weights, name.hexdigest())
 
 
-def eval_sets_of(
-    eval_set: Any,
-    eval_names: Sequence[str] | None,
-    eval_qid: Sequence[Any] | None,
-    eval_group: Sequence[Any] | None,
-    names: tuple[str, ...],
-) -> list[tuple[str, ArrayRows]]:
-    """Return (name, rows) of every set; see :meth:`rankmill.ranker.Ranker.fit` for the forms in which they may come.
-
-    Raises
-    ------
-    InvalidParameter, TrainingDataRejected
-        Arguments do not go together, or a set is not what it should be.
-    """
-    sets = [] if eval_set is None else list(eval_set) if isinstance(eval_set, list) else [eval_set]
-    if eval_names is None:
-        eval_names = ["valid"] if len(sets) == 1 else [f"valid_{i}" for i in range(len(sets))]
-    for what, given in (("eval_names", eval_names), ("eval_qid", eval_qid), ("eval_group", eval_group)):
-        if given is not None and len(given) != len(sets):
-            raise InvalidParameter(f"{what} has {len(given)} entries for {len(sets)} eval sets")
-    found = []
-    for i, (name, parts) in enumerate(zip(eval_names, sets, strict=True)):
-        if not isinstance(parts, tuple) or len(parts) not in {2, 3}:
-            raise InvalidParameter(
-                f"an eval set must be (X, y, qid), or (X, y) with eval_qid or eval_group; {name!r} is not"
-            )
-        qid = parts[2] if len(parts) == 3 else None if eval_qid is None else eval_qid[i]
-        values = matrix_of(parts[0], names)
-        queries = queries_of(qid, None if eval_group is None else eval_group[i], len(values), f"eval set {name!r}: ")
-        found.append((name, rows_of(values, parts[1], queries)))
-    return found
-
-
 def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
     """Return directions by feature name, given by name, by column number, or as one number for every column.
 
@@ -191,24 +164,48 @@ def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
     Raises
     ------
     InvalidParameter
-        There is no such column, or the numbers are not as many as the columns.
+        There is no such column, or the numbers are not as many as the columns, or a direction is no whole number.
     """
     if monotone is None:
         return {}
-    if not isinstance(monotone, Mapping):
-        directions = [int(direction) for direction in monotone]
-        if len(directions) != len(names):
-            raise InvalidParameter(f"monotone has {len(directions)} directions for {len(names)} features")
-        return dict(zip(names, directions, strict=True))
+    if isinstance(monotone, Mapping):
+        given = [(key if isinstance(key, str) else _name_of_column(key, names), way) for key, way in monotone.items()]
+    else:
+        ways = _items(monotone)
+        if len(ways) != len(names):
+            raise InvalidParameter(f"monotone has {len(ways)} directions for {len(names)} features")
+        given = list(zip(names, ways, strict=True))
     found: dict[str, int] = {}
-    for key, direction in monotone.items():
-        if isinstance(key, str):
-            found[key] = int(direction)
-        elif 0 <= int(key) < len(names):
-            found[names[int(key)]] = int(direction)
-        else:
-            raise InvalidParameter(f"monotone: there is no column {key}, only 0 .. {len(names) - 1}")
+    for name, direction in given:
+        if name in found:
+            raise InvalidParameter(f"monotone: the feature {name!r} is given twice")
+        found[name] = whole_number(f"monotone[{name!r}]", direction)
     return found
+
+
+def _items(monotone: Any) -> list[Any]:
+    try:
+        if not isinstance(monotone, str):  # which is a sequence of letters
+            return list(monotone)
+    except TypeError:
+        pass
+    raise InvalidParameter(
+        f"monotone must be a mapping such as {{'bm25': 1}}, or a number for every column, got {monotone!r}"
+    )
+
+
+def _name_of_column(key: object, names: Sequence[str]) -> str:
+    column = whole_number("monotone: a column", key)
+    if not 0 <= column < len(names):
+        raise InvalidParameter(f"monotone: there is no column {column}, only 0 .. {len(names) - 1}")
+    return names[column]
+
+
+def _is_missing(of_row: object) -> bool:
+    try:
+        return of_row is None or bool(of_row != of_row)  # noqa: PLR0124 - NaN and its like are not themselves
+    except (TypeError, ValueError):  # nor will pandas.NA say whether it is
+        return True
 
 
 def _library(values: object) -> str:
@@ -257,7 +254,7 @@ def _pandas_column(name: str, column: Any) -> Matrix:
 def _numbers(values: Any) -> Matrix:
     if hasattr(values, "toarray"):
         raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), in which absent values are written out")
-    array = np.asarray(values)
+    array = _array(values, "X")
     if array.dtype.kind not in _NUMBERS + "O":
         raise TrainingDataRejected(f"X holds {array.dtype}; {_CURE}")
     try:
@@ -267,9 +264,16 @@ def _numbers(values: Any) -> Matrix:
         raise TrainingDataRejected(f"X holds something that is no number ({error}); {_CURE}") from None
 
 
-def _vector(values: Any) -> npt.NDArray[Any]:
+def _array(values: Any, name: str) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:  # NumPy's own words speak of inhomogeneous shapes and sequences
+        raise TrainingDataRejected(f"{name} is ragged; give rows that are all of one length") from None
+
+
+def _vector(values: Any, name: str) -> npt.NDArray[Any]:
     """Return numbers as NumPy holds them; pandas' own kinds, and lists with None, come as objects."""
-    array = np.asarray(values)
+    array = _array(values, name)
     if array.dtype != object:
         return array
     try:
@@ -292,7 +296,7 @@ def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 def _weights(sample_weight: Any, n_rows: int) -> npt.NDArray[np.float64] | None:
     if sample_weight is None:
         return None
-    given = _vector(sample_weight)
+    given = _vector(sample_weight, "sample_weight")
     if given.shape != (n_rows,) or given.dtype.kind not in _NUMBERS:
         raise TrainingDataRejected(
             f"sample_weight must hold a number for each of the {n_rows} rows, got {given.dtype} of shape {given.shape}"

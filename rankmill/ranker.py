@@ -16,7 +16,8 @@ from pipeline.binning import MIN_MAX_BIN
 from pipeline.binspec import matrix_bins
 from pipeline.cores import available_cores
 from pipeline.quantiles import MAX_BIN
-from rankmill.arrays import EvalSet, directions_by_name, eval_sets_of, matrix_of, names_of, queries_of, rows_of
+from rankmill.arrays import directions_by_name, matrix_of, names_of, queries_of, rows_of
+from rankmill.eval_sets import EvalSet, eval_sets_of
 from scorer.forest import Forest
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
@@ -24,6 +25,7 @@ from scorer.predict import predict
 from trainer.boosting import RoundRecord, boost
 from trainer.errors import InvalidParameter
 from trainer.parameters import TrainParameters
+from trainer.scalars import whole_number
 
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
@@ -33,7 +35,7 @@ IMPORTANCES = ("gain", "split")
 class Ranker:
     """Gradient-boosted trees on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
 
-    Parameters are those of :class:`trainer.parameters.TrainParameters`, and
+    Parameters are those of :class:`trainer.parameters.TrainParameters`, numbers of any kind among them, and
 
     monotone
         1 where scores may never fall with a feature, -1 where they may never rise: ``{"bm25": 1}`` by name,
@@ -110,7 +112,11 @@ class Ranker:
     def __repr__(self) -> str:
         """Return the parameters that differ from their defaults."""
         defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if value is not defaults[name] and not (np.isscalar(value) and value == defaults[name])
+        ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002 - scikit-learn's signature
@@ -160,7 +166,7 @@ class Ranker:
         sample_weight
             (n,) how much each document counts in the loss, 0 or more; only ratios matter.
         eval_set
-            (X, y, qid), or a list of such.  The first decides how many rounds are kept.
+            (X, y, qid), or a list or tuple of such.  The first decides how many rounds are kept.
         eval_names
             Names of the sets in ``history_``; left out: ``valid``, or ``valid_0``, ``valid_1``, ..
         eval_qid, eval_group
@@ -173,7 +179,7 @@ class Ranker:
             Each is called with the :class:`RoundRecord` of every round; training ends if one returns true.
         resume
             A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: go on until there
-            are ``n_rounds`` rounds in all.  The result has the same bytes as training in one go.
+            are ``n_rounds`` rounds in all.  The result has the same bytes as training in one go.  Eval sets may be others.
         init_model
             The same, for ``n_rounds`` rounds more than the model has.
 
@@ -183,12 +189,12 @@ class Ranker:
             A parameter is out of bounds, arguments do not go together, or the model to go on from was trained in another
             way.
         TrainingDataRejected
-            Shapes do not fit together; a feature is no number, a grade negative, fractional or no number.
+            There are no rows, or shapes do not fit together; a feature is no number or has no name, a grade is negative,
+            fractional or no number.
         """
-        if not MIN_MAX_BIN <= self.max_bin <= MAX_BIN:
-            raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {self.max_bin}")
-        if self.n_threads < 0:
-            raise InvalidParameter(f"n_threads must be 0 or more, got {self.n_threads}")
+        max_bin, n_threads = whole_number("max_bin", self.max_bin), self._threads()
+        if not MIN_MAX_BIN <= max_bin <= MAX_BIN:
+            raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {max_bin}")
         self._check_importance_type()
         values, given_names = matrix_of(X), names_of(X)
         names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
@@ -196,8 +202,7 @@ class Ranker:
         parameters = self._parameters(names, n_rounds, early_stopping_rounds)
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), sample_weight)
         watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names)
-        n_threads = self.n_threads or available_cores()
-        binspec = matrix_bins(names, values, self.max_bin, n_threads=n_threads)
+        binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
         result = boost(
             train.ranked(binspec, n_threads),
             [(name, rows.ranked(binspec, n_threads)) for name, rows in watched],
@@ -235,7 +240,7 @@ class Ranker:
         """
         forest = self._fitted("predict")
         values = matrix_of(X, forest.feature_names)
-        return predict(forest, values, n_rounds=n_rounds, n_threads=self.n_threads or available_cores())
+        return predict(forest, values, n_rounds=n_rounds, n_threads=self._threads())
 
     def score(
         self,
@@ -305,6 +310,12 @@ class Ranker:
             raise InvalidParameter(f"{what} needs a fitted ranker; call fit first")
         return self.forest_
 
+    def _threads(self) -> int:
+        n_threads = whole_number("n_threads", self.n_threads)
+        if n_threads < 0:
+            raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")
+        return n_threads or available_cores()
+
     def _check_importance_type(self) -> None:
         if self.importance_type not in IMPORTANCES:
             raise InvalidParameter(f"importance_type must be 'gain' or 'split', got {self.importance_type!r}")
@@ -322,7 +333,7 @@ class Ranker:
             )
         if init_model is not None:
             forest = _forest_of(init_model)
-            return forest, forest.n_rounds + self.n_rounds
+            return forest, forest.n_rounds + whole_number("n_rounds", self.n_rounds)
         return (None if resume is None else _forest_of(resume)), self.n_rounds
 
 

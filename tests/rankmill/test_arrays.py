@@ -130,6 +130,50 @@ def test_a_missing_query_id_is_refused():
             Ranker().fit(np.zeros((2, 1)), [0, 1], qid=np.array(qid, dtype=object if None in qid else float))
 
 
+def test_pandas_missing_query_id_is_refused():
+    pandas = pytest.importorskip("pandas")
+    for qid in (np.array([1, pandas.NA], dtype=object), pandas.Series(["a", pandas.NA], dtype="string")):
+        with pytest.raises(TrainingDataRejected, match="row 1: expected a query id, found <NA>"):
+            Ranker().fit(np.zeros((2, 1)), [0, 1], qid=qid)
+
+
+def test_query_ids_of_several_kinds_are_refused():
+    with pytest.raises(TrainingDataRejected, match="qid must hold ids of one kind, numbers or text, found int and str"):
+        Ranker().fit(np.zeros((2, 1)), [0, 1], qid=np.array([1, "a"], dtype=object))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": [[1, 2], [3]]}, "^X is ragged; give rows that are all of one length"),
+        ({"X": np.array([[1, 2], [3]], dtype=object)}, "X holds something that is no number"),
+        ({"y": [[0], [1, 2]]}, "^y is ragged"),
+        ({"qid": [[0], [1, 2]]}, "qid is ragged"),
+        ({"qid": None, "group": [[0], [1, 2]]}, "group is ragged"),
+        ({"sample_weight": [[0], [1, 2]]}, "sample_weight is ragged"),
+        ({"eval_set": ([[1, 2], [3]], [0, 1], [0, 0])}, "eval set 'valid': X is ragged"),
+        ({"X": np.zeros((0, 2)), "y": [], "qid": []}, "^there are no rows"),
+        ({"X": np.zeros((0, 2)), "y": [], "qid": None, "group": []}, "^there are no rows"),
+        ({"eval_set": (np.zeros((0, 2)), [], [])}, "eval set 'valid': there are no rows"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_ragged_and_empty_arrays_are_refused_in_one_line(change, message):
+    given = {"X": [[1, 2], [3, 4]], "y": [0, 1], "qid": [0, 0]}
+    with pytest.raises(TrainingDataRejected, match=message) as caught:
+        Ranker().fit(**{**given, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_feature_without_a_name_is_refused():
+    table = pa.table([[1.0, 2.0], [2.0, 1.0]], names=["a", ""])
+    with pytest.raises(TrainingDataRejected, match="feature 1 needs a name of its own, found ''"):
+        Ranker().fit(table, [0, 1], qid=[0, 0])
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(TrainingDataRejected, match="X has two columns '1'"):
+        Ranker().fit(pandas.DataFrame(np.zeros((2, 2)), columns=[1, "1"]), [0, 1], qid=[0, 0])
+
+
 @pytest.mark.parametrize("group", [[2.0], [-1, 3], [[2]], ["2"]], ids=str)
 def test_sizes_that_are_no_sizes_are_refused(group):
     with pytest.raises(TrainingDataRejected, match="fit group must hold the sizes of the queries"):
@@ -145,3 +189,23 @@ def test_directions_by_column_are_directions_by_name():
         directions_by_name({3: 1}, names)
     with pytest.raises(InvalidParameter, match="2 directions for 3 features"):
         directions_by_name([1, 1], names)
+
+
+@pytest.mark.parametrize(
+    ("monotone", "message"),
+    [
+        ([-0.5, 0, 0], r"monotone\['a'\] must be a whole number, got -0\.5"),
+        ([1, None, 0], r"monotone\['b'\] must be a whole number, got None"),
+        ([1, [0], 0], r"monotone\['b'\] must be a whole number, got \[0\]"),
+        ({"a": "1"}, r"monotone\['a'\] must be a whole number, got '1'"),
+        ("a:1", r"must be a mapping such as \{'bm25': 1\}, or a number for every column, got 'a:1'"),
+        (1, "must be a mapping .* got 1"),
+        (np.array(1), "must be a mapping"),
+        ({0.5: 1}, r"a column must be a whole number, got 0\.5"),
+        ({"a": 1, 0: -1}, "the feature 'a' is given twice"),
+    ],
+    ids=str,
+)
+def test_directions_that_are_none_are_refused(monotone, message):
+    with pytest.raises(InvalidParameter, match=message):
+        directions_by_name(monotone, ("a", "b", "c"))

@@ -187,6 +187,49 @@ def test_clone_pickle_and_repr_keep_the_parameters(arrays):
         "Ranker(n_rounds=8, grow='depth_first', max_leaves=5, monotone={'f1': -1}, n_threads=1, importance_type='split')"
     )
     assert repr(Ranker()) == "Ranker()"
+    assert repr(Ranker(max_leaves=np.int64(31), monotone=np.array([1, 0]))) == "Ranker(monotone=array([1, 0]))"
+
+
+def test_numbers_of_any_kind_are_parameters(arrays):
+    X, y, qid = arrays
+    plain = small(learning_rate=float(np.float32(0.1)), max_bin=20).fit(X, y, qid=qid)
+    numpy = small(
+        n_rounds=8.0, max_leaves=np.int64(5), learning_rate=np.float32(0.1), max_bin=np.int32(20), n_threads=np.int8(1)
+    )
+    assert numpy.fit(X, y, qid=qid).forest_.to_bytes() == plain.forest_.to_bytes()
+    assert np.array_equal(numpy.predict(X), plain.predict(X))
+    more = small(n_rounds=np.int64(1), learning_rate=np.float32(0.1), max_bin=20)
+    assert more.fit(X, y, qid=qid, init_model=plain).forest_.n_trees == 9
+    for name, value in (("max_bin", 20.5), ("n_threads", 1.5), ("n_rounds", "8"), ("max_leaves", None)):
+        with pytest.raises(InvalidParameter, match=f"{name} must be a whole number, got {value!r}"):
+            small(**{name: value}).fit(X, y, qid=qid)
+
+
+def test_directions_say_the_same_in_every_form(arrays):
+    X, y, qid = arrays
+    by_name = small(monotone={"f0": 1}).fit(X, y, qid=qid).forest_.to_bytes()
+    for monotone in ({0: 1}, {"f0": 1, "f2": 0}, [1, 0, 0, 0], np.array([1.0, 0, 0, 0])):
+        assert small(monotone=monotone).fit(X, y, qid=qid).forest_.to_bytes() == by_name
+
+
+def test_a_tuple_of_eval_sets_is_a_list_of_them(arrays):
+    (X, y, qid), held = halves(arrays)
+    as_list = small().fit(X, y, qid=qid, eval_set=[held, (X, y, qid)])
+    as_tuple = small().fit(X, y, qid=qid, eval_set=(held, (X, y, qid)))
+    assert as_tuple.evals_result_ == as_list.evals_result_
+    frames = small().fit(X, y, qid=qid, eval_set=((pl.DataFrame(held[0], schema=["f0", "f1", "f2", "f3"]), *held[1:]),))
+    assert frames.forest_.to_bytes() == as_tuple.forest_.to_bytes()
+    of_tuples = (((1, 2, 3, 4), (4, 3, 2, 1)), (0, 1), (0, 0))  # one set, whose rows are tuples
+    assert list(small().fit(X, y, qid=qid, eval_set=of_tuples).evals_result_) == ["train", "valid"]
+
+
+def test_going_on_may_watch_a_set_with_higher_grades(arrays):
+    (X, y, qid), (Xv, yv, qv) = halves(arrays)
+    model = small(n_rounds=4).fit(X, y, qid=qid)
+    given = {"qid": qid, "eval_set": (Xv, yv + 1, qv), "early_stopping_rounds": 0}
+    resumed = small().fit(X, y, **given, resume=model)
+    assert resumed.forest_.to_bytes() == small().fit(X, y, **given).forest_.to_bytes()
+    assert resumed.forest_.info["max_grade"] == 5
 
 
 @pytest.mark.parametrize(
