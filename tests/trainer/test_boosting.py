@@ -152,7 +152,7 @@ def test_no_rows_are_refused(data):
         ("max_leaves", float("inf"), "max_leaves must be a whole number"),
         ("max_leaves", np.arange(99), r"max_leaves must be a whole number, got array\(\[ 0,"),
         ("learning_rate", "0.1", "learning_rate must be a number, got '0.1'"),
-        ("sigma", 10**400, "sigma must be a number"),
+        pytest.param("sigma", 10**400, "sigma must be a number", id="sigma-huge"),
         ("sigma", None, "sigma must be a number, got None"),
         ("lambda_normalisation", "no", "lambda_normalisation must be true or false, got 'no'"),
         ("objective", 3, "objective must be text, got 3"),
@@ -194,7 +194,7 @@ def test_a_direction_of_zero_says_nothing(data):
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ([("a", np.arange(255))], "'a': expected at most 254 ascending edges, found 255; bin the data anew"),
+        ([("a", range(255))], "'a': expected at most 254 ascending edges, found 255; bin the data anew"),
         ([("a", [1.0, 1.0])], "'a': expected at most 254 ascending edges, found 2 that do not ascend"),
         ([("a", [np.nan])], "found 1 that do not ascend"),
         ([("a", [1.0]), ("", [1.0])], "feature 1 needs a name of its own, found ''"),
