@@ -22,8 +22,8 @@ from pipeline.binspec import apply_bins, matrix_bins
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
-from trainer import packing
 from trainer.boosting import RankedRows, boost
+from trainer.growing import packing
 from trainer.parameters import TrainParameters
 
 ALL_BITS = packing.HISTOGRAM_BITS

@@ -15,8 +15,8 @@ from scorer.forest import Forest
 from trainer.assembly import forest_of
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.grower import Grower
+from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.growing.tree import Tree
-from trainer.histogram import DEFAULT_POOL_BYTES
 from trainer.history import TRAIN, RoundRecord, TrainingResult
 from trainer.layout import BlockedBins
 from trainer.monotone import directions_of

@@ -169,7 +169,7 @@ def train_and_register(
     from registry.names import check_name
     from scorer.cli import find_model
     from trainer.compiling import compilation_announced
-    from trainer.histogram import DEFAULT_POOL_BYTES
+    from trainer.growing.histogram import DEFAULT_POOL_BYTES
     from trainer.progress import TrainingBar
     from trainer.training import plan_of, train
 

@@ -11,7 +11,7 @@ from tests import naive
 from tests.trainer.small_case import TOP, small_case
 from trainer.growing import grower as grower_module
 from trainer.growing.grower import Grower
-from trainer.histogram import FEWEST_SLOTS, HistogramPool
+from trainer.growing.histogram import FEWEST_SLOTS, HistogramPool
 from trainer.layout import BlockedBins
 from trainer.parameters import TrainParameters
 from trainer.sampling import Sampler

@@ -13,8 +13,8 @@ from tests import naive
 from trainer import _kernels as row_kernels
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing import _kernels
+from trainer.growing.packing import scales_of
 from trainer.layout import BlockedBins
-from trainer.packing import scales_of
 from trainer.workers import Team
 
 LOOK_AHEAD = np.zeros(_kernels.LOOK_AHEAD, dtype=np.int32)

@@ -15,7 +15,7 @@ from rankmill.cli import execute
 from scorer.forest import Forest
 from trainer.cli import HISTOGRAM_MEMORY
 from trainer.cli import train as command
-from trainer.histogram import DEFAULT_POOL_BYTES
+from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.parameters import TrainParameters
 from trainer.profile import PHASES
 

@@ -12,10 +12,10 @@ from trainer import _kernels as row_kernels
 from trainer.aligned import aligned_empty
 from trainer.dtypes import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE
 from trainer.growing import _kernels
+from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
+from trainer.growing.packing import Scale, scales_of
 from trainer.growing.tree import Tree
-from trainer.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.layout import BlockedBins
-from trainer.packing import Scale, scales_of
 from trainer.parameters import OBLIVIOUS_DEPTH, TrainParameters
 from trainer.workers import Team
 
