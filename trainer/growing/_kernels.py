@@ -645,6 +645,49 @@ def _part_alone(words, rows, packed, first, last, feature, threshold, missing_le
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _count_together(
+    worker, size, flags, number, looks, words, used_words, blocks, rows, packed, first, last, n_bins, histogram, edges,
+    edge_blocks,
+):  # fmt: skip
+    """Count this worker's share of a node and meet; parts that begin inside a block lie in ``edges`` afterwards."""
+    edge_blocks[worker * LINE] = count_share(
+        words, used_words, blocks, rows, packed, first, last, n_bins, worker, size, histogram, edges[worker]
+    )
+    return meet(flags, worker, size, number, looks)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _add_edges(size, edges, edge_blocks, n_bins, first_feature, last_feature, histogram):
+    """Add what all workers have counted apart to those features of ``histogram`` that lie in the range."""
+    for worker in range(size):
+        if edge_blocks[worker * LINE] >= 0:
+            add_edge(edges[worker], n_bins, edge_blocks[worker * LINE], first_feature, last_feature, histogram)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _part_together(
+    worker, size, flags, number, looks, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows,
+    spare_packed, lefts,
+):  # fmt: skip
+    """Part a node's rows, each worker its share; they meet at ``number`` on the way, and have to once more after it."""
+    lefts[worker * LINE] = _part_share(
+        worker, size, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
+    )
+    if not meet(flags, worker, size, number, looks):
+        return False
+    _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, spare_packed)
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _sum_of(lefts, size):
+    total = np.int64(0)
+    for worker in range(size):
+        total += lefts[worker * LINE]
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def grow_by_node(
     worker, size, flags, words, used_words, blocks, n_bins, enabled, monotone, rows, packed, spare_rows, spare_packed,
     limits, bounds, nodes, ranges, gains_of_nodes, priority, heap, free, state, pool, edges, edge_blocks, lefts, work,
@@ -668,33 +711,25 @@ def grow_by_node(
         small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
         if small >= 0:
             if large >= 0 and both:
-                edge_blocks[worker * LINE] = count_share(
-                    words, used_words, blocks, rows, packed, nodes[large, FIRST], nodes[large, LAST], n_bins, worker,
-                    size, pool[nodes[large, SLOT]], edges[worker],
-                )  # fmt: skip
+                number += 1
+                if not _count_together(
+                    worker, size, flags, number, looks, words, used_words, blocks, rows, packed, nodes[large, FIRST],
+                    nodes[large, LAST], n_bins, pool[nodes[large, SLOT]], edges, edge_blocks,
+                ):  # fmt: skip
+                    return
+                _add_edges(size, edges, edge_blocks, n_bins, first_feature, last_feature, pool[nodes[large, SLOT]])
                 number += 1
                 if not meet(flags, worker, size, number, looks):
                     return
-                for other in range(size):
-                    if edge_blocks[other * LINE] >= 0:
-                        add_edge(edges[other], n_bins, edge_blocks[other * LINE], first_feature, last_feature,
-                                 pool[nodes[large, SLOT]])  # fmt: skip
-                number += 1
-                if not meet(flags, worker, size, number, looks):
-                    return
-            edge_blocks[worker * LINE] = count_share(
-                words, used_words, blocks, rows, packed, nodes[small, FIRST], nodes[small, LAST], n_bins, worker, size,
-                pool[nodes[small, SLOT]], edges[worker],
-            )  # fmt: skip
             number += 1
-            if not meet(flags, worker, size, number, looks):
+            if not _count_together(
+                worker, size, flags, number, looks, words, used_words, blocks, rows, packed, nodes[small, FIRST],
+                nodes[small, LAST], n_bins, pool[nodes[small, SLOT]], edges, edge_blocks,
+            ):  # fmt: skip
                 return
             if worker == 0:
                 _tick(clock, COUNTING, stamp, ticks)
-            for other in range(size):
-                if edge_blocks[other * LINE] >= 0:
-                    add_edge(edges[other], n_bins, edge_blocks[other * LINE], first_feature, last_feature,
-                             pool[nodes[small, SLOT]])  # fmt: skip
+            _add_edges(size, edges, edge_blocks, n_bins, first_feature, last_feature, pool[nodes[small, SLOT]])
             if _may_split(nodes, small, limits):
                 _search_child(
                     0, worker, small, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
@@ -714,42 +749,14 @@ def grow_by_node(
                 _tick(clock, SEARCHING, stamp, ticks)
         if worker == 0:
             if small >= 0:
-                # in the order in which they were made
-                if large >= 0 and large < small:
-                    _settle(
-                        1,
-                        large,
-                        size,
-                        gains,
-                        splits,
-                        limits,
-                        bounds,
-                        priority,
-                        gains_of_nodes,
-                        heap,
-                        nodes,
-                        free,
-                        state,
-                    )
                 _settle(
                     0, small, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free, state
                 )
-                if large > small:
+                if large >= 0:
                     _settle(
-                        1,
-                        large,
-                        size,
-                        gains,
-                        splits,
-                        limits,
-                        bounds,
-                        priority,
-                        gains_of_nodes,
-                        heap,
-                        nodes,
-                        free,
+                        1, large, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free,
                         state,
-                    )
+                    )  # fmt: skip
             state[NODE] = -1
             if state[N_WAITING] > 0 and state[N_LEAVES] < limits[MAX_LEAVES]:
                 state[NODE] = _pop(heap, state[N_WAITING], priority)
@@ -765,14 +772,12 @@ def grow_by_node(
         feature, threshold = nodes[node, FEATURE], nodes[node, THRESHOLD]
         missing_left = nodes[node, MISSING_LEFT]
         if size > 1 and last - first >= limits[SHARED_ROWS]:
-            lefts[worker * LINE] = _part_share(
-                worker, size, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows,
-                spare_packed,
-            )  # fmt: skip
             number += 1
-            if not meet(flags, worker, size, number, looks):
+            if not _part_together(
+                worker, size, flags, number, looks, words, rows, packed, first, last, feature, threshold, missing_left,
+                spare_rows, spare_packed, lefts,
+            ):  # fmt: skip
                 return
-            _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, spare_packed)
             number += 1
             if not meet(flags, worker, size, number, looks):
                 return
@@ -783,9 +788,7 @@ def grow_by_node(
             )
         if worker == 0:
             _tick(clock, PARTING, stamp, ticks)
-            n_left = np.int64(0)
-            for other in range(size):
-                n_left += lefts[other * LINE]
+            n_left = _sum_of(lefts, size)
             if min(n_left, last - first - n_left) >= limits[MIN_ROWS]:
                 _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priority, free, state)
             else:
@@ -949,20 +952,18 @@ def grow_by_level(
                 if nodes[other, LAST] - nodes[other, FIRST] < nodes[node, LAST] - nodes[node, FIRST]:
                     small, other = other, node
                 slot = n_nodes // 2 + pair
-            edge_blocks[worker * LINE] = -1
+            number += 1
             if nodes[small, LAST] > nodes[small, FIRST]:
-                edge_blocks[worker * LINE] = count_share(
-                    words, used_words, blocks, rows, packed, nodes[small, FIRST], nodes[small, LAST], n_bins, worker,
-                    size, pool[slot], edges[worker],
-                )  # fmt: skip
+                if not _count_together(
+                    worker, size, flags, number, looks, words, used_words, blocks, rows, packed, nodes[small, FIRST],
+                    nodes[small, LAST], n_bins, pool[slot], edges, edge_blocks,
+                ):  # fmt: skip
+                    return
+                _add_edges(size, edges, edge_blocks, n_bins, first_feature, last_feature, pool[slot])
             else:
                 pool[slot, first_feature:last_feature] = 0
-            number += 1
-            if not meet(flags, worker, size, number, looks):
-                return
-            for w in range(size):
-                if edge_blocks[w * LINE] >= 0:
-                    add_edge(edges[w], n_bins, edge_blocks[w * LINE], first_feature, last_feature, pool[slot])
+                if not meet(flags, worker, size, number, looks):  # all read which child is the smaller one
+                    return
             if depth > 0:
                 subtract(pool[above], pool[slot], n_bins, first_feature, last_feature)
             if worker == 0:
@@ -1004,19 +1005,14 @@ def grow_by_level(
             feature, threshold = nodes[node, FEATURE], nodes[node, THRESHOLD]
             missing_left = nodes[node, MISSING_LEFT]
             if size > 1 and last - first >= limits[SHARED_ROWS]:
-                lefts[worker * LINE] = _part_share(
-                    worker, size, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows,
-                    spare_packed,
-                )  # fmt: skip
                 number += 1
-                if not meet(flags, worker, size, number, looks):
+                if not _part_together(
+                    worker, size, flags, number, looks, words, rows, packed, first, last, feature, threshold,
+                    missing_left, spare_rows, spare_packed, lefts,
+                ):  # fmt: skip
                     return
-                _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, spare_packed)
                 if worker == 0:
-                    n_left = np.int64(0)
-                    for w in range(size):
-                        n_left += lefts[w * LINE]
-                    _plant_level_children(nodes, node, n_left)
+                    _plant_level_children(nodes, node, _sum_of(lefts, size))
                 number += 1
                 if not meet(flags, worker, size, number, looks):
                     return
