@@ -26,12 +26,12 @@ from benchmarks.cases import DOCUMENTS_PER_QUERY
 from benchmarks.report import render, spread, surroundings, table
 from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from pipeline.synth import SynthParameters, generate
+from trainer.aligned import aligned_empty
 from trainer.dtypes import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW
 from trainer.growing import _kernels
 from trainer.layout import BlockedBins
 
 DENSITIES = (1, 8, 64)
-ALIGNMENT = 64  # bytes of a cache line: two threads never write to the same one
 LEAST_SECONDS = 0.05  # a measurement repeats the count until it takes so long
 
 Count = Callable[[], object]
@@ -57,23 +57,14 @@ class Node:
     packed: npt.NDArray[np.int64]
 
 
-def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-    """Return zeros whose first byte lies at a multiple of 64."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + ALIGNMENT, dtype=np.uint8)
-    skipped = -memory.ctypes.data % ALIGNMENT
-    return memory[skipped : skipped + size].view(dtype).reshape(shape)
-
-
 def ours(bins: BlockedBins, node: Node, share: int, shares: int) -> Count:
     """The one place that knows how the trainer's kernel is called: one share of the features, counted as in training."""
     rows = np.concatenate([node.rows, np.zeros(_kernels.LOOK_AHEAD, dtype=ROW)])  # what is prefetched past the end
-    histogram = aligned((len(bins.n_bins), BINS_A_FEATURE), PACKED)
-    edge = aligned((bins.width, BINS_A_FEATURE), PACKED)
+    histogram = aligned_empty((len(bins.n_bins), BINS_A_FEATURE), PACKED)
+    edge = aligned_empty((bins.width, BINS_A_FEATURE), PACKED)
     blocks = np.arange(len(bins.words))
-    used_words = -(-np.minimum(bins.width, bins.n_features - blocks * bins.width) // 8)
     return lambda: _kernels.count_share(
-        bins.words, used_words, blocks, rows, node.packed, 0, len(node.rows), bins.n_bins, share, shares, histogram,
+        bins.words, bins.used_words, blocks, rows, node.packed, 0, len(node.rows), bins.n_bins, share, shares, histogram,
         edge,
     )  # fmt: skip
 
@@ -81,7 +72,7 @@ def ours(bins: BlockedBins, node: Node, share: int, shares: int) -> Count:
 def plain(columns: npt.NDArray[np.uint8], node: Node, share: int, shares: int) -> Count:
     n_features = len(columns)
     first, last = n_features * share // shares, n_features * (share + 1) // shares
-    histogram = aligned((last - first, BINS_A_FEATURE, 2), np.float64)
+    histogram = aligned_empty((last - first, BINS_A_FEATURE, 2), np.float64)
     return lambda: plain_kernel(columns, node.rows, node.gradients, node.curvatures, first, last, histogram)
 
 

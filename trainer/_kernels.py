@@ -42,24 +42,24 @@ def absolute_sums(values, block, first, last, sums):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _packed(gradient, curvature, gradient_scale, curvature_scale):
+    g = bits_of(gradient * gradient_scale + _MAGIC) - bits_of(_MAGIC)
+    h = bits_of(curvature * curvature_scale + _MAGIC) - bits_of(_MAGIC)
+    return (g << np.int64(32)) + h
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def pack(gradients, curvatures, gradient_scale, curvature_scale, first, last, packed):
     """packed[i] = round(g * gradient_scale) << 32 + round(h * curvature_scale), to nearest, ties to even."""
-    magic = bits_of(_MAGIC)
     for i in range(first, last):
-        g = bits_of(gradients[i] * gradient_scale + _MAGIC) - magic
-        h = bits_of(curvatures[i] * curvature_scale + _MAGIC) - magic
-        packed[i] = (g << np.int64(32)) + h
+        packed[i] = _packed(gradients[i], curvatures[i], gradient_scale, curvature_scale)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def pack_rows(gradients, curvatures, gradient_scale, curvature_scale, rows, first, last, packed):
     """packed[i] = as ``pack``, of row rows[i]."""
-    magic = bits_of(_MAGIC)
     for i in range(first, last):
-        row = rows[i]
-        g = bits_of(gradients[row] * gradient_scale + _MAGIC) - magic
-        h = bits_of(curvatures[row] * curvature_scale + _MAGIC) - magic
-        packed[i] = (g << np.int64(32)) + h
+        packed[i] = _packed(gradients[rows[i]], curvatures[rows[i]], gradient_scale, curvature_scale)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -120,8 +121,7 @@ class CachedBins:
     @property
     def n_bytes(self) -> int:
         """Bytes of the array, without the header."""
-        n_blocks, n_rows, width = blocks_shape(self.n_features, self.n_rows, self.width)
-        return n_blocks * n_rows * width
+        return prod(blocks_shape(self.n_features, self.n_rows, self.width))
 
     def can_be_mapped(self) -> bool:
         """Tell whether the file is there or could be written; only :meth:`load` knows whether it is whole."""

@@ -43,10 +43,11 @@ class BlockedBins:
         """Features that share a block."""
         return int(self.words.shape[2]) * 8
 
-    def column(self, feature: int) -> tuple[npt.NDArray[np.uint8], int]:
-        """Return (bytes, stride): the bin of ``feature`` in row r is ``bytes[r * stride]``."""
-        block, lane = divmod(feature, self.width)
-        return self.words[block].view(BIN).reshape(-1)[lane:], self.width
+    @property
+    def used_words(self) -> npt.NDArray[np.int64]:
+        """Words of a row that hold features, by block, shape (n_blocks,)."""
+        of_block = np.minimum(self.width, self.n_features - np.arange(len(self.words)) * self.width)
+        return -(-of_block // 8)
 
     @classmethod
     def from_batches(

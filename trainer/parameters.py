@@ -97,9 +97,14 @@ class TrainParameters:
             _between("max_depth of oblivious trees", self.max_depth, 0, MOST_OBLIVIOUS_DEPTH)
 
     @property
+    def depth(self) -> int:
+        """Depth of a tree at most; 0: no bound."""
+        return self.max_depth or (OBLIVIOUS_DEPTH if self.grow == "oblivious" else 0)
+
+    @property
     def leaves(self) -> int:
         """Leaves of a tree at most."""
-        return 2 ** (self.max_depth or OBLIVIOUS_DEPTH) if self.grow == "oblivious" else self.max_leaves
+        return 2**self.depth if self.grow == "oblivious" else self.max_leaves
 
     def as_dict(self) -> dict[str, Any]:
         """Return every parameter by name, for the model file."""

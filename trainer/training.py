@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,7 @@ class TrainingPlan:
     @property
     def bin_bytes(self) -> int:
         """Bytes of the train split's bins, filled up to whole blocks; held in memory, or mapped."""
-        n_blocks, n_rows, width = blocks_shape(self.n_features, self.train_rows, BLOCK_WIDTH)
-        return n_blocks * n_rows * width
+        return prod(blocks_shape(self.n_features, self.train_rows, BLOCK_WIDTH))
 
     @property
     def bytes_needed(self) -> int:
@@ -62,7 +62,8 @@ class TrainingPlan:
         bins = 0 if self.mapped_from else self.bin_bytes
         valid_bins = self.valid_rows * self.n_features
         p = self.parameters
-        pool = HistogramPool.bytes_for(-(-self.n_features // BLOCK_WIDTH) * BLOCK_WIDTH, p, self.pool_bytes)
+        n_blocks, _, width = blocks_shape(self.n_features, self.train_rows, BLOCK_WIDTH)
+        pool = HistogramPool.bytes_needed(n_blocks * width, p, self.pool_bytes)
         sampled = _BYTES_A_SAMPLED_ROW if min(p.query_fraction, p.row_fraction) < 1.0 else 0
         boosting = (
             self.train_rows * (_BYTES_A_ROW + Grower.BYTES_A_ROW + sampled)
@@ -184,7 +185,7 @@ def train(
     if train_rows.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
     if bin_cache is not None:
-        n_bins = np.array([len(feature.edges) + 2 for feature in binspec.features], dtype=np.int32)
+        n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
         cache = CachedBins.of(bin_cache, dataset, binspec.digest, "train")
         bins = cache.load(lambda: _bin_batches(dataset, "train", binspec), n_bins, say or _warn)
         train_rows = replace(train_rows, bins=bins)

@@ -23,6 +23,7 @@ from rankmill.cli import execute
 from trainer import bin_cache
 from trainer.bin_cache import CachedBins
 from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.growing._kernels import column_of
 from trainer.layout import BlockedBins
 from trainer.parameters import TrainParameters
 from trainer.training import plan_of, train
@@ -79,7 +80,7 @@ def test_the_map_is_what_memory_would_hold(tmp_path, width, rows):
         assert (said, asked) == ([], first)
         # no second specialisation of any kernel
         assert numba.typeof(mapped.words) == numba.typeof(held.words)
-        assert numba.typeof(mapped.column(3)[0]) == numba.typeof(held.column(3)[0])
+        assert numba.typeof(column_of(mapped.words, 3)) == numba.typeof(column_of(held.words, 3))
     data = cache.path.read_bytes()
     assert (len(data) - cache.n_bytes) % 4096 == 0
     assert data[-cache.n_bytes :] == held.words.tobytes()

@@ -98,8 +98,8 @@ def test_a_small_pool_grows_the_same_tree(slots, grow):
     h = 10.0 ** rng.uniform(-4, 0, size=400)  # so that some splits are found to leave too few rows
     parameters = {"max_leaves": 24, "min_rows_in_leaf": 5, "grow": grow}
     expected = make(bins, **parameters).grow(g, h, np.zeros(400))
-    one = HistogramPool.bytes_needed(32, 1) // FEWEST_SLOTS
-    assert HistogramPool(32, 24, slots * one).n_slots == slots
+    one = HistogramPool.bytes_needed(32, TrainParameters(max_leaves=2)) // FEWEST_SLOTS
+    assert HistogramPool(32, TrainParameters(max_leaves=24), slots * one).n_slots == slots
     for size in (1, 2):
         tree = with_team(
             size, lambda team: make(bins, team, pool_bytes=slots * one, **parameters).grow(g, h, np.zeros(400))

@@ -29,10 +29,9 @@ def kernel_histogram(layout, rows, packed, shares=1):
     rows = np.concatenate([rows.astype(np.int32), LOOK_AHEAD])
     edges = np.full((shares, layout.width, 256), 7, dtype=np.int64)
     blocks = np.arange(len(layout.words))
-    used_words = -(-np.minimum(layout.width, layout.n_features - blocks * layout.width) // 8)
     partial = [
         _kernels.count_share(
-            layout.words, used_words, blocks, rows, packed, 0, len(packed), layout.n_bins, share, shares, out,
+            layout.words, layout.used_words, blocks, rows, packed, 0, len(packed), layout.n_bins, share, shares, out,
             edges[share],
         )
         for share in range(shares)
@@ -71,7 +70,7 @@ def test_batches_of_any_size_fill_the_same_blocks():
     parts = BlockedBins.from_batches([bins[:1], bins[1:40], bins[40:40], bins[40:]], 64, n_bins)
     assert np.array_equal(whole.words, parts.words)
     for feature in (0, 15, 16, 20):
-        column, stride = whole.column(feature)
+        column, stride = _kernels.column_of(whole.words, feature), whole.width
         assert np.array_equal(column[::stride][:64], bins[:, feature])
 
 

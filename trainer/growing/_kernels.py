@@ -183,14 +183,26 @@ def count_bins(column, stride, rows, first, last, counts):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _gains(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, parent, out):
+def _least_side(total_h, n_rows, counted, bounds):
+    """Return the steps of curvature that either side of a split must have, one at least.
+
+    Rows on a side are estimated as n_rows * H_side / H, to the nearest; no need to for a bound of one, nor where they
+    are ``counted``.
+    """
+    needed = max(1.0, bounds[MIN_H] / bounds[UNIT_H])
+    if counted or bounds[MIN_SIDE] <= 1.0:
+        return needed
+    return max(needed, (bounds[MIN_SIDE] - 0.5) * total_h / n_rows)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _gains(prefix, extra, last, total_g, total_h, needed, bounds, parent, out):
     """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
 
-    G_l^2 / H_l + G_r^2 / H_r - parent, as one division of whole steps, lambda among them.  Straight-line code over
+    Allowed are sides with ``needed`` steps of curvature.  G_l^2 / H_l + G_r^2 / H_r - parent, as one division of whole steps, lambda among them.  Straight-line code over
     unsigned b, so that it becomes vector code: integers turn into floats through the bits.
     """
     lambda_steps, unit = bounds[LAMBDA] / bounds[UNIT_H], bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
-    needed = max(1.0, bounds[MIN_H] / bounds[UNIT_H], (min_rows - 0.5) * total_h / n_rows)
     magic = bits_of(_MAGIC)
     for b in range(np.uint64(1), np.uint64(last)):
         left = prefix[b] + extra
@@ -223,18 +235,16 @@ def _gain_of(g, h, value):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _gains_bounded(prefix, extra, last, total_g, total_h, n_rows, min_rows, bounds, direction, low, high, out):
+def _gains_bounded(prefix, extra, last, total_g, total_h, needed, bounds, direction, low, high, out):
     """As ``_gains``, where the values of the children must lie in low .. high and rise (1) or fall (-1) with the feature."""
     unit_g, unit_h, lambda_l2 = bounds[UNIT_G], bounds[UNIT_H], bounds[LAMBDA]
     whole_g, whole_h = total_g * unit_g, total_h * unit_h + lambda_l2
     parent = _gain_of(whole_g, whole_h, _value(whole_g, whole_h, low, high)) + bounds[MIN_GAIN]
-    rows_a_unit = n_rows / total_h
     for b in range(1, last):
         left = prefix[b] + extra
         h_left, g_left = np.float64(left & _LOW), np.float64(left >> np.int64(32))
-        least = min(h_left, total_h - h_left)
         out[b] = -np.inf
-        if least > 0.0 and least * unit_h >= bounds[MIN_H] and least * rows_a_unit + 0.5 >= min_rows:
+        if min(h_left, total_h - h_left) >= needed:
             g, h = g_left * unit_g, h_left * unit_h + lambda_l2
             g_right, h_right = (total_g - g_left) * unit_g, (total_h - h_left) * unit_h + lambda_l2
             value, value_right = _value(g, h, low, high), _value(g_right, h_right, low, high)
@@ -270,8 +280,7 @@ def best_split(
 ):  # fmt: skip
     """Best (feature, bin, side of the missing) of one node over a range of features.
 
-    Rows on a side are estimated as n_rows * H_side / H (no need to for a bound of one: no side with weight is empty),
-    unless ``counts`` (256,) holds the rows of each bin of the one feature asked for; empty: estimate.  ``gain_out[0]``
+    Rows on a side are estimated, unless ``counts`` (256,) holds the rows of each bin of the one feature asked for.  ``gain_out[0]``
     gets the gain (0: no split), ``split_out`` gets [feature, bin, missing left, packed sum of the left side].  Equal
     gains go to the lowest feature, then the lowest bin, then missing right; missing values that weigh nothing in this
     node follow the heavier side.  With ``limits[CONSTRAINED]`` the children's values lie in ``low`` .. ``high`` and
@@ -288,7 +297,7 @@ def best_split(
     if total_h == 0.0:
         return
     constrained = limits[CONSTRAINED] != 0
-    estimated_rows = 0.0 if counted or bounds[MIN_SIDE] <= 1.0 else bounds[MIN_SIDE]
+    needed = _least_side(total_h, n_rows, counted, bounds)
     whole_g = total_g * bounds[UNIT_G]
     parent = whole_g * whole_g / denominator + bounds[MIN_GAIN]
     for f in range(first_feature, last_feature):
@@ -303,10 +312,10 @@ def best_split(
         for side in range(1 if missing == 0 else 2):
             extra, out = (np.int64(0), missing_right) if side == 0 else (missing, missing_left)
             if constrained:
-                _gains_bounded(prefix, extra, last, total_g, total_h, n_rows, estimated_rows, bounds, monotone[f],
+                _gains_bounded(prefix, extra, last, total_g, total_h, needed, bounds, monotone[f],
                                low, high, out)  # fmt: skip
             else:
-                _gains(prefix, extra, last, total_g, total_h, n_rows, estimated_rows, bounds, parent, out)
+                _gains(prefix, extra, last, total_g, total_h, needed, bounds, parent, out)
         if counted:
             _forbid_small_sides(
                 counts, prefix, total_h, missing == 0, False, last, n_rows, bounds[MIN_SIDE], missing_right
@@ -329,6 +338,13 @@ def best_split(
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def column_of(words, feature):
+    """Return the bins of ``feature``, uint8: that of row r lies at r * width."""
+    width = words.shape[2] * 8
+    return words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -533,8 +549,7 @@ def _search_counted(
         if gain_out[0] <= 0.0 or counted[split_out[0]]:
             return
         f = split_out[0]
-        column = words[f // width].view(np.uint8).reshape(-1)[f % width :]
-        count_bins(column, width, rows, first, last, counts[f])
+        count_bins(column_of(words, f), width, rows, first, last, counts[f])
         counted[f] = 1
         still_estimated[f] = 0
 
@@ -567,6 +582,14 @@ def _plant(nodes, node, first, last, depth, total):
 
 
 @njit(nogil=True, cache=True)
+def _plant_children(nodes, node, left, n_left):
+    """Make ``left`` and the node after it from the rows of ``node``, of which the first ``n_left`` go left."""
+    middle, depth = nodes[node, FIRST] + n_left, nodes[node, DEPTH] + 1
+    _plant(nodes, left, nodes[node, FIRST], middle, depth, nodes[node, LEFT_SUM])
+    _plant(nodes, left + 1, middle, nodes[node, LAST], depth, nodes[node, TOTAL] - nodes[node, LEFT_SUM])
+
+
+@njit(nogil=True, cache=True)
 def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priority, free, state):
     """Make the children of a node that has been partitioned, and say which of them are to be counted and searched."""
     left = state[N_NODES]
@@ -575,9 +598,7 @@ def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priorit
     state[SMALL] = -1
     state[LARGE] = -1
     nodes[node, LEFT] = left
-    middle, depth = nodes[node, FIRST] + n_left, nodes[node, DEPTH] + 1
-    _plant(nodes, left, nodes[node, FIRST], middle, depth, nodes[node, LEFT_SUM])
-    _plant(nodes, left + 1, middle, nodes[node, LAST], depth, nodes[node, TOTAL] - nodes[node, LEFT_SUM])
+    _plant_children(nodes, node, left, n_left)
     _bound_children(nodes, node, limits, bounds, monotone, ranges)
     if state[N_LEAVES] == limits[MAX_LEAVES] or not (
         _may_split(nodes, left, limits) or _may_split(nodes, left + 1, limits)
@@ -613,11 +634,11 @@ def _part_share(
     worker, size, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
 ):
     """One worker's share of rows[first:last], dealt out to the spare arrays; returns how many go left."""
-    width = words.shape[2] * 8
-    column = words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
-    n = last - first
+    width, n = words.shape[2] * 8, last - first
     begin, end = first + worker * n // size, first + (worker + 1) * n // size
-    return deal_out(column, width, threshold, missing_left, rows, packed, begin, end, spare_rows, spare_packed)
+    return deal_out(
+        column_of(words, feature), width, threshold, missing_left, rows, packed, begin, end, spare_rows, spare_packed
+    )
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -637,11 +658,10 @@ def _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, s
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _part_alone(words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed):
-    width = words.shape[2] * 8
-    column = words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
     return partition(
-        column, width, threshold, missing_left, rows, packed, first, last, spare_rows[first:], spare_packed[first:]
-    )
+        column_of(words, feature), words.shape[2] * 8, threshold, missing_left, rows, packed, first, last,
+        spare_rows[first:], spare_packed[first:],
+    )  # fmt: skip
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -838,7 +858,6 @@ def best_level_split(
     """
     prefix = work[0].view(np.int64)
     missing_right, missing_left, of_leaf = work[1], work[2], work[3]
-    min_rows = bounds[MIN_SIDE] if bounds[MIN_SIDE] > 1.0 else 0.0
     best = 0.0
     split_out[0] = -1
     for f in range(first_feature, last_feature):
@@ -862,11 +881,11 @@ def best_level_split(
                 prefix[b] = present
             whole_g = total_g * bounds[UNIT_G]
             parent = whole_g * whole_g / (total_h * bounds[UNIT_H] + bounds[LAMBDA])
-            n_rows = nodes[node, LAST] - nodes[node, FIRST]
-            _gains(prefix, np.int64(0), last, total_g, total_h, n_rows, min_rows, bounds, parent, of_leaf)
+            needed = _least_side(total_h, nodes[node, LAST] - nodes[node, FIRST], False, bounds)
+            _gains(prefix, np.int64(0), last, total_g, total_h, needed, bounds, parent, of_leaf)
             _add_allowed(of_leaf, last, missing_right)
             if any_missing:
-                _gains(prefix, histogram[f, 0], last, total_g, total_h, n_rows, min_rows, bounds, parent, of_leaf)
+                _gains(prefix, histogram[f, 0], last, total_g, total_h, needed, bounds, parent, of_leaf)
                 _add_allowed(of_leaf, last, missing_left)
         for b in range(1, last):
             if missing_right[b] - bounds[MIN_GAIN] > best:
@@ -905,9 +924,9 @@ def _write_level_split(split, first_node, last_node, bounds, pool, nodes, gains_
         whole_h += np.float64(total & _LOW)
         g, h = np.float64(total >> np.int64(32)) * bounds[UNIT_G], np.float64(total & _LOW) * bounds[UNIT_H]
         g_left, h_left = np.float64(left >> np.int64(32)) * bounds[UNIT_G], np.float64(left & _LOW) * bounds[UNIT_H]
-        least, n_rows = min(h_left, h - h_left), nodes[node, LAST] - nodes[node, FIRST]
         gains_of_nodes[node] = 0.0
-        if least > 0.0 and least >= bounds[MIN_H] and least * (n_rows / h) + 0.5 >= bounds[MIN_SIDE]:
+        needed = _least_side(np.float64(total & _LOW), nodes[node, LAST] - nodes[node, FIRST], False, bounds)
+        if min(left & _LOW, (total - left) & _LOW) >= needed:
             gains_of_nodes[node] = (
                 g_left * g_left / (h_left + bounds[LAMBDA])
                 + (g - g_left) * (g - g_left) / (h - h_left + bounds[LAMBDA])
@@ -916,14 +935,6 @@ def _write_level_split(split, first_node, last_node, bounds, pool, nodes, gains_
     side = missing_left if any_missing else np.int64(2.0 * left_h >= whole_h)
     for node in range(first_node, last_node):
         nodes[node, MISSING_LEFT] = side
-
-
-@njit(nogil=True, cache=True)
-def _plant_level_children(nodes, node, n_left):
-    left = 2 * node + 1
-    middle, depth = nodes[node, FIRST] + n_left, nodes[node, DEPTH] + 1
-    _plant(nodes, left, nodes[node, FIRST], middle, depth, nodes[node, LEFT_SUM])
-    _plant(nodes, left + 1, middle, nodes[node, LAST], depth, nodes[node, TOTAL] - nodes[node, LEFT_SUM])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -1012,7 +1023,7 @@ def grow_by_level(
                 ):  # fmt: skip
                     return
                 if worker == 0:
-                    _plant_level_children(nodes, node, _sum_of(lefts, size))
+                    _plant_children(nodes, node, 2 * node + 1, _sum_of(lefts, size))
                 number += 1
                 if not meet(flags, worker, size, number, looks):
                     return
@@ -1020,7 +1031,7 @@ def grow_by_level(
                 n_left = _part_alone(
                     words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
                 )
-                _plant_level_children(nodes, node, n_left)
+                _plant_children(nodes, node, 2 * node + 1, n_left)
         number += 1
         if not meet(flags, worker, size, number, looks):
             return

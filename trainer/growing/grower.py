@@ -16,7 +16,7 @@ from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.growing.packing import Scale, scales_of
 from trainer.growing.tree import Tree
 from trainer.layout import BlockedBins
-from trainer.parameters import OBLIVIOUS_DEPTH, TrainParameters
+from trainer.parameters import TrainParameters
 from trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
@@ -57,14 +57,13 @@ class Grower:
         self._packed = aligned_empty((n,), PACKED)
         self._rows = np.zeros(n + _kernels.LOOK_AHEAD, dtype=ROW)
         self._spare_rows, self._spare_packed = aligned_empty((n,), ROW), aligned_empty((n,), PACKED)
-        self._pool = HistogramPool.of(n_features, p, pool_bytes)
+        self._pool = HistogramPool(n_features, p, pool_bytes)
         self._enabled = np.ones(n_features, dtype=np.uint8)
         self._monotone = np.zeros(n_features, dtype=np.int8)
         if monotone is not None:
             self._monotone[: bins.n_features] = monotone
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
-        of_block = np.minimum(bins.width, bins.n_features - self._blocks * bins.width)
-        self._used_words = -(-of_block // 8)
+        self._used_words = bins.used_words
         most_nodes = 2 * p.leaves - 1
         self._nodes = np.zeros((most_nodes, _kernels.NODE_FIELDS), dtype=np.int64)
         self._ranges = np.zeros((most_nodes, 2), dtype=np.float64)
@@ -83,7 +82,7 @@ class Grower:
         self._counted = np.zeros(n_features, dtype=np.uint8)
         self._limits = np.zeros(_kernels.LIMIT_FIELDS, dtype=np.int64)
         self._limits[_kernels.MAX_LEAVES] = p.leaves
-        self._limits[_kernels.MAX_DEPTH] = (p.max_depth or OBLIVIOUS_DEPTH) if self._oblivious else p.max_depth
+        self._limits[_kernels.MAX_DEPTH] = p.depth
         self._limits[_kernels.MIN_ROWS] = p.min_rows_in_leaf
         self._limits[_kernels.POLICY] = _POLICIES.get(p.grow, _kernels.BEST_FIRST)
         self._limits[_kernels.CONSTRAINED] = int(self._monotone.any())
