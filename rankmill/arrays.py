@@ -15,6 +15,7 @@ from pipeline.binspec import BinSpec, apply_bins
 from pipeline.group.hashing import digest_of_rows
 from trainer.boosting import RankedRows
 from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives.weights import check_weights
 from trainer.scalars import whole_number
 
 Matrix = npt.NDArray[np.float32]
@@ -302,9 +303,6 @@ def _weights(sample_weight: Any, n_rows: int) -> npt.NDArray[np.float64] | None:
             f"sample_weight must hold a number for each of the {n_rows} rows, got {given.dtype} of shape {given.shape}"
         )
     weights = given.astype(np.float64)
-    bad = ~(np.isfinite(weights) & (weights >= 0.0))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise TrainingDataRejected(f"row {row}: expected a weight of 0 or more, found {weights[row]}")
+    check_weights(weights)  # before rows change their places, so that the message names the user's
     # only their ratios count, and weights that are all alike say nothing
     return None if n_rows and weights[0] > 0.0 and (weights == weights[0]).all() else weights

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from pipeline.binning import MIN_MAX_BIN
 from pipeline.binspec import matrix_bins
-from pipeline.cores import available_cores
 from pipeline.quantiles import MAX_BIN
 from rankmill.arrays import directions_by_name, matrix_of, names_of, queries_of, rows_of
 from rankmill.eval_sets import EvalSet, eval_sets_of
@@ -26,6 +25,7 @@ from trainer.boosting import RoundRecord, boost
 from trainer.errors import InvalidParameter
 from trainer.parameters import TrainParameters
 from trainer.scalars import whole_number
+from trainer.workers import workers_for
 
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
@@ -192,7 +192,7 @@ class Ranker:
             There are no rows, or shapes do not fit together; a feature is no number or has no name, a grade is negative,
             fractional or no number.
         """
-        max_bin, n_threads = whole_number("max_bin", self.max_bin), self._threads()
+        max_bin, n_threads = whole_number("max_bin", self.max_bin), workers_for(self.n_threads)
         if not MIN_MAX_BIN <= max_bin <= MAX_BIN:
             raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {max_bin}")
         self._check_importance_type()
@@ -240,7 +240,7 @@ class Ranker:
         """
         forest = self._fitted("predict")
         values = matrix_of(X, forest.feature_names)
-        return predict(forest, values, n_rounds=n_rounds, n_threads=self._threads())
+        return predict(forest, values, n_rounds=n_rounds, n_threads=workers_for(self.n_threads))
 
     def score(
         self,
@@ -309,12 +309,6 @@ class Ranker:
         if not hasattr(self, "forest_"):
             raise InvalidParameter(f"{what} needs a fitted ranker; call fit first")
         return self.forest_
-
-    def _threads(self) -> int:
-        n_threads = whole_number("n_threads", self.n_threads)
-        if n_threads < 0:
-            raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")
-        return n_threads or available_cores()
 
     def _check_importance_type(self) -> None:
         if self.importance_type not in IMPORTANCES:

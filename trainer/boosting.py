@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.cores import available_cores
 from pipeline.quantiles import MAX_BIN
 from scorer.forest import Forest
 from trainer.assembly import forest_of
-from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.dtypes import ROW
+from trainer.errors import TrainingDataRejected
 from trainer.growing.grower import Grower
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.growing.tree import Tree
+from trainer.growing.walking import add_tree
 from trainer.history import TRAIN, RoundRecord, TrainingResult
 from trainer.layout import BlockedBins
 from trainer.monotone import directions_of
@@ -24,13 +25,13 @@ from trainer.objectives.protocol import Objective
 from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
 from trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
-from trainer.resuming import check_resumable, replay, trees_of
+from trainer.resuming import check_resumable, trees_of
 from trainer.rows import RankedRows
 from trainer.sampling import Sampler
 from trainer.scalars import whole_number
 from trainer.stopping import EarlyStopping
 from trainer.watching import Watch
-from trainer.workers import Team, with_team
+from trainer.workers import Team, with_team, workers_for
 
 __all__ = ["OnRound", "RankedRows", "RoundRecord", "TrainingResult", "boost"]
 
@@ -94,9 +95,7 @@ def boost(
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
         rows or features, or a first one in which nothing is relevant.
     """
-    n_threads, max_grade = whole_number("n_threads", n_threads), whole_number("max_grade", max_grade)
-    if n_threads < 0:
-        raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")
+    n_threads, max_grade = workers_for(n_threads), whole_number("max_grade", max_grade)
     if train.n_rows == 0:
         raise TrainingDataRejected("the train split holds no rows")
     _check_features(feature_names, edges)
@@ -122,7 +121,7 @@ def boost(
         stopwatch=Stopwatch(on=profile),
         on_round=on_round,
     )
-    trees, history, best_round = with_team(n_threads or available_cores(), run)
+    trees, history, best_round = with_team(n_threads, run)
     best = history[best_round - 1].metrics
     facts = {
         **(info or {}),
@@ -181,13 +180,14 @@ class _Run:
         g, h = np.empty(n, dtype=np.float64), np.empty(n, dtype=np.float64)
         grower = Grower(self.bins, p, team, monotone=self.monotone, pool_bytes=self.pool_bytes, timed=self.stopwatch.on)
         stopping = EarlyStopping(p.early_stopping_rounds, watch.stop_metric.higher_is_better)
+        every_row = np.arange(n if self.replayed else 0, dtype=ROW)
         trees: list[Tree] = []
         history: list[RoundRecord] = []
         for round_number in range(1, p.n_rounds + 1):
             stopwatch.start_round()
             if round_number <= len(self.replayed):
                 tree = self.replayed[round_number - 1]
-                replay(tree, self.bins, scores, team)
+                add_tree(tree, self.bins, every_row, scores, team)
             else:
                 with stopwatch.phase(GRADIENTS):
                     self.objective.gradients(round_number, scores, g, h, team)

@@ -16,17 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from scorer.forest import Forest
-from trainer.dtypes import EDGE, ROW
+from trainer.dtypes import EDGE
 from trainer.errors import InvalidParameter
-from trainer.growing import _kernels
 from trainer.growing.tree import Tree
-from trainer.layout import BlockedBins
 from trainer.parameters import PRESET, TrainParameters
-from trainer.workers import Team
 
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds")
-
-_LEAST_WALKED = 4096  # rows a worker that walk down a tree
 
 
 def check_resumable(
@@ -103,19 +98,6 @@ def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[T
             )
         )
     return trees
-
-
-def replay(tree: Tree, bins: BlockedBins, scores: npt.NDArray[np.float64], team: Team) -> None:
-    """Add ``tree`` to the ``scores`` (n_rows,) of all rows of ``bins``: the bits that growing it has added."""
-    rows = np.arange(bins.n_rows, dtype=ROW)
-    team.share(
-        bins.n_rows,
-        _LEAST_WALKED,
-        lambda first, last, _: _kernels.add_tree_blocked(
-            bins.words, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
-            rows, first, last, scores,
-        ),
-    )  # fmt: skip
 
 
 def _short(value: object) -> str:

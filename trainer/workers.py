@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from joblib import Parallel, delayed
 
 from pipeline.cores import available_cores
 from trainer import _kernels
+from trainer.errors import InvalidParameter
+from trainer.scalars import whole_number
 
 Result = TypeVar("Result")
 Task = Callable[[int], object]
@@ -106,6 +108,14 @@ class Team:
             rounds += 1
             time.sleep(0.0 if rounds < _PATIENCE else _NAP_SECONDS)
         return value
+
+
+def workers_for(n_threads: Any) -> int:
+    """Return how many workers ``n_threads`` asks for, 0: the cores this process may use; InvalidParameter below 0."""
+    n_threads = whole_number("n_threads", n_threads)
+    if n_threads < 0:
+        raise InvalidParameter(f"n_threads must be 0 or more, got {n_threads}")
+    return n_threads or available_cores()
 
 
 def with_team(n_threads: int, run: Callable[[Team], Result]) -> Result:

@@ -10,20 +10,13 @@ import pytest
 from sklearn.base import clone
 
 from rankmill import Ranker
+from tests.rankmill.small_ranker import planted_arrays, small
 from trainer.errors import InvalidParameter, TrainingDataRejected
 
 
 @pytest.fixture(scope="module")
 def arrays():
-    rng = np.random.default_rng(8)
-    X = rng.normal(size=(400, 4)).astype(np.float32)
-    qid = np.repeat(np.arange(40), 10)
-    y = np.clip(np.round(X[:, 0] + X[:, 1] ** 2), 0, 4)
-    return X, y, qid
-
-
-def small(**parameters):
-    return Ranker(**{"n_rounds": 8, "max_leaves": 5, "n_threads": 1, **parameters})
+    return planted_arrays()
 
 
 def test_query_ids_and_group_sizes_are_two_ways_to_say_the_same(arrays):

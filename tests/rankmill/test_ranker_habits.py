@@ -15,21 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 from rankmill import Ranker
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import evaluate_queries, mean_of
+from tests.rankmill.small_ranker import planted_arrays, small
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.parameters import TrainParameters
 
 
 @pytest.fixture(scope="module")
 def arrays():
-    rng = np.random.default_rng(8)
-    X = rng.normal(size=(400, 4)).astype(np.float32)
-    qid = np.repeat(np.arange(40), 10)
-    y = np.clip(np.round(X[:, 0] + X[:, 1] ** 2), 0, 4)
-    return X, y, qid
-
-
-def small(**parameters):
-    return Ranker(**{"n_rounds": 8, "max_leaves": 5, "n_threads": 1, **parameters})
+    return planted_arrays()
 
 
 def halves(arrays):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.trainer.planted import fit, planted, small_data
-from trainer import resuming, watching
+from trainer import watching
 from trainer.errors import InvalidParameter
+from trainer.growing import walking
 from trainer.resuming import trees_of
 
 
@@ -40,7 +41,7 @@ def two_ways(first_rounds, *, options=None, **parameters):
     ids=str,
 )
 def test_two_halves_are_the_same_bytes_as_one_go(parameters, monkeypatch):
-    monkeypatch.setattr(resuming, "_LEAST_WALKED", 1)  # let small work be shared out as well
+    monkeypatch.setattr(walking, "_LEAST_WALKED", 1)  # let small work be shared out as well
     monkeypatch.setattr(watching, "_LEAST_WALKED", 1)
     whole, half, resumed = two_ways(13, **parameters)
     assert resumed.forest.sha256 == whole.forest.sha256 != half.forest.sha256

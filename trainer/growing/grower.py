@@ -15,6 +15,7 @@ from trainer.growing import _kernels
 from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.growing.packing import Scale, scales_of
 from trainer.growing.tree import Tree
+from trainer.growing.walking import add_tree
 from trainer.layout import BlockedBins
 from trainer.parameters import TrainParameters
 from trainer.workers import Team
@@ -274,12 +275,4 @@ class Grower:
         """Add the tree to the scores of all rows but ``rows``."""
         outside = np.ones(self._bins.n_rows, dtype=np.bool_)
         outside[rows] = False
-        others = np.flatnonzero(outside).astype(ROW)
-        self._team.share(
-            len(others),
-            _LEAST_ROWS // 8,
-            lambda first, last, _: _kernels.add_tree_blocked(
-                self._bins.words, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
-                others, first, last, scores,
-            ),
-        )  # fmt: skip
+        add_tree(tree, self._bins, np.flatnonzero(outside).astype(ROW), scores, self._team)

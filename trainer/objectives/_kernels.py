@@ -84,6 +84,13 @@ def jitter(key, row):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def jitters(key, items, out):
+    """out[i] = jitter of (key, items[i])."""
+    for i in range(items.shape[0]):
+        out[i] = jitter(key, items[i])
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def _stands_before(scores, key, a, b):
     """Whether row a ranks before row b: the higher score, then the smaller jitter, then the lower row."""
     if scores[a] != scores[b]:

@@ -10,6 +10,14 @@ import numpy.typing as npt
 from trainer.errors import TrainingDataRejected
 
 
+def check_weights(weights: npt.NDArray[np.float64]) -> None:
+    """Raise TrainingDataRejected, naming the first row, unless all weights (n_rows,) are finite and 0 or more."""
+    bad = ~(np.isfinite(weights) & (weights >= 0.0))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise TrainingDataRejected(f"row {row}: expected a weight of 0 or more, found {weights[row]}")
+
+
 def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> npt.NDArray[np.float64]:
     """Return the weights divided by their mean, (n_rows,) float64; empty where there are none.
 
@@ -28,10 +36,7 @@ def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> np
     weights = np.ascontiguousarray(weights, dtype=np.float64)
     if weights.shape != (n_rows,):
         raise TrainingDataRejected(f"weights must have shape ({n_rows},), one a document, got {weights.shape}")
-    bad = ~(np.isfinite(weights) & (weights >= 0.0))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise TrainingDataRejected(f"row {row}: expected a weight of 0 or more, found {weights[row]}")
+    check_weights(weights)
     highest = float(weights.max(initial=0.0))
     if highest == 0.0:
         raise TrainingDataRejected("all weights are 0, so there is nothing to learn; leave them out to weigh all alike")
