@@ -29,6 +29,7 @@ from scorer.errors import ScorerError
 from scorer.memory import MemoryPlan
 from scorer.metrics import Policy, parse_metric
 from trainer.cli import HISTOGRAM_MEMORY
+from trainer.measures import parse_measure
 from trainer.parameters import TrainParameters
 
 if TYPE_CHECKING:
@@ -202,8 +203,8 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         ("[ingest]", lambda: config.ingest.options),
         ("train.name:", lambda: check_name(config.train.name)),
         ("train.metric:", lambda: parse_metric(config.train.metric)),
-        ("train.stop_metric:", lambda: parse_metric(config.train.stop_metric or config.train.metric)),
-        ("train.eval_metrics:", lambda: [parse_metric(metric) for metric in config.train.eval_metrics]),
+        ("train.stop_metric:", lambda: parse_measure(config.train.stop_metric or config.train.metric)),
+        ("train.eval_metrics:", lambda: [parse_measure(measure) for measure in config.train.eval_metrics]),
         ("[train]", lambda: config.train.pool_bytes),
         ("evaluate.metrics:", lambda: [parse_metric(metric) for metric in config.evaluate.metrics]),
     ]

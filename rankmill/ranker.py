@@ -82,6 +82,8 @@ class Ranker:
         n_rounds: int = 500,
         learning_rate: float = 0.1,
         early_stopping_rounds: int = 50,
+        criterion: str = "",
+        leaf: str = "newton",
         grow: str = "best_first",
         max_leaves: int = 31,
         max_depth: int = 0,
@@ -257,7 +259,7 @@ class Ranker:
         forest = self._fitted("score")
         values = matrix_of(X, forest.feature_names)
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "))
-        metric = parse_metric(self.stop_metric or self.metric)
+        metric = parse_metric(self.metric if self.stop_metric in {"", "deviance"} else self.stop_metric)
         highest = max(int(rows.grades.max(initial=0)), int(str(forest.info["max_grade"])), 1)
         policy = Policy(
             gain="exp" if self.gain == "exp" else "linear", max_grade=highest if metric.name == "err" else None

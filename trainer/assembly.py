@@ -15,11 +15,17 @@ from trainer.objectives.protocol import Objective
 from trainer.parameters import PRESET, TrainParameters
 
 
+def trees_a_round(objective: Objective) -> int:
+    """Return how many trees a round grows: one for each output, step after step."""
+    return objective.n_outputs * objective.steps_a_round
+
+
 def forest_of(
     trees: Sequence[Tree],
     edges: Sequence[npt.NDArray[np.float32]],
     feature_names: Sequence[str],
     objective: Objective,
+    n_rounds: int,
     parameters: TrainParameters,
     info: Mapping[str, Any],
 ) -> Forest:
@@ -35,6 +41,7 @@ def forest_of(
         thresholds[of_feature] = np.append(edges[f], EDGE(np.inf))[bins[of_feature] - 1]
     cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, len(feature_names))
     sizes = [len(tree.feature) for tree in trees]
+    of_tree, of_start = objective.final_weights(n_rounds)
     return Forest(
         feature_names=tuple(feature_names),
         cuts=cuts,
@@ -48,9 +55,11 @@ def forest_of(
         node_value=np.concatenate([tree.value for tree in trees]),
         node_gain=np.concatenate([tree.gain for tree in trees]),
         node_rows=np.concatenate([tree.rows for tree in trees]),
-        tree_weights=np.ones(len(trees), dtype=np.float64),
-        base_score=objective.start(),
+        tree_weights=np.full(len(trees), of_tree, dtype=np.float64),
+        base_score=of_start * objective.start(),
         objective=objective.name,
+        link=objective.link,
+        n_outputs=objective.n_outputs,
         parameters={**parameters.as_dict(), "preset": PRESET},
         info=dict(info),
     )

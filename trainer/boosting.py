@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import numpy.typing as npt
 
 from pipeline.quantiles import MAX_BIN
 from scorer.forest import Forest
-from trainer.assembly import forest_of
+from trainer.assembly import forest_of, trees_a_round
+from trainer.criteria import criterion_of
 from trainer.dtypes import ROW
-from trainer.errors import TrainingDataRejected
+from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.grower import Grower
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.growing.tree import Tree
@@ -23,14 +25,15 @@ from trainer.layout import BlockedBins
 from trainer.monotone import directions_of
 from trainer.objectives.protocol import Objective
 from trainer.objectives.registry import objective_of
+from trainer.objectives.weights import document_weights
 from trainer.parameters import TrainParameters
 from trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
 from trainer.resuming import check_resumable, trees_of
 from trainer.rows import RankedRows
-from trainer.sampling import Sampler
+from trainer.sampling import Sample, Sampler
 from trainer.scalars import whole_number
 from trainer.stopping import EarlyStopping
-from trainer.watching import Watch
+from trainer.watching import Watch, starting_scores
 from trainer.workers import Team, with_team, workers_for
 
 __all__ = ["OnRound", "RankedRows", "RoundRecord", "TrainingResult", "boost"]
@@ -100,7 +103,10 @@ def boost(
         raise TrainingDataRejected("the train split holds no rows")
     _check_features(feature_names, edges)
     monotone = directions_of(parameters.monotone, feature_names)
-    objective = objective_of(train.grades, train.starts, train.weights, parameters)
+    objective = objective_of(train, parameters)
+    criterion = criterion_of(objective, parameters)
+    if train.offsets is not None and objective.n_outputs > 1:
+        raise InvalidParameter(f"offsets are for one score a document; {objective.name} has {objective.n_outputs}")
     start = objective.start()
     replayed: list[Tree] = []
     if resume is not None:
@@ -108,10 +114,12 @@ def boost(
         replayed = trees_of(resume, edges)
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     bins = train.blocked(n_bins)
-    watch = Watch(train, eval_sets or (), parameters, eval_metrics, max_grade=max_grade, start=start, n_bins=n_bins)
+    watch = Watch(train, eval_sets or (), objective, parameters, eval_metrics, max_grade=max_grade, n_bins=n_bins)
     run = _Run(
         parameters=parameters,
         objective=objective,
+        rows=train,
+        criterion=criterion,
         bins=bins,
         monotone=monotone,
         sampler=Sampler(train.starts, len(feature_names), parameters),
@@ -131,7 +139,8 @@ def boost(
         "train": _stop_value(best[TRAIN], watch),
         "valid": _stop_value(best[watch.first], watch) if watch.first else {},
     }
-    forest = forest_of(trees[:best_round], edges, feature_names, objective, parameters, facts)
+    kept = trees[: best_round * trees_a_round(objective)]
+    forest = forest_of(kept, edges, feature_names, objective, best_round, parameters, facts)
     return TrainingResult(forest=forest, best_round=best_round, history=tuple(history), profile=run.stopwatch.profile())
 
 
@@ -165,47 +174,93 @@ class _Run:
 
     parameters: TrainParameters
     objective: Objective
+    rows: RankedRows
+    criterion: str
     bins: BlockedBins
     monotone: npt.NDArray[np.int8]
     sampler: Sampler
     watch: Watch
-    replayed: Sequence[Tree]  # the first rounds, if they have been trained before
+    replayed: Sequence[Tree]  # of the first rounds, if they have been trained before
     pool_bytes: int
     stopwatch: Stopwatch
     on_round: OnRound | None
 
     def __call__(self, team: Team) -> tuple[list[Tree], list[RoundRecord], int]:
-        n, p, watch, stopwatch = self.bins.n_rows, self.parameters, self.watch, self.stopwatch
-        scores = np.full(n, self.objective.start(), dtype=np.float64)
-        g, h = np.empty(n, dtype=np.float64), np.empty(n, dtype=np.float64)
-        grower = Grower(self.bins, p, team, monotone=self.monotone, pool_bytes=self.pool_bytes, timed=self.stopwatch.on)
+        p, watch, stopwatch = self.parameters, self.watch, self.stopwatch
+        grower = Grower(self.bins, p, team, monotone=self.monotone, pool_bytes=self.pool_bytes, timed=stopwatch.on)
+        stepper = _Stepper(self, grower, team)
         stopping = EarlyStopping(p.early_stopping_rounds, watch.stop_metric.higher_is_better)
-        every_row = np.arange(n if self.replayed else 0, dtype=ROW)
+        many = trees_a_round(self.objective)
         trees: list[Tree] = []
         history: list[RoundRecord] = []
         for round_number in range(1, p.n_rounds + 1):
             stopwatch.start_round()
-            if round_number <= len(self.replayed):
-                tree = self.replayed[round_number - 1]
-                add_tree(tree, self.bins, every_row, scores, team)
-            else:
-                with stopwatch.phase(GRADIENTS):
-                    self.objective.gradients(round_number, scores, g, h, team)
-                with stopwatch.growing(grower):
-                    sample = self.sampler.draw(round_number)
-                    tree = grower.grow(g, h, scores, rows=sample.rows, features=sample.features)
-            trees.append(tree)
+            known = self.replayed[(round_number - 1) * many : round_number * many]
+            grown = stepper.replay(known) if known else stepper.grow(round_number)
+            trees += grown
             with stopwatch.phase(WALKING):
-                watch.add(tree, team)
+                watch.add(grown, team)
             with stopwatch.phase(METRICS):
-                record = RoundRecord(round_number, watch.means(scores, team))
+                record = RoundRecord(round_number, watch.means(stepper.scores, team))
             history.append(record)
             leave = self.on_round is not None and bool(self.on_round(record))
             if watch.first is not None:
                 value = record.metrics[watch.first][str(watch.stop_metric)]
                 leave |= stopping.update(round_number, value)
-            if round_number > len(self.replayed):
+            if not known:
                 stopwatch.end_round()
             if leave:
                 break
-        return trees, history, stopping.best_round or len(trees)
+        return trees, history, stopping.best_round or len(history)
+
+
+class _Stepper:
+    """The scores of the rows that are learnt from, and the trees of a round that move them."""
+
+    def __init__(self, run: _Run, grower: Grower, team: Team) -> None:
+        self._run, self._grower, self._team = run, grower, team
+        n, n_outputs = run.bins.n_rows, run.objective.n_outputs
+        shape = (n,) if n_outputs == 1 else (n_outputs, n)
+        self.scores = starting_scores(run.rows, run.objective)
+        self._g, self._h = np.empty(shape, dtype=np.float64), np.empty(shape, dtype=np.float64)
+        self._every_row = np.arange(n if run.replayed else 0, dtype=ROW)
+        self._weights: npt.NDArray[np.float64] | None = None
+        if run.criterion == "se":
+            self._weights = document_weights(run.rows)
+            if not len(self._weights):
+                self._weights = np.ones(n, dtype=np.float64)
+
+    def replay(self, trees: Sequence[Tree]) -> list[Tree]:
+        """Add trees that have been grown before."""
+        for i, tree in enumerate(trees):
+            add_tree(tree, self._run.bins, self._every_row, self._of(self.scores, i), self._team)
+        return list(trees)
+
+    def grow(self, round_number: int) -> list[Tree]:
+        """Return the trees of a round, added to the scores: those of the outputs, step after step."""
+        run, team, objective = self._run, self._team, self._run.objective
+        sample = run.sampler.draw(round_number)
+        grown: list[Tree] = []
+        for of_round in range(objective.steps_a_round):
+            step = (round_number - 1) * objective.steps_a_round + of_round + 1
+            with run.stopwatch.phase(GRADIENTS):
+                objective.gradients(step, self.scores, self._g, self._h, team)
+            with run.stopwatch.growing(self._grower):
+                grown += [self._tree(output, sample) for output in range(objective.n_outputs)]
+        return grown
+
+    def _tree(self, output: int, sample: Sample) -> Tree:
+        return self._grower.grow(
+            self._of(self._g, output),
+            self._of(self._h, output),
+            self._of(self.scores, output),
+            rows=sample.rows,
+            features=sample.features,
+            weights=self._weights,
+            leaf_steps=partial(self._run.objective.leaf_steps, output, self.scores),
+        )
+
+    def _of(self, values: npt.NDArray[np.float64], number: int) -> npt.NDArray[np.float64]:
+        """Return the part of ``values`` that belongs to tree ``number`` of a round."""
+        n_outputs = self._run.objective.n_outputs
+        return values if n_outputs == 1 else values[number % n_outputs]

@@ -28,13 +28,30 @@ def train(
         Path, typer.Option(envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
     ] = Path("registry-data"),
     objective: Annotated[
-        str, typer.Option(help="The loss: lambdamart, or l2 (squared error of the grade).")
+        str,
+        typer.Option(
+            metavar="NAME[(OPTION=VALUE, ..)]",
+            help="The loss: lambdamart, l2 (squared error of the grade), .. (docs/objectives.md lists them all).",
+        ),
     ] = "lambdamart",
+    criterion: Annotated[
+        str,
+        typer.Option(
+            help="By which splits are chosen: se (squared error), rwse (weighted by curvature) or ole (the loss itself);"
+            " left out: what the objective does best with.",
+            show_default=False,
+        ),
+    ] = "",
+    leaf: Annotated[
+        str,
+        typer.Option(help="Steps of leaves: newton, or exact (pairs of documents in one leaf do not count)."),
+    ] = "newton",
     metric: Annotated[str, typer.Option(help="What lambdamart optimises: ndcg or ndcg@k.")] = "ndcg@10",
     stop_metric: Annotated[
         str,
         typer.Option(
-            help="Early stopping watches it on the valid split; left out: the metric itself.", show_default=False
+            help="Early stopping watches it on the valid split, deviance is the loss; left out: the metric itself.",
+            show_default=False,
         ),
     ] = "",
     eval_metric: Annotated[
@@ -127,7 +144,7 @@ def train(
     from trainer.parameters import TrainParameters
 
     parameters = TrainParameters(
-        objective=objective, metric=metric, stop_metric=stop_metric, gain=gain, n_rounds=n_rounds,
+        objective=objective, criterion=criterion, leaf=leaf, metric=metric, stop_metric=stop_metric, gain=gain, n_rounds=n_rounds,
         learning_rate=learning_rate, early_stopping_rounds=early_stopping_rounds, grow=grow,
         max_leaves=max_leaves, max_depth=max_depth, min_rows_in_leaf=min_rows_in_leaf,
         min_hessian_in_leaf=min_hessian_in_leaf, lambda_l2=lambda_l2, min_gain=min_gain,

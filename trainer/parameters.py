@@ -10,11 +10,14 @@ from typing import Any
 
 from trainer.errors import InvalidParameter
 from trainer.monotone import without_zeros
+from trainer.objectives.registry import canonical
 from trainer.scalars import real_number, text, truth, whole_number
 
 PRESET = "defaults@1"  # raised whenever a default changes; stored in every model
 
-OBJECTIVES = ("lambdamart", "l2")
+CRITERIA = ("rwse", "se", "ole")
+CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (METHODS 1)
+LEAVES = ("newton", "exact")
 GAINS = ("exp", "linear")
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
@@ -41,13 +44,15 @@ class TrainParameters:
         A value is of another kind or outside its bounds; the message has name, bound and value.
     """
 
-    objective: str = "lambdamart"
+    objective: str = "lambdamart"  # a name, options in brackets: quantile(alpha=0.9)
     metric: str = "ndcg@10"  # what lambdamart optimises
     stop_metric: str = ""  # early stopping watches it on the valid split; empty: the same as metric
     gain: str = "exp"  # gain of a grade in the metric: 2 ** y - 1, or y
     n_rounds: int = 500  # trees at most, 1 or more
     learning_rate: float = 0.1  # (0, 1]
     early_stopping_rounds: int = 50  # rounds without a better stop_metric; 0: never stop early
+    criterion: str = ""  # by which splits are chosen; empty: the default of the objective
+    leaf: str = "newton"  # steps of leaves: curvatures document by document, or exact, pairs inside a leaf left out
     grow: str = "best_first"  # which leaf is split next; oblivious: one condition for all leaves of a depth
     max_leaves: int = 31  # 2 or more; oblivious trees have 2 ** max_depth
     max_depth: int = 0  # 0: no bound; for oblivious trees 6
@@ -70,7 +75,10 @@ class TrainParameters:
                 plain = _PLAIN[parameter.type](parameter.name, getattr(self, parameter.name))
                 object.__setattr__(self, parameter.name, plain)
         object.__setattr__(self, "monotone", without_zeros(self.monotone))
-        _one_of("objective", self.objective, OBJECTIVES)
+        object.__setattr__(self, "objective", canonical(self.objective))
+        object.__setattr__(self, "criterion", CRITERION_ALIASES.get(self.criterion, self.criterion))
+        _one_of("criterion", self.criterion, ("", *CRITERIA))
+        _one_of("leaf", self.leaf, LEAVES)
         _one_of("gain", self.gain, GAINS)
         _one_of("grow", self.grow, GROWTHS)
         _between("n_rounds", self.n_rounds, 1, 1_000_000)
@@ -114,7 +122,7 @@ class TrainParameters:
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         near = get_close_matches(value, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(filter(None, known))}"
         raise InvalidParameter(f"unknown {name} {value!r}; {hint}")
 
 

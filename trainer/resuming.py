@@ -56,9 +56,9 @@ def check_resumable(
             )
     if base_score not in {None, forest.base_score} or np.any(forest.tree_weights != 1.0):
         raise InvalidParameter("resume: the model was trained on other data, or changed since")
-    if parameters.n_rounds < forest.n_trees:
+    if parameters.n_rounds < forest.n_rounds:
         raise InvalidParameter(
-            f"resume: n_rounds counts all rounds and the model has {forest.n_trees} already, got {parameters.n_rounds}"
+            f"resume: n_rounds counts all rounds and the model has {forest.n_rounds} already, got {parameters.n_rounds}"
         )
 
 

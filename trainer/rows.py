@@ -15,23 +15,54 @@ Bins = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
+class Preferences:
+    """Pairs of documents of which one is preferred to the other; they may contradict each other.
+
+    The pairs of query q are ``starts[q]`` to ``starts[q + 1]``; rows count from the first of the split.
+    """
+
+    better: npt.NDArray[np.int32]  # (p,) rows
+    worse: npt.NDArray[np.int32]  # (p,) rows of the same queries
+    weight: npt.NDArray[np.float64]  # (p,), 0 or more
+    probability: npt.NDArray[np.float64]  # (p,) that ``better`` really is, in [0, 1]
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
+
+
+@dataclass(frozen=True, slots=True)
 class RankedRows:
     """Rows of one split: query q has rows ``starts[q]`` to ``starts[q + 1]``.
 
     ``bins`` yields row-major batches (m, n_features) uint8 in row order and is read once; the rows that are learnt
-    from may also come in the trainer's own layout.  ``weights`` say how much a document counts in the loss; those of
-    rows that are only watched are not looked at.
+    from may also come in the trainer's own layout.  ``weights`` say how much a document counts in the loss, and
+    ``query_weights`` a query; ``offsets`` are added to its score wherever a loss or a metric sees it, and are no part
+    of what is predicted.  ``labels`` are what regression learns instead of grades, ``events`` (1: it was seen, 0:
+    censored) belong to times as labels, ``pairs`` replace those that grades make.
     """
 
     grades: npt.NDArray[np.int32]  # (n_rows,)
     starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     bins: Iterable[Bins] | BlockedBins
     weights: npt.NDArray[np.float64] | None = None  # (n_rows,), 0 or more; None: all 1
+    labels: npt.NDArray[np.float64] | None = None  # (n_rows,) finite; None: the grades
+    events: npt.NDArray[np.uint8] | None = None  # (n_rows,) 0 or 1; None: all 1
+    offsets: npt.NDArray[np.float64] | None = None  # (n_rows,) finite; None: all 0
+    query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,), 0 or more; None: all 1
+    pairs: Preferences | None = None
 
     @property
     def n_rows(self) -> int:
         """Documents of all queries."""
         return len(self.grades)
+
+    @property
+    def n_queries(self) -> int:
+        """Queries, empty ones among them."""
+        return len(self.starts) - 1
+
+    @property
+    def targets(self) -> npt.NDArray[np.float64]:
+        """What regression learns, (n_rows,)."""
+        return self.grades.astype(np.float64) if self.labels is None else self.labels
 
     def blocked(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
         """Return the bins in the trainer's own layout; ``n_bins`` (n_features,) counts each feature's.

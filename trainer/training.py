@@ -24,6 +24,7 @@ from trainer.errors import TrainingDataRejected
 from trainer.growing.grower import Grower
 from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.layout import blocks_shape
+from trainer.measures import parse_measure
 from trainer.monotone import directions_of
 from trainer.parameters import TrainParameters
 from trainer.resuming import check_resumable
@@ -108,8 +109,9 @@ def plan_of(
     train, valid = dataset.queries("train"), dataset.queries("valid")
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
-    for metric in (parameters.metric, parameters.stop_metric or parameters.metric, *eval_metrics):
-        parse_metric(metric)
+    parse_metric(parameters.metric)
+    for measure in (parameters.stop_metric or parameters.metric, *eval_metrics):
+        parse_measure(measure)
     directions_of(parameters.monotone, dataset.feature_names)
     bins = dataset.bin_set()
     if resume is not None:

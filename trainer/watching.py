@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from scorer.metrics import Metric, Policy, parse_metric
+from scorer.metrics import Metric, Policy
 from scorer.metrics.queries import PreparedQueries, mean_of
 from trainer import _kernels
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.tree import Tree
 from trainer.history import TRAIN
+from trainer.measures import DEVIANCE, Measure, parse_measure
+from trainer.objectives.protocol import Objective
+from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
 from trainer.workers import Team
@@ -30,14 +33,14 @@ class Watch:
         The rows that are learnt from.
     eval_sets
         (name, rows) of what is only watched; early stopping watches the stop metric on the first.
+    objective
+        What is minimised on the train split.
     parameters
         ``metric``, ``stop_metric`` and ``gain`` are used.
     eval_metrics
-        What is measured besides the stop metric.
+        What is measured besides the stop metric; ``deviance`` among them is the loss.
     max_grade
         Highest grade of the scale, for ERR.
-    start
-        The score that every row starts from.
     n_bins
         Bins of each feature, the missing one included, (n_features,).
 
@@ -55,78 +58,123 @@ class Watch:
         self,
         train: RankedRows,
         eval_sets: Sequence[tuple[str, RankedRows]],
+        objective: Objective,
         parameters: TrainParameters,
         eval_metrics: Sequence[str],
         *,
         max_grade: int,
-        start: float,
         n_bins: npt.NDArray[np.int32],
     ) -> None:
-        self.stop_metric = parse_metric(parameters.stop_metric or parameters.metric)
-        self._metrics = list(dict.fromkeys([self.stop_metric, *map(parse_metric, eval_metrics)]))
+        self.stop_metric = parse_measure(parameters.stop_metric or parameters.metric)
+        measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
+        metrics = [measure for measure in measures if isinstance(measure, Metric)]
+        self._order = [str(measure) for measure in measures]
         policy = Policy(
             gain="exp" if parameters.gain == "exp" else "linear",
-            max_grade=max(max_grade, 1) if any(metric.name == "err" for metric in self._metrics) else None,
+            max_grade=max(max_grade, 1) if any(metric.name == "err" for metric in metrics) else None,
         )
         names = [TRAIN, *(name for name, _ in eval_sets)]
         again = [name for i, name in enumerate(names) if name in names[:i]]
         if again:
             raise InvalidParameter(f"eval sets need names of their own, none of them {TRAIN!r}; got {again[0]!r} again")
-        self._train = PreparedQueries(train.grades, train.starts, policy)
-        self._sets = {name: _EvalSet(name, rows, policy, start, n_bins) for name, rows in eval_sets}
+        measured = DEVIANCE in measures
+        self._train = _Measured(train, objective, policy, metrics, objective if measured else None)
+        self._sets: dict[str, _EvalSet] = {}
+        for name, rows in eval_sets:
+            if rows.n_rows == 0:
+                raise TrainingDataRejected(f"the eval set {name!r} holds no rows; leave it out")
+            try:
+                own = objective_of(rows, parameters) if measured else None
+                self._sets[name] = _EvalSet(rows, objective, _Measured(rows, objective, policy, metrics, own), n_bins)
+            except TrainingDataRejected as error:
+                raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
         self.first = names[1] if eval_sets else None
-        if self.first is not None and self._sets[self.first].queries.nothing_relevant(self.stop_metric).all():
+        if self.first is not None and not self._sets[self.first].measured.can_tell(self.stop_metric):
             raise TrainingDataRejected(
                 f"no query of the {self.first} split has a relevant document, so {self.stop_metric} cannot tell when"
-                " to stop; put other queries into it, or leave it out"
+                " to stop; put other queries into it, or leave it out, or stop by deviance"
             )
 
-    def add(self, tree: Tree, team: Team) -> None:
-        """Add ``tree`` to the scores of every eval set."""
+    def add(self, trees: Sequence[Tree], team: Team) -> None:
+        """Add the trees of a round to the scores of every eval set."""
         for watched in self._sets.values():
-            watched.add(tree, team)
+            for number, tree in enumerate(trees):
+                watched.add(number, tree, team)
 
     def means(self, train_scores: npt.NDArray[np.float64], team: Team) -> dict[str, Mapping[str, float]]:
         """Return the mean of every metric on every set, the train split first."""
-        found: dict[str, Mapping[str, float]] = {TRAIN: _means(self._train, self._metrics, train_scores, team)}
+        found = {TRAIN: self._train.means(train_scores, team)}
         for name, watched in self._sets.items():
-            found[name] = _means(watched.queries, self._metrics, watched.scores, team)
-        return found
+            found[name] = watched.measured.means(watched.scores, team)
+        return {name: {measure: of_set[measure] for measure in self._order} for name, of_set in found.items()}
+
+
+class _Measured:
+    """What is measured on one set of rows."""
+
+    def __init__(
+        self,
+        rows: RankedRows,
+        objective: Objective,
+        policy: Policy,
+        metrics: Sequence[Metric],
+        loss: Objective | None,
+    ) -> None:
+        self._queries, self._metrics = PreparedQueries(rows.grades, rows.starts, policy), metrics
+        self._link, self._loss = objective.link, loss
+
+    def can_tell(self, measure: Measure) -> bool:
+        """Whether the measure has a value on these rows."""
+        return not isinstance(measure, Metric) or not self._queries.nothing_relevant(measure).all()
+
+    def means(self, scores: npt.NDArray[np.float64], team: Team) -> dict[str, float]:
+        """Return the mean of every metric, and the deviance if that was asked for; ``scores`` as an objective takes them."""
+        queries = self._queries
+        found = {} if self._loss is None else {str(DEVIANCE): self._loss.deviance(scores)}
+        if not self._metrics:
+            return found
+        if self._link != "identity":
+            raise NotImplementedError(self._link)
+        ranked = scores
+        values = np.empty((len(self._metrics), queries.n_queries), dtype=np.float64)
+        least = max(1, _LEAST_RANKED * queries.n_queries // max(1, queries.n_rows))
+        team.share(
+            queries.n_queries,
+            least,
+            lambda first, last, _: queries.evaluate_into(self._metrics, ranked, first, last, values),
+        )
+        return found | {
+            str(metric): mean_of(of_metric) for metric, of_metric in zip(self._metrics, values, strict=True)
+        }
 
 
 class _EvalSet:
-    """One set that is watched: its bins, its scores so far, its metrics."""
+    """One set that is watched: its bins, its scores so far, what is measured on it."""
 
     def __init__(
-        self, name: str, rows: RankedRows, policy: Policy, start: float, n_bins: npt.NDArray[np.int32]
+        self, rows: RankedRows, objective: Objective, measured: _Measured, n_bins: npt.NDArray[np.int32]
     ) -> None:
-        if rows.n_rows == 0:
-            raise TrainingDataRejected(f"the eval set {name!r} holds no rows; leave it out")
-        try:
-            self.bins = rows.row_major(n_bins)
-        except TrainingDataRejected as error:
-            raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
-        self.scores = np.full(rows.n_rows, start, dtype=np.float64)
-        self.queries = PreparedQueries(rows.grades, rows.starts, policy)
+        self.bins = rows.row_major(n_bins)
+        self.scores = starting_scores(rows, objective)
+        self.measured = measured
 
-    def add(self, tree: Tree, team: Team) -> None:
-        """Add ``tree`` to the scores, rows shared out among the workers."""
+    def add(self, number: int, tree: Tree, team: Team) -> None:
+        """Add tree ``number`` of a round to the scores of its output, rows shared out among the workers."""
+        scores = self.scores if self.scores.ndim == 1 else self.scores[number % len(self.scores)]
 
         def share(first: int, last: int, _: int) -> None:
             _kernels.add_tree(
                 self.bins, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
-                first, last, self.scores,
+                first, last, scores,
             )  # fmt: skip
 
-        team.share(len(self.scores), _LEAST_WALKED, share)
+        team.share(len(scores), _LEAST_WALKED, share)
 
 
-def _means(
-    queries: PreparedQueries, metrics: Sequence[Metric], scores: npt.NDArray[np.float64], team: Team
-) -> dict[str, float]:
-    values = np.empty((len(metrics), queries.n_queries), dtype=np.float64)
-    least = max(1, _LEAST_RANKED * queries.n_queries // max(1, queries.n_rows))
-    team.share(
-        queries.n_queries, least, lambda first, last, _: queries.evaluate_into(metrics, scores, first, last, values)
-    )
-    return {str(metric): mean_of(of_metric) for metric, of_metric in zip(metrics, values, strict=True)}
+def starting_scores(rows: RankedRows, objective: Objective) -> npt.NDArray[np.float64]:
+    """Return the scores before the first tree, offsets included: (n_rows,), or (n_outputs, n_rows)."""
+    shape = (rows.n_rows,) if objective.n_outputs == 1 else (objective.n_outputs, rows.n_rows)
+    scores = np.full(shape, objective.start(), dtype=np.float64)
+    if rows.offsets is not None:
+        scores += rows.offsets
+    return scores

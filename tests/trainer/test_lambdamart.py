@@ -14,7 +14,9 @@ from tests import naive
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.objectives import _kernels, lambdamart
 from trainer.objectives.lambdamart import LambdaMart
+from trainer.objectives.protocol import NoOptions
 from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
 from trainer.workers import Team, with_team
 
 PLAIN = {"lambda_normalisation": False, "truncation": 10**6}
@@ -24,7 +26,8 @@ def gradients(scores, grades, sizes=None, *, team=None, round_number=1, weights=
     scores = np.asarray(scores, dtype=np.float64)
     starts = np.concatenate(([0], np.cumsum(sizes or [len(scores)]))).astype(np.int64)
     parameters = TrainParameters(**{**PLAIN, **parameters})
-    objective = LambdaMart(np.asarray(grades, dtype=np.int32), starts, parameters, weights)
+    rows = RankedRows(np.asarray(grades, dtype=np.int32), starts, (), weights)
+    objective = LambdaMart(rows, parameters, NoOptions())
     g, h = np.full(len(scores), np.nan), np.full(len(scores), np.nan)
     objective.gradients(round_number, scores, g, h, team or Team(1))
     return g, h

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +33,11 @@ _POLICIES = {
 }
 
 PHASES = ("histograms", "split search", "choice of nodes", "partition")  # as the kernels count their time
+
+
+LeafSteps = Callable[
+    [npt.NDArray[np.int32], npt.NDArray[np.int64], Team], npt.NDArray[np.float64] | None
+]  # rows in the order of leaves, where each leaf begins among them, the team
 
 
 class Grower:
@@ -101,16 +107,31 @@ class Grower:
         *,
         rows: npt.NDArray[np.int32] | None = None,
         features: npt.NDArray[np.uint8] | None = None,
+        weights: npt.NDArray[np.float64] | None = None,
+        leaf_steps: LeafSteps | None = None,
     ) -> Tree:
         """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
 
         Leaves are Newton steps, ``-G / (H + lambda) * learning_rate``.  With no split that gains, the tree is a
-        single leaf.  ``rows``, ascending, are those that the tree is grown from (None: all); the others only get
-        their leaf's value.  ``features`` (n_features,) is 1 where a feature may be used (None: all).
+        single leaf.
+
+        Parameters
+        ----------
+        rows
+            Those that the tree is grown from, ascending; None: all.  The others only get their leaf's value.
+        features
+            (n_features,), 1 where a feature may be used; None: all may.
+        weights
+            (n_rows,) what splits are chosen by instead of h: the weights of documents, for criterion ``se``.
+        leaf_steps
+            Called with rows, the starts of leaves in them, and the team; returns the step of each leaf, or None for
+            Newton's.
         """
         histogram_scale, leaf_scale = scales_of(gradients, curvatures, self._team)
+        if weights is not None:
+            histogram_scale, _ = scales_of(gradients, weights, self._team)
         self._choose(features)
-        n = self._start(gradients, curvatures, histogram_scale, rows)
+        n = self._start(gradients, curvatures if weights is None else weights, histogram_scale, rows)
         size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
 
         def work(worker: int) -> None:
@@ -128,7 +149,7 @@ class Grower:
             except BaseException:  # an interrupt may come before the first worker has begun
                 self._give_up(size)
                 raise
-        tree = self._finish(gradients, curvatures, leaf_scale, n, scores)
+        tree = self._finish(gradients, curvatures, leaf_scale, n, scores, leaf_steps)
         if rows is not None:
             self._add_to_others(tree, rows, scores)
         return tree
@@ -217,6 +238,7 @@ class Grower:
         scale: Scale,
         n: int,
         scores: npt.NDArray[np.float64],
+        leaf_steps: LeafSteps | None,
     ) -> Tree:
         """Sum the leaves exactly, take their steps, add them to the scores."""
         p, nodes = self._parameters, self._nodes[: self._state[_kernels.N_NODES]]
@@ -240,6 +262,10 @@ class Grower:
         curvature = sums[:, 1] / scale.curvature + p.lambda_l2
         values = np.zeros(len(nodes), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=curvature > 0.0)
+        own = None if leaf_steps is None else leaf_steps(self._rows[:n], starts, self._team)
+        if own is not None:
+            values[leaves] = own
+            _average_over_children(nodes, values)
         if self._oblivious:
             self._keep_parents_value(nodes, sums[:, 1] / scale.curvature, values)
         else:
@@ -276,3 +302,11 @@ class Grower:
         outside = np.ones(self._bins.n_rows, dtype=np.bool_)
         outside[rows] = False
         add_tree(tree, self._bins, np.flatnonzero(outside).astype(ROW), scores, self._team)
+
+
+def _average_over_children(nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
+    """Give every divided node the mean of its leaves' values over its rows."""
+    rows, left = nodes[:, _kernels.LAST] - nodes[:, _kernels.FIRST], nodes[:, _kernels.LEFT]
+    for node in np.flatnonzero(left >= 0)[::-1].tolist():  # children come after their parent
+        a, b = left[node], left[node] + 1
+        values[node] = (rows[a] * values[a] + rows[b] * values[b]) / rows[node] if rows[node] else 0.0

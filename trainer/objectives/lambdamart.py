@@ -13,14 +13,16 @@ from scorer.metrics.policy import Gain, Policy
 from scorer.metrics.queries import PreparedQueries
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.objectives import _kernels
-from trainer.objectives.weights import relative_weights
+from trainer.objectives.protocol import QUERIES, NoOptions, Objective
+from trainer.objectives.weights import document_weights
 from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
 from trainer.workers import Team
 
 _LEAST_WORK = 60_000  # pairs a worker: some 200 us
 
 
-class LambdaMart:
+class LambdaMart(Objective):
     r"""Minimise the sum of ``|dZ_ij| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j (METHODS 3.15).
 
     dZ_ij is the change of ``ndcg@k`` when i and j swap ranks and nothing else moves; discounts beyond k are kept, and
@@ -28,17 +30,10 @@ class LambdaMart:
     Documents of equal score are ranked by a jitter keyed by (seed, round, row), never by the order of rows: in round
     1 all scores are equal.  dZ and the order are frozen within a round, so h is the derivative of g at fixed dZ.
 
-    Parameters
-    ----------
-    grades
-        Shape (n_rows,) int32, 0 or more.
-    starts
-        Shape (n_queries + 1,) int64: rows ``starts[q]`` to ``starts[q + 1]`` belong to query q.
-    weights
-        Shape (n_rows,) float64: a pair counts with the product of the weights of its documents, so that gradients still
-        sum to 0 in every query.  Taken relative to their mean: scaling all of them changes nothing.
-    parameters
-        ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation`` and ``seed`` are used.
+    Uses of the rows the grades and the weights: a pair counts with the product of those of its documents, so that
+    gradients still sum to 0 in every query; they are taken relative to their mean, so that scaling all of them changes
+    nothing.  Uses of the parameters ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation`` and
+    ``seed``.
 
     Raises
     ------
@@ -49,14 +44,11 @@ class LambdaMart:
     """
 
     name: ClassVar[str] = "lambdamart"
+    sums_over: ClassVar[str] = QUERIES
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
 
-    def __init__(
-        self,
-        grades: npt.NDArray[np.int32],
-        starts: npt.NDArray[np.int64],
-        parameters: TrainParameters,
-        weights: npt.NDArray[np.float64] | None = None,
-    ) -> None:
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002
+        grades, starts = rows.grades, rows.starts
         metric = parse_metric(parameters.metric)
         if metric.name != "ndcg":
             raise InvalidParameter(
@@ -67,7 +59,7 @@ class LambdaMart:
         sizes = np.diff(starts)
         longest = int(sizes.max(initial=0))
         self._gains = gains(grades, gain)
-        self._weights = relative_weights(weights, len(grades))
+        self._weights = document_weights(rows)
         self._discounts = discounts(longest + _kernels.LANES)
         ideal = PreparedQueries(grades, starts, Policy(gain=gain)).divisor(metric)
         mixed = np.empty(len(sizes), dtype=np.bool_)
@@ -93,7 +85,7 @@ class LambdaMart:
 
     def gradients(
         self,
-        round_number: int,
+        step: int,
         scores: npt.NDArray[np.float64],
         g: npt.NDArray[np.float64],
         h: npt.NDArray[np.float64],
@@ -101,7 +93,7 @@ class LambdaMart:
     ) -> None:
         """Write g and h, both (n_rows,); queries are shared out so that every worker has about as many pairs."""
         p = self._parameters
-        key = np.uint64(_kernels.jitter(np.uint64(p.seed), round_number))
+        key = np.uint64(_kernels.jitter(np.uint64(p.seed), step))
         workers = team.size if self._work[-1] >= _LEAST_WORK * team.size else 1
         cuts = np.searchsorted(self._work, self._work[-1] * np.arange(workers + 1) / workers)
         cuts[0], cuts[-1] = 0, len(self._starts) - 1
@@ -118,6 +110,10 @@ class LambdaMart:
             share(0)
         else:
             team.each(share)
+
+    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Not yet."""
+        raise NotImplementedError
 
     def _workspace(self, worker: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
         if worker not in self._workspaces:

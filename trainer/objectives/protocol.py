@@ -2,34 +2,129 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import fsum
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from trainer.workers import Team
+from trainer.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from trainer.parameters import TrainParameters
+    from trainer.rows import RankedRows
+    from trainer.workers import Team
+
+ROWS, QUERIES = "rows", "queries"
 
 
-class Objective(Protocol):
-    """A loss L over the scores of one training set, to be minimised.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOptions:
+    """Options of a loss that has none besides the parameters that all losses share."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairCurvatures:
+    """Pairs of rows that move each other's gradient: entries of the Hessian off its diagonal, each pair once.
+
+    ``curvature`` is ``-d2L / ds_first ds_second``, so that a step of all rows of a set D together meets
+    ``sum of h over D - 2 (sum of the curvatures of pairs inside D)`` (METHODS 1).
+    """
+
+    first: npt.NDArray[np.int32]  # (m,) rows
+    second: npt.NDArray[np.int32]  # (m,) rows of the same queries, second > first
+    curvature: npt.NDArray[np.float64]  # (m,)
+
+
+class Objective(ABC):
+    """A loss L over the scores of one set of rows, to be minimised; each has a file of its own here.
 
     Trees fit ``-g`` and leaves take Newton steps, so ``h`` must be 0 or more; where the true second derivative is
-    not, the objective writes a surrogate and its docstring says which.
+    not, the objective writes a surrogate and its docstring says which.  Arrays have shape (n_rows,), or (n_outputs,
+    n_rows) where there are several outputs.  Scores are those that the loss sees: offsets included.
+
+    Parameters
+    ----------
+    rows
+        What is learnt from, or what the loss is measured on.
+    parameters
+        Those that losses share: ``metric``, ``gain``, ``sigma``, ``truncation``, ``lambda_normalisation``, ``seed``.
+    options
+        Of the class's own ``Options``.
+
+    Raises
+    ------
+    InvalidParameter, TrainingDataRejected
+        The parameters, or the rows, are none that this loss can take.
     """
 
     name: ClassVar[str]  # stable: written into the model file
+    sums_over: ClassVar[str]  # ROWS or QUERIES: what the loss is a sum of, and what a sample leaves out as a whole
+    criteria: ClassVar[tuple[str, ...]]  # by which splits may be chosen, the default first: of rwse, se, ole
+    additive: ClassVar[bool] = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
+    Options: ClassVar[type[Any]] = NoOptions
+    n_outputs: int = 1  # scores of a row: a step grows a tree for each
+    steps_a_round: int = 1  # gradient steps that make up one round
+    link: str = "identity"  # how outputs become one score: see scorer.links
 
+    @abstractmethod
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None: ...
+
+    @abstractmethod
     def start(self) -> float:
-        """Return the score that every row starts from."""
-        ...
+        """Return the score that every row starts from, besides its offset; 0 where there are several outputs."""
 
+    @abstractmethod
     def gradients(
         self,
-        round_number: int,
-        scores: npt.NDArray[np.float64],  # (n_rows,) IN
-        g: npt.NDArray[np.float64],  # (n_rows,) dL/ds, OUT, every cell written
-        h: npt.NDArray[np.float64],  # (n_rows,) d2L/ds2, OUT, every cell written
+        step: int,
+        scores: npt.NDArray[np.float64],  # IN
+        g: npt.NDArray[np.float64],  # dL/ds, OUT, every cell written
+        h: npt.NDArray[np.float64],  # d2L/ds2, OUT, every cell written
         team: Team,
     ) -> None:
-        """Write g and h for tree ``round_number`` (1, 2, ..); the same bits for any team."""
-        ...
+        """Write g and h for step 1, 2, ..; the same bits for any team."""
+
+    @abstractmethod
+    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the weighted parts of L, (n_rows,) or (n_queries,) as ``sums_over`` says; g differentiates their sum."""
+
+    def deviance(self, scores: npt.NDArray[np.float64]) -> float:
+        """Return the loss as people report it; where a class does not say otherwise, the mean of its parts."""
+        parts = self.losses(scores)
+        return fsum(parts.tolist()) / max(1, len(parts))
+
+    def leaf_steps(
+        self,
+        output: int,  # noqa: ARG002 - for those that have several
+        scores: npt.NDArray[np.float64],  # noqa: ARG002
+        rows: npt.NDArray[np.int32],  # noqa: ARG002
+        starts: npt.NDArray[np.int64],  # noqa: ARG002
+        team: Team,  # noqa: ARG002
+    ) -> npt.NDArray[np.float64] | None:
+        """Return the step (n_leaves,) of each leaf before shrinkage, or None for Newton's.
+
+        Leaf l holds ``rows[starts[l]:starts[l + 1]]``, those that the tree was grown from.  ``scores`` are those that
+        the gradients saw, but for the outputs before this one, which have moved already.
+        """
+        return None
+
+    def pair_curvatures(
+        self,
+        step: int,  # noqa: ARG002 - for those that have pairs
+        scores: npt.NDArray[np.float64],  # noqa: ARG002
+        least: float,  # noqa: ARG002
+        team: Team,  # noqa: ARG002
+    ) -> PairCurvatures:
+        """Return the pairs of the gradients of this step, for ``ole``.
+
+        Pairs with a curvature below ``least`` are drawn with probability curvature / least, keyed by seed, step and
+        rows, and then count ``least``: sums stay right on average.  0: all pairs.
+        """
+        raise InvalidParameter(f"{self.name} has no pair curvatures")
+
+    def final_weights(self, n_rounds: int) -> tuple[float, float]:  # noqa: ARG002 - for those that average rounds
+        """Return what every tree, and the start, are multiplied with after ``n_rounds`` rounds."""
+        return 1.0, 1.0

@@ -1,31 +1,64 @@
-"""Objectives by their names."""
+"""Objectives by their names: one line each.  Nothing is imported before it is asked for."""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from trainer.objectives.l2 import SquaredError
-from trainer.objectives.lambdamart import LambdaMart
-from trainer.objectives.protocol import Objective
-from trainer.parameters import TrainParameters
+from trainer.errors import InvalidParameter
+from trainer.objectives.spelling import options_of, parse_spelling, spelling_of
+
+if TYPE_CHECKING:
+    from trainer.objectives.protocol import Objective
+    from trainer.parameters import TrainParameters
+    from trainer.rows import RankedRows
+
+OBJECTIVES: Mapping[str, str] = {
+    "lambdamart": "trainer.objectives.lambdamart:LambdaMart",
+    "l2": "trainer.objectives.l2:SquaredError",
+}
 
 
-def objective_of(
-    grades: npt.NDArray[np.int32],
-    starts: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.float64] | None,
-    parameters: TrainParameters,
-) -> Objective:
+@cache
+def objective_class(name: str) -> type[Objective]:
+    """Return the class of an objective; InvalidParameter, with the nearest name, for an unknown one."""
+    if name not in OBJECTIVES:
+        near = get_close_matches(name, OBJECTIVES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OBJECTIVES)}"
+        raise InvalidParameter(f"unknown objective {name!r}; {hint}")
+    module, _, attribute = OBJECTIVES[name].partition(":")
+    found: type[Objective] = getattr(import_module(module), attribute)
+    return found
+
+
+def canonical(written: str) -> str:
+    """Return the one way to write an objective.
+
+    >>> canonical(" l2 ()")
+    'l2'
+
+    Raises
+    ------
+    InvalidParameter
+        There is no such objective, or it has no such options.
+    """
+    name, given = parse_spelling(written)
+    if name in OBJECTIVES and not given:
+        return name
+    return spelling_of(name, options_of(name, objective_class(name).Options, given))
+
+
+def objective_of(rows: RankedRows, parameters: TrainParameters) -> Objective:
     """Return the loss that ``parameters.objective`` names, over these rows.
-
-    ``grades`` (n_rows,), ``starts`` (n_queries + 1,), ``weights`` (n_rows,) or None: every document weighs the same.
 
     Raises
     ------
     InvalidParameter, TrainingDataRejected
         As the objective says.
     """
-    if parameters.objective == "l2":
-        return SquaredError(grades, weights)
-    return LambdaMart(grades, starts, parameters, weights)
+    name, given = parse_spelling(parameters.objective)
+    kind = objective_class(name)
+    return kind(rows, parameters, options_of(name, kind.Options, given))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import TrainingDataRejected
+from trainer.rows import RankedRows
 
 
 def check_weights(weights: npt.NDArray[np.float64]) -> None:
@@ -43,3 +44,21 @@ def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> np
     weights = np.ldexp(weights, -frexp(highest)[1])  # by a power of two: no bit is lost, and no sum can overflow
     relative: npt.NDArray[np.float64] = weights / weights.mean()
     return relative
+
+
+def document_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
+    """Return the weight of every document times that of its query, relative to their mean, (n_rows,); empty: all 1.
+
+    Errors as :func:`relative_weights`; also another number of query weights than queries.
+    """
+    if rows.query_weights is None:
+        return relative_weights(rows.weights, rows.n_rows)
+    of_query = np.asarray(rows.query_weights, dtype=np.float64)
+    if of_query.shape != (rows.n_queries,):
+        raise TrainingDataRejected(f"query weights must have shape ({rows.n_queries},), got {of_query.shape}")
+    check_weights(of_query)
+    of_row = np.repeat(of_query, np.diff(rows.starts))
+    if rows.weights is not None:
+        # both relative first: no product can overflow
+        of_row = relative_weights(of_row, rows.n_rows) * relative_weights(rows.weights, rows.n_rows)
+    return relative_weights(of_row, rows.n_rows)

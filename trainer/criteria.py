@@ -1,0 +1,29 @@
+"""By which criterion splits are chosen: what the objective permits, and what the user asked for."""
+
+from __future__ import annotations
+
+from trainer.errors import InvalidParameter
+from trainer.objectives.protocol import Objective
+from trainer.parameters import TrainParameters
+
+
+def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
+    """Return ``se``, ``rwse`` or ``ole`` for this training.
+
+    The exact second derivative of a loss that is a sum of terms with one score each is the sum of its h, so ``ole`` is
+    ``rwse`` there (Xia et al., Theorem 1).
+
+    Raises
+    ------
+    InvalidParameter
+        The objective does not permit it.
+    """
+    wanted = parameters.criterion or objective.criteria[0]
+    if wanted not in objective.criteria:
+        raise InvalidParameter(
+            f"criterion {wanted!r} is not for {objective.name}, which permits {', '.join(objective.criteria)}:"
+            f" {type(objective).__name__} says why"
+        )
+    if wanted == "ole" and objective.additive:
+        return "rwse"
+    return wanted

@@ -1,0 +1,36 @@
+"""What training can watch: the metrics of rankings, and the loss itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from scorer.metrics import Metric, parse_metric
+
+
+@dataclass(frozen=True, slots=True)
+class Deviance:
+    """The loss of the objective, as its ``deviance`` reports it."""
+
+    higher_is_better: bool = False
+
+    def __str__(self) -> str:
+        return "deviance"
+
+
+DEVIANCE = Deviance()
+Measure: TypeAlias = Metric | Deviance
+
+
+def parse_measure(text: str) -> Measure:
+    """Read a metric such as ``ndcg@10``, or ``deviance``.
+
+    >>> str(parse_measure("deviance"))
+    'deviance'
+
+    Raises
+    ------
+    scorer.errors.InputError
+        The metric is unknown.
+    """
+    return DEVIANCE if text.strip() == str(DEVIANCE) else parse_metric(text)
