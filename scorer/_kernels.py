@@ -5,12 +5,19 @@ the number of the feature's cuts below it.  It goes right iff ``(b - shift) & gr
 2^8 - 1 or 2^16 - 1: with ``shift = 1`` a missing value wraps round to ``greatest`` and goes right, with ``shift = 0`` it
 stays the least and goes left.  Right children follow their left siblings, so the next node is ``left + went_right``;
 a leaf's ``left`` is the leaf itself and its bound the greatest code, so a lane that has arrived stays.
+
+``exp`` of a link is a polynomial from + - * / alone, so that the bits are the same on every CPU.
 """
 
 import numpy as np
 from numba import njit
 
 LANES = 8
+_LEAST_EXPONENT = -708.0  # exp of less is no normal double any more
+_HALVINGS = np.ldexp(1.0, -np.arange(1024))  # 2 ** -k, exact
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH = 0.6931471803691238  # 32 significant bits: k * _LN2_HIGH is exact for k < 2 ** 20
+_LN2_LOW = 1.9082149292705877e-10
 
 
 @njit(nogil=True, cache=True)
@@ -102,3 +109,85 @@ def add_trees(
                     at[lane] = left[node] + (((code - shift[node]) & greatest) > bound[node])
             for lane in range(min(LANES, n_rows - i)):
                 scores[first + i + lane] += value[root + at[lane]]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def exp_negative(x):
+    """exp(x) for x <= 0, relative error <= 1e-15; 0 below -708; NaN for NaN.
+
+    x = r - k ln 2, |r| <= ln 2 / 2 (a little more where rounding decides); a Taylor polynomial of degree 12 in r, whose
+    remainder is below 2e-16, times an exact power of two.
+    """
+    if not x >= _LEAST_EXPONENT:
+        return 0.0 if x < _LEAST_EXPONENT else x
+    k = np.int64(0.5 - x * _LOG2_E)
+    r = (x + k * _LN2_HIGH) + k * _LN2_LOW
+    p = 2.08767569878681e-09  # 1 / 12!
+    p = p * r + 2.505210838544172e-08
+    p = p * r + 2.755731922398589e-07
+    p = p * r + 2.7557319223985893e-06
+    p = p * r + 2.48015873015873e-05
+    p = p * r + 1.984126984126984e-04
+    p = p * r + 1.388888888888889e-03
+    p = p * r + 8.333333333333333e-03
+    p = p * r + 4.1666666666666664e-02
+    p = p * r + 1.6666666666666666e-01
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * _HALVINGS[k]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _softmax_score(values, outputs, i):
+    """Sum of values[k] * softmax(outputs[:, i])[k], from the first k to the last."""
+    greatest = outputs[0, i]
+    for k in range(1, outputs.shape[0]):
+        greatest = max(greatest, outputs[k, i])
+    total = 0.0
+    score = 0.0
+    for k in range(outputs.shape[0]):
+        mass = exp_negative(outputs[k, i] - greatest)
+        total += mass
+        score += values[k] * mass
+    return score / total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _ordinal_score(values, outputs, i):
+    """Sum of values[k] * P(y = k), from the first k to the last, where outputs[k, i] is the logit of P(y <= k).
+
+    It takes differences of P(y > k), which are those of P(y <= k) and keep their precision where nearly all documents
+    are: near 0.  The unclipped differences add up to 1, so the clipped ones to 1 or more: no division by 0.
+    """
+    n_outputs = outputs.shape[0]
+    total = 0.0
+    score = 0.0
+    before = 1.0
+    for k in range(n_outputs + 1):
+        above = 0.0
+        if k < n_outputs:
+            f = outputs[k, i]
+            e = exp_negative(-abs(f))
+            above = (e if f > 0.0 else 1.0) / (1.0 + e)
+        mass = before - above
+        if mass < 0.0:
+            mass = 0.0
+        total += mass
+        score += values[k] * mass
+        before = above
+    return score / total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def apply_link(ordinal, values, outputs, first, last, scores):
+    """scores[i] = expected value of document i for first <= i < last; ``scorer.links`` says how.
+
+    ``outputs`` is (K, n); ``values`` holds what each grade is worth: K of them, or K + 1 where ``ordinal``.
+    """
+    if ordinal:
+        for i in range(first, last):
+            scores[i] = _ordinal_score(values, outputs, i)
+    else:
+        for i in range(first, last):
+            scores[i] = _softmax_score(values, outputs, i)

@@ -1,6 +1,8 @@
-"""The trained model: a sum of weighted regression trees as flat, immutable arrays.
+"""The trained model: sums of weighted regression trees as flat, immutable arrays.
 
-``score(x) = base_score + w_1 * tree_1(x) + w_2 * tree_2(x) + ...``, added in this order in float64.
+``score(x) = base_score + w_1 * tree_1(x) + w_2 * tree_2(x) + ...``, added in this order in float64.  A forest of K outputs
+has K such sums, all from ``base_score``: tree t (the first is 0) adds to output ``t % K``.  Its ``link`` makes one score of
+them (``scorer.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
 
 Nodes of one tree lie together, the root first, each child after its parent.  At an inner node with feature ``f`` and
 cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, right if it is greater, and where ``missing_left`` says
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -23,6 +26,7 @@ import numpy.typing as npt
 from pipeline.publish import write_atomically
 from scorer import model_file, structure
 from scorer.errors import InputError, ModelFormatError
+from scorer.links import link_fault
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -45,6 +49,17 @@ ARRAYS: tuple[tuple[str, np.dtype[Any]], ...] = (
     ("node_rows", np.dtype("<i8")),
     ("tree_weights", np.dtype("<f8")),
 )
+
+HEADER: dict[str, type] = {
+    "base_score": float,
+    "feature_names": list,
+    "info": dict,
+    "link": str,
+    "n_outputs": int,
+    "objective": str,
+    "parameters": dict,
+}
+"""What the header of format 1 holds; that of format 2 holds ``trees_a_round``, an int, besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,8 +87,9 @@ class Forest:
     tree_weights: npt.NDArray[np.float64]  # (n_trees,)
     base_score: float
     objective: str
-    link: str = "identity"
+    link: str = "identity"  # one of scorer.links.LINKS
     n_outputs: int = 1
+    trees_a_round: int = 0  # 0 stands for n_outputs, and is replaced by it
     parameters: Mapping[str, JSON] = field(default_factory=dict)
     info: Mapping[str, JSON] = field(default_factory=dict)
 
@@ -82,6 +98,8 @@ class Forest:
             object.__setattr__(self, name, _frozen_copy(name, getattr(self, name), dtype))
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
         object.__setattr__(self, "base_score", float(self.base_score))
+        object.__setattr__(self, "n_outputs", operator.index(self.n_outputs))
+        object.__setattr__(self, "trees_a_round", operator.index(self.trees_a_round) or self.n_outputs)
         for name in ("parameters", "info"):
             # Through JSON and back: what is kept is what the file will hold, and nobody else holds a reference to it.
             object.__setattr__(self, name, json.loads(model_file.canonical_json(dict(getattr(self, name)))))
@@ -99,13 +117,11 @@ class Forest:
             return "a feature has no name"
         if len(set(names)) != len(names):
             return "two features have the same name"
-        if self.link != "identity":
-            return f"unknown link {self.link!r}, known: identity"
-        if self.n_outputs != 1:
-            return f"{self.n_outputs} outputs, this version scores models of one output"
         if not np.isfinite(self.base_score):
             return f"the base score is {self.base_score}"
-        return None
+        return link_fault(self.link, self.n_outputs) or structure.rounds_fault(
+            self.n_trees, self.n_outputs, self.trees_a_round
+        )
 
     @property
     def n_features(self) -> int:
@@ -119,8 +135,8 @@ class Forest:
 
     @property
     def n_rounds(self) -> int:
-        """Boosting rounds: trees per output."""
-        return self.n_trees // self.n_outputs
+        """Boosting rounds, of ``trees_a_round`` trees each."""
+        return self.n_trees // self.trees_a_round
 
     @property
     def used_features(self) -> tuple[int, ...]:
@@ -170,16 +186,16 @@ class Forest:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the model file: the same for equal forests, on every machine."""
-        header = {
-            "base_score": self.base_score,
-            "feature_names": list(self.feature_names),
-            "info": self.info,
-            "link": self.link,
-            "n_outputs": self.n_outputs,
-            "objective": self.objective,
-            "parameters": self.parameters,
-        }
-        return model_file.encode(header, {name: getattr(self, name) for name, _ in ARRAYS})
+        header = {name: getattr(self, name) for name in HEADER} | {"feature_names": list(self.feature_names)}
+        if self._needs_format_2:
+            header["trees_a_round"] = self.trees_a_round
+        number = 2 if self._needs_format_2 else 1
+        return model_file.encode(number, header, {name: getattr(self, name) for name, _ in ARRAYS})
+
+    @property
+    def _needs_format_2(self) -> bool:
+        """Whether readers of format 1 would get it wrong: they know one output, and one tree a round."""
+        return (self.link, self.n_outputs, self.trees_a_round) != ("identity", 1, 1)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "model") -> Forest:
@@ -190,16 +206,8 @@ class Forest:
         ModelFormatError
             Another format number, damaged bytes, or an index or value that no sound model has.
         """
-        header, arrays = model_file.decode(data, where, ARRAYS)
-        types = {
-            "base_score": float,
-            "feature_names": list,
-            "info": dict,
-            "link": str,
-            "n_outputs": int,
-            "objective": str,
-            "parameters": dict,
-        }
+        number, header, arrays = model_file.decode(data, where, ARRAYS)
+        types = HEADER if number == 1 else HEADER | {"trees_a_round": int}
         if set(header) != set(types):
             raise ModelFormatError(
                 f"{where}: the model's header has the keys {sorted(header)}, expected {sorted(types)}"
@@ -208,9 +216,16 @@ class Forest:
             if type(header[key]) is not kind:
                 raise ModelFormatError(f"{where}: {key} in the model's header is not of type {kind.__name__}")
         try:
-            return cls(**{**header, **arrays, "feature_names": tuple(header["feature_names"])})
+            forest = cls(**{**header, **arrays, "feature_names": tuple(header["feature_names"])})
         except (ValueError, TypeError) as error:
             raise ModelFormatError(f"{where}: the model is not sound: {error}") from error
+        told = header.get("trees_a_round", 1)
+        if forest._needs_format_2 != (number == 2) or forest.trees_a_round != told:
+            raise ModelFormatError(
+                f"{where}: {forest.n_outputs} outputs by the link {forest.link} with {told} trees a round are not written"
+                f" in model format {number}"
+            )
+        return forest
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to ``path`` in one atomic step: a reader sees the old file or the new one, never a part."""
@@ -240,7 +255,7 @@ def checked_rounds(forest: Forest, n_rounds: int | None) -> int:
         return forest.n_trees
     if not 0 <= n_rounds <= forest.n_rounds:
         raise InputError(f"n_rounds must be in 0..{forest.n_rounds}, the rounds of this model, got {n_rounds}")
-    return n_rounds * forest.n_outputs
+    return n_rounds * forest.trees_a_round
 
 
 def compact_cuts(

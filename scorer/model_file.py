@@ -3,7 +3,7 @@
 Layout, little-endian::
 
     0    8 bytes   magic  b"RANKMILL"
-    8    u32       format number (FORMAT)
+    8    u32       format number (one of FORMATS)
     12   u32       zero
     16   u64       length of the JSON header in bytes
     24   header    canonical JSON: sorted keys, no blanks, UTF-8, no NaN
@@ -13,7 +13,8 @@ Layout, little-endian::
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
 so two arrays cannot overlap.  This module knows no trees: ``scorer.forest`` says which arrays there are.
-Raise ``FORMAT`` when old readers would misread new files; the reader names both numbers and stops.
+What format 1 can say is written as format 1; ``scorer.forest`` says what needs 2.  A new number goes in ``FORMATS`` when
+old readers would misread new files: a reader names the number that it found and those that it knows, and stops.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy.typing as npt
 from scorer.errors import ModelFormatError
 
 MAGIC = b"RANKMILL"
-FORMAT = 1
+FORMATS = (1, 2)
 ALIGNMENT = 64
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 64 * 1024 * 1024
@@ -44,11 +45,11 @@ def canonical_json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def encode(header: Mapping[str, object], arrays: Mapping[str, Array]) -> bytes:
-    """Build the bytes of a model file from its ``header`` (without ``arrays``) and one-dimensional ``arrays``."""
+def encode(number: int, header: Mapping[str, object], arrays: Mapping[str, Array]) -> bytes:
+    """Build the bytes of format ``number`` from the ``header`` (without ``arrays``) and one-dimensional ``arrays``."""
     listed = [[name, array.dtype.newbyteorder("<").str, len(array)] for name, array in arrays.items()]
     text = canonical_json({**header, "arrays": listed})
-    parts = bytearray(_PREFIX.pack(MAGIC, FORMAT, 0, len(text)))
+    parts = bytearray(_PREFIX.pack(MAGIC, number, 0, len(text)))
     parts += text
     for array in arrays.values():
         parts += bytes(-len(parts) % ALIGNMENT)
@@ -59,8 +60,8 @@ def encode(header: Mapping[str, object], arrays: Mapping[str, Array]) -> bytes:
 
 def decode(
     data: bytes, where: str, expected: Sequence[tuple[str, np.dtype[Any]]]
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Take ``data`` apart into header and arrays; ``expected`` lists the arrays' names and dtypes in order.
+) -> tuple[int, dict[str, Any], dict[str, Array]]:
+    """Take ``data`` apart into format number, header and arrays; ``expected`` lists the arrays' names and dtypes in order.
 
     Every length is checked before anything is read through it.  The arrays are read-only views of ``data``.
 
@@ -75,9 +76,9 @@ def decode(
     magic, number, zero, header_bytes = _PREFIX.unpack_from(data)
     if magic != MAGIC:
         raise ModelFormatError(f"{where}: not a rankmill model: the first bytes are {magic!r}, expected {MAGIC!r}")
-    if number != FORMAT:
+    if number not in FORMATS:
         raise ModelFormatError(
-            f"{where}: model format number {number}, this version reads {FORMAT}; "
+            f"{where}: model format number {number}, this version reads {' and '.join(map(str, FORMATS))}; "
             f"use the version of rankmill that wrote it, or train again"
         )
     if hashlib.sha256(memoryview(data)[:-DIGEST_BYTES]).digest() != data[-DIGEST_BYTES:]:
@@ -86,7 +87,7 @@ def decode(
     if zero != 0 or header_bytes > min(MAX_HEADER_BYTES, end - _PREFIX.size):
         raise ModelFormatError(f"{where}: the model's header length {header_bytes} does not fit its {len(data)} bytes")
     header = _header(data[_PREFIX.size : _PREFIX.size + header_bytes], where)
-    lengths = _lengths(header.pop("arrays", None), where, expected)
+    lengths = _lengths(header.pop("arrays", None), where, expected, number)
     arrays: dict[str, Array] = {}
     position = _PREFIX.size + header_bytes
     for (name, dtype), length in zip(expected, lengths, strict=True):
@@ -98,7 +99,7 @@ def decode(
         position = stop
     if position != end:
         raise ModelFormatError(f"{where}: {end - position} bytes too many after the last array")
-    return header, arrays
+    return number, header, arrays
 
 
 def _header(text: bytes, where: str) -> dict[str, Any]:
@@ -112,14 +113,14 @@ def _header(text: bytes, where: str) -> dict[str, Any]:
     return dict(header)
 
 
-def _lengths(listed: object, where: str, expected: Sequence[tuple[str, np.dtype[Any]]]) -> list[int]:
+def _lengths(listed: object, where: str, expected: Sequence[tuple[str, np.dtype[Any]]], number: int) -> list[int]:
     names = [[name, dtype.newbyteorder("<").str] for name, dtype in expected]
     if (
         not isinstance(listed, list)
         or not all(isinstance(item, list) and len(item) == 3 for item in listed)
         or [item[:2] for item in listed] != names
     ):
-        raise ModelFormatError(f"{where}: the model's arrays are not those of format {FORMAT}")
+        raise ModelFormatError(f"{where}: the model's arrays are not those of format {number}")
     lengths = [item[2] for item in listed]
     for name, length in zip(names, lengths, strict=True):
         if type(length) is not int or length < 0:

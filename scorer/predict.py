@@ -1,7 +1,7 @@
-"""Scores of documents: raw float32 features to codes by the forest's own cuts, then codes down the trees.
+"""Scores of documents: raw float32 features to codes by the forest's own cuts, codes down the trees, outputs to a score.
 
-The codes are exact (a value and a cut are compared as float32), and a document's sum runs over the trees in their
-order in float64, so a score has the same bits for any batch size, row order and number of threads, and the same as the
+The codes are exact (a value and a cut are compared as float32), a document's sum runs over the trees of an output in their
+order in float64, and a link takes one document at a time, so a score has the same bits for any batch size, row order and number of threads, and the same as the
 plain walk in ``tests/naive.py``.
 """
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from scorer import _kernels
 from scorer.forest import Forest, checked_rounds
+from scorer.links import class_values
 
 TILE = 256  # documents whose codes stay in the first-level cache while every tree is walked; a multiple of the lanes
 ROWS_WORTH_A_THREAD = 16_384  # below this a joblib call (about 10 ms) costs more than it saves
@@ -50,7 +51,6 @@ class Predictor:
         self.forest = forest
         self.features: tuple[int, ...] = tuple(int(f) for f in used)
         """Positions in ``forest.feature_names`` of the features that are asked for, ascending."""
-        self._n_trees = n_trees
         self._greatest = int(np.iinfo(code).max)
         self._code = code
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -69,6 +69,16 @@ class Predictor:
             slot_of, self._greatest, self._slot, self._shift, self._bound, self._left, self._value, self._depth,
             np.empty(largest, dtype=np.int32),
         )  # fmt: skip
+        self._ordinal = forest.link.startswith("ordinal")
+        self._values = class_values(forest.link, forest.n_outputs)
+        self._trees_of = [self._roots_and_depths(k) for k in range(forest.n_outputs)]
+
+    def _roots_and_depths(self, output: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return where the trees of one output start and how deep they are, in the order in which they are added."""
+        every = slice(output, len(self._depth), self.forest.n_outputs)
+        roots = self.forest.tree_starts[every].copy()
+        roots.setflags(write=False)  # as those of the forest are: a kernel takes the two for different types
+        return roots, self._depth[every].copy()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -98,7 +108,7 @@ class Predictor:
 
         Returns
         -------
-        (n,) float64 scores.
+        (n,) float64 scores; of a forest of several outputs, what its link makes of them.
 
         Raises
         ------
@@ -149,13 +159,27 @@ class Predictor:
         stop: int,
     ) -> None:
         codes = np.zeros((TILE, max(len(columns), 1)), dtype=self._code)
+        outputs = np.empty((self.forest.n_outputs, TILE), dtype=np.float64)
         for first in range(start, stop, TILE):
             rows = min(TILE, stop - first)
             _kernels.bin_rows(table, first, rows, columns, absent, self._cuts, self._starts, codes)
-            _kernels.add_trees(
-                codes, rows, self._n_trees, self._greatest, self.forest.tree_starts,
-                self._slot, self._shift, self._bound, self._left, self._value, self._depth, out, first,
-            )  # fmt: skip
+            if self.forest.link == "identity":
+                self._add_trees(codes, rows, 0, out, first)
+                continue
+            outputs.fill(self.forest.base_score)
+            for k, sums in enumerate(outputs):
+                self._add_trees(codes, rows, k, sums, 0)
+            _kernels.apply_link(self._ordinal, self._values, outputs, 0, rows, out[first : first + rows])
+
+    def _add_trees(
+        self, codes: npt.NDArray[Any], rows: int, output: int, sums: npt.NDArray[np.float64], first: int
+    ) -> None:
+        """Add the trees of one output to ``sums[first : first + rows]``."""
+        roots, depths = self._trees_of[output]
+        _kernels.add_trees(
+            codes, rows, len(roots), self._greatest, roots,
+            self._slot, self._shift, self._bound, self._left, self._value, depths, sums, first,
+        )  # fmt: skip
 
 
 def _spans(n_rows: int, n_threads: int) -> Iterator[tuple[int, int]]:
@@ -171,7 +195,8 @@ def predict(
 ) -> npt.NDArray[np.float64]:
     """Return the (n,) float64 scores of ``values`` (n, n_features): base + w1 * tree1 + w2 * tree2 + ... in this order.
 
-    float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses the first rounds only.  The same
+    Where the forest has several outputs each is such a sum over its own trees, and the forest's link makes one score of
+    them.  float64 features are rounded to float32 first; NaN is missing.  ``n_rounds`` uses the first rounds only.  The same
     bits for any batch size and ``n_threads``.  For many batches of one model make a ``Predictor`` once.
 
     Raises

@@ -20,6 +20,15 @@ Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """The arrays of `scorer.forest.Forest` by name, each of its dtype."""
 
 
+def rounds_fault(n_trees: int, n_outputs: int, trees_a_round: int) -> str | None:
+    """Return in one line why so many trees are not whole rounds of whole sets of outputs, or None if they are."""
+    if not 1 <= trees_a_round <= MAX_TREES or trees_a_round % n_outputs:
+        return f"{trees_a_round} trees a round, expected a multiple of the outputs, of which there are {n_outputs}"
+    if n_trees % trees_a_round:
+        return f"{n_trees} trees, expected whole rounds of {trees_a_round}"
+    return None
+
+
 def fault(arrays: Arrays, n_features: int) -> str | None:
     """Return what is wrong with the ``arrays`` of a forest over ``n_features`` in one line, or None if all is sound."""
     return (

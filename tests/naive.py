@@ -44,24 +44,29 @@ def bin_of(x: float, edges: list[float]) -> int:
 # --- scorer/predict ---------------------------------------------------------------------------------------------------
 
 
+def leaf_value(forest, t, row):
+    """Walk one row down tree ``t`` node by node, on the raw floats, and return what its leaf adds."""
+    start = int(forest.tree_starts[t])
+    node = start
+    while forest.node_feature[node] != -1:
+        f = int(forest.node_feature[node])
+        x = row[f]
+        if x != x:
+            goes_left = bool(forest.node_missing_left[node])
+        else:
+            goes_left = bool(x <= forest.cuts[forest.cut_starts[f] + forest.node_cut[node]])
+        node = start + int(forest.node_left[node] if goes_left else forest.node_right[node])
+    return float(forest.tree_weights[t]) * float(forest.node_value[node])
+
+
 def predict(forest, values, n_rounds=None):
-    """Walk every row of ``values`` down every tree node by node, on the raw floats."""
+    """Sum up the trees of every row of ``values``, for a forest of one output and one tree a round."""
     n_trees = forest.n_trees if n_rounds is None else n_rounds
     scores = []
     for row in values:
         score = forest.base_score
         for t in range(n_trees):
-            start = int(forest.tree_starts[t])
-            node = start
-            while forest.node_feature[node] != -1:
-                f = int(forest.node_feature[node])
-                x = row[f]
-                if x != x:
-                    goes_left = bool(forest.node_missing_left[node])
-                else:
-                    goes_left = bool(x <= forest.cuts[forest.cut_starts[f] + forest.node_cut[node]])
-                node = start + int(forest.node_left[node] if goes_left else forest.node_right[node])
-            score = score + float(forest.tree_weights[t]) * float(forest.node_value[node])
+            score = score + leaf_value(forest, t, row)
         scores.append(score)
     return scores
 

@@ -41,6 +41,54 @@ def test_bytes_and_back(seed, n_features, n_trees):
     assert pickle.loads(pickle.dumps(forest)) == forest
 
 
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(["identity", "softmax_grade", "softmax_gain", "ordinal_grade", "ordinal_gain"]),
+    st.integers(2, 5),
+    st.integers(1, 3),
+    st.integers(0, 3),
+)
+def test_bytes_and_back_of_several_outputs_and_trees_a_round(seed, link, n_outputs, sets, n_rounds):
+    n_outputs = 1 if link == "identity" else n_outputs
+    trees_a_round = n_outputs * sets
+    shape = {"link": link, "n_outputs": n_outputs, "trees_a_round": trees_a_round}
+    forest = random_forest(seed, n_trees=trees_a_round * n_rounds, max_leaves=4, **shape)
+    data = forest.to_bytes()
+    assert data[8] == (1 if (link, sets) == ("identity", 1) else 2)
+    again = Forest.from_bytes(data)
+    assert again == forest
+    assert again.to_bytes() == data
+    assert (again.link, again.n_outputs, again.trees_a_round, again.n_rounds) == (*shape.values(), n_rounds)
+    assert pickle.loads(pickle.dumps(forest)) == forest
+    if sets == 1:
+        assert random_forest(seed, n_trees=n_outputs * n_rounds, max_leaves=4, link=link, n_outputs=n_outputs) == forest
+
+
+def test_a_forest_of_one_output_has_the_bytes_that_it_had_before_there_were_several():
+    """Digest of the file that the first version wrote: a registry names models by it."""
+    forest = Forest(
+        feature_names=("length", "übereinstimmung"),
+        cuts=np.float32([0.5, 1.25, -np.inf]),
+        cut_starts=[0, 2, 3],
+        tree_starts=[0, 5, 6],
+        node_feature=[0, 1, -1, -1, -1, -1],
+        node_cut=[1, 0, -1, -1, -1, -1],
+        node_missing_left=np.uint8([1, 0, 0, 0, 0, 0]),
+        node_left=[1, 3, -1, -1, -1, -1],
+        node_right=[2, 4, -1, -1, -1, -1],
+        node_value=[0.1, -0.2, 0.3, 1e-300, -7.0, 0.0],
+        node_gain=[2.5, 1.5, 0.0, 0.0, 0.0, 0.0],
+        node_rows=[10, 6, 4, 1, 5, 10],
+        tree_weights=[1.0, 0.5],
+        base_score=-0.125,
+        objective="lambdamart",
+        parameters={"seed": 7, "metric": "ndcg@10"},
+        info={"max_grade": 4, "absent": "zero"},
+    )
+    assert forest.sha256 == "b0bd23e3b5a442fa2da4ce756c05e94fb8d792e27e3cde65c4e9ecb85dcd000a"
+
+
 def test_arrays_are_copied_and_read_only():
     weights = np.ones(6)
     forest = Forest(**(as_arguments(random_forest(0)) | {"tree_weights": weights}))
@@ -79,9 +127,10 @@ def test_every_flipped_byte_and_every_truncation_is_a_format_error():
         Forest.from_bytes(data + b"\0")
 
 
-def test_every_flipped_byte_under_a_right_digest_is_refused_or_another_sound_model():
+@pytest.mark.parametrize("shape", [{}, {"n_outputs": 2, "link": "softmax_gain"}], ids=["format 1", "format 2"])
+def test_every_flipped_byte_under_a_right_digest_is_refused_or_another_sound_model(shape):
     """A forger can seal the bytes again: whatever is accepted must be canonical and safe to walk."""
-    data = random_forest(1, n_features=2, n_trees=2, max_leaves=3).to_bytes()
+    data = random_forest(1, n_features=2, n_trees=2, max_leaves=3, **shape).to_bytes()
     for i in range(len(data) - 32):
         for mask in (0x01, 0x80):
             changed = bytearray(data)
@@ -99,7 +148,7 @@ def test_another_format_number_names_both(tmp_path):
     data[8] = 9
     path = tmp_path / "m.rankmill"
     path.write_bytes(data)
-    with pytest.raises(ModelFormatError, match=r"m\.rankmill: model format number 9, this version reads 1; "):
+    with pytest.raises(ModelFormatError, match=r"m\.rankmill: model format number 9, this version reads 1 and 2; "):
         Forest.load(path)
 
 
@@ -121,14 +170,28 @@ def forged(header_change=None, **array_change):
         for name in ("base_score", "info", "link", "n_outputs", "objective", "parameters", "feature_names")
     }
     header["feature_names"] = list(header["feature_names"])
-    return model_file.encode(header | (header_change or {}), arrays)
+    header |= header_change or {}
+    return model_file.encode(2 if "trees_a_round" in header else 1, header, arrays)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"link": "softmax"}, "unknown link"),
-        ({"n_outputs": 5}, "5 outputs"),
+        ({"link": "softmax"}, "unknown link 'softmax', known: identity, softmax_grade, softmax_gain, ordinal_grade,"),
+        ({"n_outputs": 5}, "5 outputs, the link identity has exactly 1"),
+        ({"n_outputs": 0}, "0 outputs, the link identity has exactly 1"),
+        ({"n_outputs": 3, "link": "softmax_grade"}, "are not written in model format 1"),
+        ({"link": "ordinal_grade"}, "are not written in model format 1"),
+        ({"trees_a_round": 1}, "are not written in model format 2"),
+        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 0}, "are not written in model format 2"),
+        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 3}, "3 trees a round, expected a multiple of"),
+        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": -2}, "-2 trees a round, expected a multiple of"),
+        ({"n_outputs": 2, "link": "softmax_gain", "trees_a_round": 4}, "6 trees, expected whole rounds of 4"),
+        ({"trees_a_round": 12}, "6 trees, expected whole rounds of 12"),
+        ({"trees_a_round": 2.0}, "trees_a_round .* not of type int"),
+        ({"n_outputs": 1, "link": "softmax_gain", "trees_a_round": 1}, "1 outputs, the link softmax_gain has 2 to 53"),
+        ({"n_outputs": 0, "link": "ordinal_gain", "trees_a_round": 1}, "0 outputs, the link ordinal_gain has 1 to 52"),
+        ({"n_outputs": 10**30, "link": "ordinal_grade", "trees_a_round": 10**30}, "ordinal_grade has 1 to 1023"),
         ({"n_outputs": True}, "n_outputs .* not of type int"),
         ({"base_score": 1}, "base_score .* not of type float"),
         ({"feature_names": ["a", "a", "b", "c", "d"]}, "two features have the same name"),
@@ -248,6 +311,20 @@ def test_truncated_keeps_only_the_cuts_it_uses():
     assert forest.truncated(8) is forest
     for rounds in (-1, 9):
         with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.8"):
+            forest.truncated(rounds)
+
+
+def test_truncated_counts_rounds_of_several_trees():
+    forest = random_forest(7, n_trees=18, n_outputs=3, link="ordinal_gain", trees_a_round=6)
+    assert forest.n_rounds == 3
+    for rounds in range(4):
+        short = forest.truncated(rounds)
+        assert (short.n_rounds, short.n_trees, short.trees_a_round, short.n_outputs) == (rounds, 6 * rounds, 6, 3)
+        assert short.link == "ordinal_gain"
+        assert np.array_equal(short.node_value, forest.node_value[: forest.tree_starts[6 * rounds]])
+        assert Forest.from_bytes(short.to_bytes()) == short
+    for rounds in (-1, 4):
+        with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.3"):
             forest.truncated(rounds)
 
 
