@@ -83,6 +83,8 @@ class Ranker:
         learning_rate: float = 0.1,
         early_stopping_rounds: int = 50,
         criterion: str = "",
+        ole_features: int = 8,
+        ole_pairs: float = 0.0,
         leaf: str = "newton",
         grow: str = "best_first",
         max_leaves: int = 31,

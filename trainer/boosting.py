@@ -18,12 +18,13 @@ from trainer.dtypes import ROW
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.grower import Grower
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
+from trainer.growing.packing import total_of
 from trainer.growing.tree import Tree
 from trainer.growing.walking import add_tree
 from trainer.history import TRAIN, RoundRecord, TrainingResult
 from trainer.layout import BlockedBins
 from trainer.monotone import directions_of
-from trainer.objectives.protocol import Objective
+from trainer.objectives.protocol import Objective, PairCurvatures
 from trainer.objectives.registry import objective_of
 from trainer.objectives.weights import document_weights
 from trainer.parameters import TrainParameters
@@ -245,11 +246,26 @@ class _Stepper:
             step = (round_number - 1) * objective.steps_a_round + of_round + 1
             with run.stopwatch.phase(GRADIENTS):
                 objective.gradients(step, self.scores, self._g, self._h, team)
+                pairs = self._pairs(step)
             with run.stopwatch.growing(self._grower):
-                grown += [self._tree(output, sample) for output in range(objective.n_outputs)]
+                grown += [self._tree(output, sample, pairs) for output in range(objective.n_outputs)]
         return grown
 
-    def _tree(self, output: int, sample: Sample) -> Tree:
+    def _pairs(self, step: int) -> tuple[PairCurvatures | None, PairCurvatures | None]:
+        """Return the pairs by which splits are chosen and those by which leaves step, where they are asked for."""
+        run, of = self._run, self._run.objective.pair_curvatures
+        exact_leaves = run.parameters.leaf == "exact" and not run.objective.additive
+        per_row = run.parameters.ole_pairs
+        of_leaves = of(step, self.scores, 0.0, self._team) if exact_leaves else None
+        if run.criterion != "ole":
+            return None, of_leaves
+        if per_row == 0.0:
+            return of_leaves or of(step, self.scores, 0.0, self._team), of_leaves
+        # every pair adds its curvature to the h of both rows
+        whole = 0.5 * total_of(self._h, self._team)
+        return of(step, self.scores, whole / (per_row * len(self._h)), self._team), of_leaves
+
+    def _tree(self, output: int, sample: Sample, pairs: tuple[PairCurvatures | None, PairCurvatures | None]) -> Tree:
         return self._grower.grow(
             self._of(self._g, output),
             self._of(self._h, output),
@@ -257,6 +273,8 @@ class _Stepper:
             rows=sample.rows,
             features=sample.features,
             weights=self._weights,
+            pairs=pairs[0],
+            leaf_pairs=pairs[1],
             leaf_steps=partial(self._run.objective.leaf_steps, output, self.scores),
         )
 

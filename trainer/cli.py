@@ -42,6 +42,12 @@ def train(
             show_default=False,
         ),
     ] = "",
+    ole_features: Annotated[
+        int, typer.Option(help="For ole: so many features that look best to rwse are searched by the loss; 0: all.")
+    ] = 8,
+    ole_pairs: Annotated[
+        float, typer.Option(help="For ole: pairs a document drawn to measure curvature, about; 0: all pairs.")
+    ] = 0.0,
     leaf: Annotated[
         str,
         typer.Option(help="Steps of leaves: newton, or exact (pairs of documents in one leaf do not count)."),
@@ -144,7 +150,7 @@ def train(
     from trainer.parameters import TrainParameters
 
     parameters = TrainParameters(
-        objective=objective, criterion=criterion, leaf=leaf, metric=metric, stop_metric=stop_metric, gain=gain, n_rounds=n_rounds,
+        objective=objective, criterion=criterion, ole_features=ole_features, ole_pairs=ole_pairs, leaf=leaf, metric=metric, stop_metric=stop_metric, gain=gain, n_rounds=n_rounds,
         learning_rate=learning_rate, early_stopping_rounds=early_stopping_rounds, grow=grow,
         max_leaves=max_leaves, max_depth=max_depth, min_rows_in_leaf=min_rows_in_leaf,
         min_hessian_in_leaf=min_hessian_in_leaf, lambda_l2=lambda_l2, min_gain=min_gain,

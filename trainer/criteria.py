@@ -26,4 +26,8 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
         )
     if wanted == "ole" and objective.additive:
         return "rwse"
+    if wanted == "ole" and parameters.grow == "oblivious":
+        raise InvalidParameter("criterion 'ole' is for trees that split leaf by leaf; grow is 'oblivious'")
+    if parameters.leaf == "exact" and "ole" not in objective.criteria:
+        raise InvalidParameter(f"leaf 'exact' is not for {objective.name}, which has no pair curvatures; use newton")
     return wanted

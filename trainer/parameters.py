@@ -52,6 +52,8 @@ class TrainParameters:
     learning_rate: float = 0.1  # (0, 1]
     early_stopping_rounds: int = 50  # rounds without a better stop_metric; 0: never stop early
     criterion: str = ""  # by which splits are chosen; empty: the default of the objective
+    ole_features: int = 8  # for ole: so many features that look best to rwse are searched by the loss; 0: all
+    ole_pairs: float = 0.0  # for ole: pairs a document that are drawn for that, about; 0: all pairs
     leaf: str = "newton"  # steps of leaves: curvatures document by document, or exact, pairs inside a leaf left out
     grow: str = "best_first"  # which leaf is split next; oblivious: one condition for all leaves of a depth
     max_leaves: int = 31  # 2 or more; oblivious trees have 2 ** max_depth
@@ -86,6 +88,7 @@ class TrainParameters:
         _between("max_leaves", self.max_leaves, 2, 65_536)
         _between("max_depth", self.max_depth, 0, 65_536)
         _between("min_rows_in_leaf", self.min_rows_in_leaf, 1, 2**31)
+        _between("ole_features", self.ole_features, 0, 2**31)
         _between("truncation", self.truncation, 1, 2**31)
         _between("seed", self.seed, 0, 2**63 - 1)
         for name in ("learning_rate", "feature_fraction", "query_fraction", "row_fraction"):
@@ -93,10 +96,12 @@ class TrainParameters:
                 raise InvalidParameter(f"{name} must be in (0, 1], got {getattr(self, name)}")
         if not (self.sigma > 0.0 and isfinite(self.sigma)):
             raise InvalidParameter(f"sigma must be a number above 0, got {self.sigma}")
-        for name in ("min_hessian_in_leaf", "lambda_l2", "min_gain"):
+        for name in ("min_hessian_in_leaf", "lambda_l2", "min_gain", "ole_pairs"):
             value = getattr(self, name)
             if not (value >= 0.0 and isfinite(value)):
                 raise InvalidParameter(f"{name} must be a number of 0 or more, got {value}")
+        if self.criterion == "ole" and self.monotone:
+            raise InvalidParameter("monotone constraints bound Newton steps; criterion is 'ole'")
         if self.grow == "oblivious":
             if self.monotone:
                 raise InvalidParameter(

@@ -75,7 +75,7 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
     bounds = np.array([1 / 1024, 1 / 1024, 0.0, 0.0, 0.0, 20.0])
     _kernels.best_split(
         hist, counts, layout.n_bins, np.ones(16, np.uint8), np.zeros(16, np.int8), 0, 1, int(packed.sum()), 50,
-        np.zeros(_kernels.LIMIT_FIELDS, np.int64), bounds, -np.inf, np.inf, np.empty((4, 256)), gain, split,
+        np.zeros(_kernels.LIMIT_FIELDS, np.int64), bounds, -np.inf, np.inf, np.empty((4, 256)), gain, split, np.empty(0),
     )  # fmt: skip
     assert gain[0] == pytest.approx(max(allowed, default=0.0), rel=1e-12)
 

@@ -26,21 +26,26 @@ _MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integ
 
 # What a row of ``nodes`` holds: rows[FIRST:LAST] are the node's; TOTAL is their packed sum; SLOT its histogram in the
 # pool, -1 for none; LEFT its first child, -1 for none (the other child is LEFT + 1); the rest is its best split.
-FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SUM = range(10)
-NODE_FIELDS = 10
+# Where pairs count (criterion ole), pairs[PAIRS_FIRST:PAIRS_LAST] have both their rows in the node, INSIDE is their sum.
+FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SUM, PAIRS_FIRST, PAIRS_LAST, INSIDE = (
+    range(13)
+)
+NODE_FIELDS = 13
 # What ``state`` holds, written by worker 0 between meetings: counts of nodes, leaves, waiting nodes and free slots;
 # the node to divide (-1: the tree is done); the children to count and to search (-1: none); whether the larger one
 # has to be counted too, because its parent's histogram is gone
 N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH = range(8)
 STATE_FIELDS = 8
 # What ``limits`` holds
-MAX_LEAVES, MAX_DEPTH, MIN_ROWS, POLICY, CONSTRAINED, SHARED_ROWS, LOOKS, CLOCK = range(8)
-LIMIT_FIELDS = 8
+MAX_LEAVES, MAX_DEPTH, MIN_ROWS, POLICY, CONSTRAINED, SHARED_ROWS, LOOKS, CLOCK, PAIRED, SCREENED = range(10)
+LIMIT_FIELDS = 10
 BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
 # What ``bounds`` holds: units of packed gradient and curvature, lambda, min gain, min curvature, min rows
 UNIT_G, UNIT_H, LAMBDA, MIN_GAIN, MIN_H, MIN_SIDE = range(6)
 # Phases that ``ticks`` counts nanoseconds of, as worker 0 sees them
 COUNTING, SEARCHING, DECIDING, PARTING = range(4)
+PAIR_STEPS = 1048576.0  # steps of a pair's curvature to one of packed curvature: sums of 2 ** 31 of these fit a double
+KEYS = 257  # bins as pairs see them: 0 the missing that go left, 1 .. 255, 256 the missing that go right
 LINE = 8  # int64 a cache line: every flag has one to itself
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
@@ -276,7 +281,7 @@ def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last,
 @njit(nogil=True, cache=True, error_model="numpy")
 def best_split(
     hist, counts, n_bins, enabled, monotone, first_feature, last_feature, total, n_rows, limits, bounds, low, high,
-    work, gain_out, split_out,
+    work, gain_out, split_out, of_feature,
 ):  # fmt: skip
     """Best (feature, bin, side of the missing) of one node over a range of features.
 
@@ -284,7 +289,8 @@ def best_split(
     gets the gain (0: no split), ``split_out`` gets [feature, bin, missing left, packed sum of the left side].  Equal
     gains go to the lowest feature, then the lowest bin, then missing right; missing values that weigh nothing in this
     node follow the heavier side.  With ``limits[CONSTRAINED]`` the children's values lie in ``low`` .. ``high`` and
-    obey ``monotone[feature]``.  ``work`` (3, 256) float64 is scratch space.
+    obey ``monotone[feature]``.  ``work`` (3, 256) float64 is scratch space.  ``of_feature`` (n_features,), where it has
+    cells, gets the gain of each feature's best split.
     """
     counted = counts.shape[0] > 0
     prefix = work[0].view(np.int64)
@@ -294,6 +300,9 @@ def best_split(
     split_out[0] = -1
     gain_out[0] = 0.0
     denominator = total_h * bounds[UNIT_H] + bounds[LAMBDA]
+    by_feature = of_feature.shape[0] > 0
+    if by_feature:
+        of_feature[first_feature:last_feature] = -np.inf
     if total_h == 0.0:
         return
     constrained = limits[CONSTRAINED] != 0
@@ -334,7 +343,128 @@ def best_split(
                 split_out[1] = b
                 split_out[2] = 1
                 split_out[3] = prefix[b] + missing
+            if by_feature:
+                of_feature[f] = max(of_feature[f], missing_right[b])
+                if missing != 0:
+                    of_feature[f] = max(of_feature[f], missing_left[b])
     gain_out[0] = best
+
+
+# -- splits by the loss itself (criterion ole) -----------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def pack_pairs(first, second, curvature, scale, drawn, pairs):
+    """pairs[k] = (first << 32 | second, round(curvature * scale)) of the pairs with both rows drawn; returns how many.
+
+    ``drawn`` (n_rows,) tells the rows that the tree is grown from; empty: all.
+    """
+    every, n = drawn.shape[0] == 0, 0
+    for k in range(first.shape[0]):
+        if every or (drawn[first[k]] and drawn[second[k]]):
+            pairs[n, 0] = (np.int64(first[k]) << np.int64(32)) | np.int64(second[k])
+            pairs[n, 1] = np.int64(np.rint(curvature[k] * scale))
+            n += 1
+    return n
+
+
+@njit(nogil=True, cache=True)
+def _count_pairs(column, stride, pairs, first, last, zero, highest, lowest):
+    """Add the curvature of pairs[first:last] to highest[the greater key of its two rows] and to lowest[the lesser].
+
+    The key of a row is its bin of one feature, and ``zero`` (0 or 256) where that is missing.
+    """
+    highest[:] = 0
+    lowest[:] = 0
+    for k in range(first, last):
+        both = pairs[k, 0]
+        a, b = np.int64(column[(both >> np.int64(32)) * stride]), np.int64(column[(both & _LOW) * stride])
+        a = zero if a == 0 else a
+        b = zero if b == 0 else b
+        c = pairs[k, 1]
+        highest[max(a, b)] += c
+        lowest[min(a, b)] += c
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _paired_gain(g, h, inside, least, bounds):
+    """L'^2 / L'' of one side in whole steps, -inf where L'' = h - 2 inside is below ``least``."""
+    curvature = h - 2.0 * np.float64(inside) / PAIR_STEPS
+    return g * g / (curvature + bounds[LAMBDA] / bounds[UNIT_H]) if curvature >= least else -np.inf
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def search_paired(
+    f, column, stride, hist, n_bins, rows, first, last, pairs, first_pair, last_pair, total, inside, limits, bounds, counts, work,
+    gain_out, split_out,
+):  # fmt: skip
+    """Best split of one node by one feature, by what all steps of a side together do to the loss.
+
+    ``hist`` (256,) holds the node's packed sums of the feature, pairs[first_pair:last_pair] have both their rows in the
+    node.  Inside the left of bin b are the pairs whose greater key is at most b, inside the right those whose lesser
+    one is above it.  Better than ``gain_out[0]``: it and ``split_out`` are written.  ``work`` (2, KEYS) is scratch.
+    """
+    highest, lowest = work[0], work[1]
+    total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
+    unit = bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
+    least = max(1.0, bounds[MIN_H] / bounds[UNIT_H])
+    # of a node of whole queries both are 0, up to the rounding of every row: no step gains
+    whole = max(0.0, _paired_gain(total_g, total_h, inside, max(least, 0.5 * (last - first)), bounds))
+    parent = whole * unit + bounds[MIN_GAIN]
+    count_bins(column, stride, rows, first, last, counts)
+    missing_rows = counts[0]
+    for side in range(1 if missing_rows == 0 else 2):  # 0: missing right, 1: missing left
+        zero = np.int64(256) if side == 0 else np.int64(0)
+        _count_pairs(column, stride, pairs, first_pair, last_pair, zero, highest, lowest)
+        left = hist[0] if side == 1 else np.int64(0)
+        rows_left = missing_rows if side == 1 else np.int64(0)
+        inside_left = highest[0]
+        inside_right = inside - lowest[0]
+        for b in range(1, n_bins):
+            left += hist[b]
+            rows_left += counts[b]
+            inside_left += highest[b]
+            inside_right -= lowest[b]
+            if min(rows_left, last - first - rows_left) < limits[MIN_ROWS]:
+                continue
+            g, h = np.float64(left >> np.int64(32)), np.float64(left & _LOW)
+            gain_left = _paired_gain(g, h, inside_left, max(least, 0.5 * rows_left), bounds)
+            gain_right = _paired_gain(
+                total_g - g, total_h - h, inside_right, max(least, 0.5 * (last - first - rows_left)), bounds
+            )
+            gain = (gain_left + gain_right) * unit - parent
+            if gain > gain_out[0] or (gain == gain_out[0] and gain > 0.0 and b < split_out[1] and split_out[0] == f):
+                gain_out[0] = gain
+                split_out[0] = f
+                split_out[1] = b
+                split_out[2] = (1 if _left_is_heavier(left, total_h) else 0) if missing_rows == 0 else side
+                split_out[3] = left
+
+
+@njit(nogil=True, cache=True)
+def choose_features(screen, enabled, many, chosen):
+    """chosen[:n] = the ``many`` enabled features whose ``screen`` is highest (of equals the lowest), ascending; returns n.
+
+    0: all that are enabled.
+    """
+    n = 0
+    for f in range(enabled.shape[0]):
+        if not enabled[f]:
+            continue
+        if many == 0 or n < many:
+            place = n
+            n += 1
+        elif screen[f] > screen[chosen[n - 1]]:
+            place = n - 1
+        else:
+            continue
+        while many > 0 and place > 0 and screen[chosen[place - 1]] < screen[f]:
+            chosen[place] = chosen[place - 1]
+            place -= 1
+        chosen[place] = f
+    if many > 0:
+        chosen[:n].sort()
+    return n
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -494,10 +624,11 @@ def _wait_for_turn(nodes, node, gain, split, limits, bounds, priority, gains_of_
 
 @njit(nogil=True, cache=True)
 def _settle(child, node, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free, state):
-    """Take the best split of what the workers found; the first of equals has the lowest feature."""
+    """Take the best split of what the workers found; of equals that with the lowest feature."""
     best = 0
     for worker in range(1, size):
-        if gains[child, worker] > gains[child, best]:
+        more = gains[child, worker] - gains[child, best]
+        if more > 0.0 or (more == 0.0 and splits[child, worker, 0] < splits[child, best, 0]):
             best = worker
     if _may_split(nodes, node, limits) and gains[child, best] > 0.0:
         _wait_for_turn(
@@ -530,18 +661,18 @@ def _search_counted(
     estimate = np.empty(0, dtype=np.int64)
     low, high = ranges[node, 0], ranges[node, 1]
     still_estimated = enabled.copy()
-    gain, split = np.zeros(1), np.zeros(4, dtype=np.int64)
+    gain, split, nothing = np.zeros(1), np.zeros(4, dtype=np.int64), np.empty(0)
     counted[:] = 0
     while True:
         best_split(
             histogram, estimate, n_bins, still_estimated, monotone, 0, n_features, total, last - first, limits, bounds,
-            low, high, work, gain_out, split_out,
+            low, high, work, gain_out, split_out, nothing,
         )  # fmt: skip
         for f in range(n_features):
             if counted[f]:
                 best_split(
                     histogram, counts[f], n_bins, enabled, monotone, f, f + 1, total, last - first, limits, bounds,
-                    low, high, work, gain, split,
+                    low, high, work, gain, split, nothing,
                 )  # fmt: skip
                 if gain[0] > gain_out[0] or (gain[0] == gain_out[0] and gain[0] > 0.0 and f < split_out[0]):
                     gain_out[0] = gain[0]
@@ -618,15 +749,83 @@ def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priorit
 @njit(nogil=True, cache=True, error_model="numpy")
 def _search_child(
     child, worker, node, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes, ranges, pool,
-    work, gains, splits,
+    work, gains, splits, screen,
 ):  # fmt: skip
     """One worker's features of one child: ``gains[child, worker]`` and ``splits[child, worker]`` get the best split."""
     estimate = np.empty(0, dtype=np.int64)
     best_split(
         pool[nodes[node, SLOT]], estimate, n_bins, enabled, monotone, first_feature, last_feature, nodes[node, TOTAL],
         nodes[node, LAST] - nodes[node, FIRST], limits, bounds, ranges[node, 0], ranges[node, 1], work[worker],
-        gains[child, worker:], splits[child, worker],
+        gains[child, worker:], splits[child, worker], screen[child],
     )  # fmt: skip
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _search_child_paired(
+    child, worker, size, node, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs, screen, counts, chosen,
+    work, gains, splits,
+):  # fmt: skip
+    """As ``_search_child``, by the loss itself, the features that look best dealt out among the workers."""
+    gains[child, worker] = 0.0
+    splits[child, worker, 0] = -1
+    n_chosen = choose_features(screen[child], enabled, limits[SCREENED], chosen)
+    for i in range(worker, n_chosen, size):
+        f = chosen[i]
+        search_paired(
+            f, column_of(words, f), words.shape[2] * 8, pool[nodes[node, SLOT], f], n_bins[f], rows,
+            nodes[node, FIRST], nodes[node, LAST], pairs, nodes[node, PAIRS_FIRST], nodes[node, PAIRS_LAST],
+            nodes[node, TOTAL], nodes[node, INSIDE], limits, bounds, counts[f], work, gains[child, worker:],
+            splits[child, worker],
+        )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spare, out):
+    """Reorder pairs[first:last]: those inside the left child, those inside the right one, those that are cut apart.
+
+    ``out`` gets how many are left and right, and the sums of their curvatures; cut ones are gone.
+    """
+    left, right = first, 0
+    sum_left, sum_right = np.int64(0), np.int64(0)
+    for k in range(first, last):
+        both, c = pairs[k, 0], pairs[k, 1]
+        a, b = column[(both >> np.int64(32)) * stride], column[(both & _LOW) * stride]
+        a_left = (a <= threshold) & ((a != 0) | (missing_left != 0))
+        b_left = (b <= threshold) & ((b != 0) | (missing_left != 0))
+        if a_left & b_left:
+            pairs[left, 0] = both
+            pairs[left, 1] = c
+            left += 1
+            sum_left += c
+        elif not (a_left | b_left):
+            spare[right, 0] = both
+            spare[right, 1] = c
+            right += 1
+            sum_right += c
+    for k in range(right):
+        pairs[left + k, 0] = spare[k, 0]
+        pairs[left + k, 1] = spare[k, 1]
+    out[0] = left - first
+    out[1] = right
+    out[2] = sum_left
+    out[3] = sum_right
+
+
+@njit(nogil=True, cache=True)
+def _divide_pairs(node, words, nodes, pairs, spare_pairs, out):
+    """Hand the pairs of a node that has been divided on to its children."""
+    f, left = nodes[node, FEATURE], nodes[node, LEFT]
+    first = nodes[node, PAIRS_FIRST]
+    part_pairs(
+        column_of(words, f), words.shape[2] * 8, nodes[node, THRESHOLD], nodes[node, MISSING_LEFT], pairs, first,
+        nodes[node, PAIRS_LAST], spare_pairs, out,
+    )  # fmt: skip
+    nodes[left, PAIRS_FIRST] = first
+    nodes[left, PAIRS_LAST] = first + out[0]
+    nodes[left, INSIDE] = out[2]
+    nodes[left + 1, PAIRS_FIRST] = first + out[0]
+    nodes[left + 1, PAIRS_LAST] = first + out[0] + out[1]
+    nodes[left + 1, INSIDE] = out[3]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -711,7 +910,7 @@ def _sum_of(lefts, size):
 def grow_by_node(
     worker, size, flags, words, used_words, blocks, n_bins, enabled, monotone, rows, packed, spare_rows, spare_packed,
     limits, bounds, nodes, ranges, gains_of_nodes, priority, heap, free, state, pool, edges, edge_blocks, lefts, work,
-    gains, splits, counts, counted, stamp, ticks,
+    gains, splits, counts, counted, pairs, spare_pairs, screen, chosen, pair_work, stamp, ticks,
 ):  # fmt: skip
     """Split one node after another, each worker's part; the root is ``nodes[0]`` and holds a slot of the pool.
 
@@ -719,8 +918,11 @@ def grow_by_node(
     tree.  Arrays as the wrapper makes them: ``nodes`` (2 max_leaves - 1, NODE_FIELDS), ``ranges`` (.., 2) the values
     that monotone constraints allow, ``heap`` and ``free`` as long as nodes and slots, ``pool`` (slots, n_features,
     256), ``edges`` (size, width, 256), ``gains`` (2, size), ``splits`` (2, size, 4), ``lefts`` and ``edge_blocks`` a
-    cache line a worker.
+    cache line a worker.  With ``limits[PAIRED]`` splits are searched once more by the loss itself, over those
+    ``limits[SCREENED]`` features that look best to the first search (0: over all): ``pairs`` and ``spare_pairs``
+    (n_pairs, 2), ``screen`` (2, n_features), ``chosen`` (size, n_features), ``pair_work`` (size, 2, KEYS).
     """
+    paired = limits[PAIRED] != 0
     looks, clock = limits[LOOKS], limits[CLOCK]
     n_features = n_bins.shape[0]
     first_feature, last_feature = worker * n_features // size, (worker + 1) * n_features // size
@@ -753,18 +955,32 @@ def grow_by_node(
             if _may_split(nodes, small, limits):
                 _search_child(
                     0, worker, small, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
-                    ranges, pool, work, gains, splits,
+                    ranges, pool, work, gains, splits, screen,
                 )  # fmt: skip
             if large >= 0 and _may_split(nodes, large, limits):
                 if not both:
                     subtract(pool[nodes[large, SLOT]], pool[nodes[small, SLOT]], n_bins, first_feature, last_feature)
                 _search_child(
                     1, worker, large, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
-                    ranges, pool, work, gains, splits,
+                    ranges, pool, work, gains, splits, screen,
                 )  # fmt: skip
             number += 1
             if not meet(flags, worker, size, number, looks):
                 return
+            if paired:
+                if _may_split(nodes, small, limits):
+                    _search_child_paired(
+                        0, worker, size, small, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
+                        screen, counts, chosen[worker], pair_work[worker], gains, splits,
+                    )  # fmt: skip
+                if large >= 0 and _may_split(nodes, large, limits):
+                    _search_child_paired(
+                        1, worker, size, large, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
+                        screen, counts, chosen[worker], pair_work[worker], gains, splits,
+                    )  # fmt: skip
+                number += 1
+                if not meet(flags, worker, size, number, looks):
+                    return
             if worker == 0:
                 _tick(clock, SEARCHING, stamp, ticks)
         if worker == 0:
@@ -811,6 +1027,8 @@ def grow_by_node(
             n_left = _sum_of(lefts, size)
             if min(n_left, last - first - n_left) >= limits[MIN_ROWS]:
                 _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priority, free, state)
+                if paired and state[SMALL] >= 0:
+                    _divide_pairs(node, words, nodes, pairs, spare_pairs, splits[0, 0])
             else:
                 # the search had only estimated the rows: find the best split that really holds, and wait again
                 state[SMALL] = -1
@@ -1062,3 +1280,15 @@ def add_tree_blocked(words, feature, threshold, missing_left, left, right, value
             goes_left = (b <= threshold[node]) if b != 0 else (missing_left[node] != 0)
             node = left[node] if goes_left else right[node]
         scores[row] += value[node]
+
+
+# -- steps of leaves -------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def add_inside(first, second, curvature, leaf_of_row, inside):
+    """inside[leaf] += the curvature of every pair with both rows in the leaf, in the order of the pairs; leaf -1: none."""
+    for k in range(first.shape[0]):
+        leaf = leaf_of_row[first[k]]
+        if leaf >= 0 and leaf == leaf_of_row[second[k]]:
+            inside[leaf] += curvature[k]

@@ -18,6 +18,7 @@ from trainer.growing.packing import Scale, scales_of
 from trainer.growing.tree import Tree
 from trainer.growing.walking import add_tree
 from trainer.layout import BlockedBins
+from trainer.objectives.protocol import PairCurvatures
 from trainer.parameters import TrainParameters
 from trainer.workers import Team
 
@@ -87,6 +88,9 @@ class Grower:
         self._splits = np.zeros((2, team.size, 4), dtype=np.int64)
         self._counts = np.empty((n_features, BINS_A_FEATURE), dtype=np.int64)
         self._counted = np.zeros(n_features, dtype=np.uint8)
+        self._pairs, self._spare_pairs = np.empty((2, 0, 2), dtype=np.int64)
+        self._screen, self._chosen = np.empty((2, 0)), np.empty((team.size, 0), dtype=np.int64)
+        self._pair_work = aligned_empty((team.size, 2, _kernels.KEYS), np.int64)
         self._limits = np.zeros(_kernels.LIMIT_FIELDS, dtype=np.int64)
         self._limits[_kernels.MAX_LEAVES] = p.leaves
         self._limits[_kernels.MAX_DEPTH] = p.depth
@@ -95,6 +99,7 @@ class Grower:
         self._limits[_kernels.CONSTRAINED] = int(self._monotone.any())
         self._limits[_kernels.SHARED_ROWS] = _SHARED_ROWS
         self._limits[_kernels.LOOKS] = _LOOKS if team.may_spin else 1
+        self._limits[_kernels.SCREENED] = p.ole_features
         self._limits[_kernels.CLOCK] = time.CLOCK_MONOTONIC if timed else -1
         self._stamp = np.zeros(3, dtype=np.int64)
         self.ticks = np.zeros(len(PHASES), dtype=np.int64)
@@ -108,6 +113,8 @@ class Grower:
         rows: npt.NDArray[np.int32] | None = None,
         features: npt.NDArray[np.uint8] | None = None,
         weights: npt.NDArray[np.float64] | None = None,
+        pairs: PairCurvatures | None = None,
+        leaf_pairs: PairCurvatures | None = None,
         leaf_steps: LeafSteps | None = None,
     ) -> Tree:
         """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
@@ -123,6 +130,10 @@ class Grower:
             (n_features,), 1 where a feature may be used; None: all may.
         weights
             (n_rows,) what splits are chosen by instead of h: the weights of documents, for criterion ``se``.
+        pairs
+            For criterion ``ole``: the pairs of rows that do not move against each other inside a leaf.
+        leaf_pairs
+            All such pairs, for exact steps of leaves: -G / (H - 2 C + lambda), C their curvature inside the leaf.
         leaf_steps
             Called with rows, the starts of leaves in them, and the team; returns the step of each leaf, or None for
             Newton's.
@@ -132,6 +143,7 @@ class Grower:
             histogram_scale, _ = scales_of(gradients, weights, self._team)
         self._choose(features)
         n = self._start(gradients, curvatures if weights is None else weights, histogram_scale, rows)
+        self._start_pairs(pairs, histogram_scale, rows)
         size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
 
         def work(worker: int) -> None:
@@ -149,7 +161,7 @@ class Grower:
             except BaseException:  # an interrupt may come before the first worker has begun
                 self._give_up(size)
                 raise
-        tree = self._finish(gradients, curvatures, leaf_scale, n, scores, leaf_steps)
+        tree = self._finish(gradients, curvatures, leaf_scale, n, scores, leaf_pairs, leaf_steps)
         if rows is not None:
             self._add_to_others(tree, rows, scores)
         return tree
@@ -213,6 +225,32 @@ class Grower:
         self._stamp[2] = 0
         return n
 
+    def _start_pairs(self, pairs: PairCurvatures | None, scale: Scale, rows: npt.NDArray[np.int32] | None) -> None:
+        """Give the root those pairs of which both rows belong to the tree."""
+        self._limits[_kernels.PAIRED] = pairs is not None
+        if pairs is None:
+            return
+        n_features = len(self._bins.n_bins)
+        if self._screen.shape[1] == 0:
+            self._screen = np.zeros((2, n_features), dtype=np.float64)
+            self._chosen = np.zeros((self._team.size, n_features), dtype=np.int64)
+        if len(self._pairs) < len(pairs.first):
+            self._pairs, self._spare_pairs = np.empty((2, len(pairs.first), 2), dtype=np.int64)
+        n_pairs = _kernels.pack_pairs(
+            pairs.first, pairs.second, pairs.curvature, scale.curvature * _kernels.PAIR_STEPS, self._drawn(rows),
+            self._pairs,
+        )  # fmt: skip
+        root = self._nodes[0]
+        root[_kernels.PAIRS_FIRST], root[_kernels.PAIRS_LAST] = 0, n_pairs
+        root[_kernels.INSIDE] = self._pairs[:n_pairs, 1].sum()
+
+    def _drawn(self, rows: npt.NDArray[np.int32] | None) -> npt.NDArray[np.bool_]:
+        """Return which rows belong to the tree, (n_rows,); empty: all."""
+        drawn = np.zeros(0 if rows is None else self._bins.n_rows, dtype=np.bool_)
+        if rows is not None:
+            drawn[rows] = True
+        return drawn
+
     def _grow_share(self, worker: int, size: int) -> None:
         bins = self._bins
         if self._oblivious:
@@ -228,7 +266,8 @@ class Grower:
             self._monotone, self._rows, self._packed, self._spare_rows, self._spare_packed, self._limits, self._bounds,
             self._nodes, self._ranges, self._gains_of_nodes, self._priority, self._heap, self._free, self._state,
             self._pool.cells, self._edges, self._edge_blocks, self._lefts, self._work, self._gains, self._splits,
-            self._counts, self._counted, self._stamp, self.ticks,
+            self._counts, self._counted, self._pairs, self._spare_pairs, self._screen, self._chosen, self._pair_work,
+            self._stamp, self.ticks,
         )  # fmt: skip
 
     def _finish(
@@ -238,6 +277,7 @@ class Grower:
         scale: Scale,
         n: int,
         scores: npt.NDArray[np.float64],
+        leaf_pairs: PairCurvatures | None,
         leaf_steps: LeafSteps | None,
     ) -> Tree:
         """Sum the leaves exactly, take their steps, add them to the scores."""
@@ -262,6 +302,15 @@ class Grower:
         curvature = sums[:, 1] / scale.curvature + p.lambda_l2
         values = np.zeros(len(nodes), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=curvature > 0.0)
+        if leaf_pairs is not None:
+            inside = self._inside(leaf_pairs, starts, n)
+            exact = sums[leaves, 1] / scale.curvature - 2.0 * inside
+            # of a leaf of whole queries both are 0, up to the rounding of every row and pair
+            sound = exact > 1e-9 * sums[leaves, 1] / scale.curvature
+            steps = np.zeros(len(leaves), dtype=SCORE)
+            np.divide(-(sums[leaves, 0] / scale.gradient), exact + p.lambda_l2, out=steps, where=sound)
+            values[leaves] = steps
+            _average_over_children(nodes, values)
         own = None if leaf_steps is None else leaf_steps(self._rows[:n], starts, self._team)
         if own is not None:
             values[leaves] = own
@@ -287,6 +336,14 @@ class Grower:
             gain=np.where(divided, self._gains_of_nodes[: len(nodes)], 0.0),
             rows=nodes[:, _kernels.LAST] - first,
         )
+
+    def _inside(self, pairs: PairCurvatures, starts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.float64]:
+        """Return the curvature of the pairs inside each leaf, (n_leaves,); rows outside the tree are in none."""
+        leaf_of_row = np.full(self._bins.n_rows, -1, dtype=np.int32)
+        leaf_of_row[self._rows[:n]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+        inside = np.zeros(len(starts) - 1, dtype=np.float64)
+        _kernels.add_inside(pairs.first, pairs.second, pairs.curvature, leaf_of_row, inside)
+        return inside
 
     def _keep_parents_value(
         self, nodes: npt.NDArray[np.int64], curvature: npt.NDArray[np.float64], values: npt.NDArray[np.float64]

@@ -36,15 +36,15 @@ def scales_of(
     (``benchmarks/steps.py``), since rounding is to nearest and errors cancel in sums; leaf sums keep 62 bits.
     """
     n = len(gradients)
-    g, h = _total(gradients, team), _total(curvatures, team)
+    g, h = total_of(gradients, team), total_of(curvatures, team)
     return (
         Scale(_scale(g, n, HISTOGRAM_BITS), _scale(h, n, HISTOGRAM_BITS)),
         Scale(_scale(g, n, _LEAF_BITS), _scale(h, n, _LEAF_BITS)),
     )
 
 
-def _total(values: npt.NDArray[np.float64], team: Team) -> float:
-    """Sum of |values| over fixed blocks of rows, then over the blocks in order: the same bits for any team."""
+def total_of(values: npt.NDArray[np.float64], team: Team) -> float:
+    """Return the sum of |values| over fixed blocks of rows, then over the blocks in order: the same bits for any team."""
     n_blocks = -(-len(values) // _BLOCK)
     sums = np.empty(n_blocks, dtype=np.float64)
     team.share(n_blocks, 4, lambda first, last, _: _kernels.absolute_sums(values, _BLOCK, first, last, sums))
