@@ -231,7 +231,7 @@ class Ranker:
         return self
 
     def predict(self, X: Any, *, n_rounds: int | None = None) -> npt.NDArray[np.float64]:  # noqa: N803
-        """Return scores (n,) float64 of ``X`` (n, n_features); ``n_rounds`` takes the first trees only.
+        """Return scores (n,) float64 of ``X`` (n, n_features); ``n_rounds`` takes the first rounds only.
 
         Columns of a frame are found by name.
 

@@ -60,6 +60,7 @@ def forest_of(
         objective=objective.name,
         link=objective.link,
         n_outputs=objective.n_outputs,
+        trees_a_round=trees_a_round(objective),
         parameters={**parameters.as_dict(), "preset": PRESET},
         info=dict(info),
     )

@@ -108,10 +108,9 @@ def boost(
     criterion = criterion_of(objective, parameters)
     if train.offsets is not None and objective.n_outputs > 1:
         raise InvalidParameter(f"offsets are for one score a document; {objective.name} has {objective.n_outputs}")
-    start = objective.start()
     replayed: list[Tree] = []
     if resume is not None:
-        check_resumable(resume, parameters, feature_names, info or {}, start)
+        check_resumable(resume, parameters, feature_names, info or {}, objective)
         replayed = trees_of(resume, edges)
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     bins = train.blocked(n_bins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -238,6 +239,7 @@ def train_and_register(
             "metrics": metrics,
             "max_grade": dataset.max_grade,
             "best_round": result.best_round,
+            **_shape_of(forest),
         },
     )
     report = {
@@ -246,6 +248,7 @@ def train_and_register(
         "sha256": version.sha256,
         "bytes": version.size,
         "trees": forest.n_trees,
+        "rounds": forest.n_rounds,
         "rounds_trained": len(result.history),
         "rounds_resumed": 0 if start is None else start.n_rounds,
         "train": metrics.get("train", {}),
@@ -253,6 +256,12 @@ def train_and_register(
         "registry": str(registry_path),
     }
     return report, result
+
+
+def _shape_of(forest: Forest) -> dict[str, Any]:
+    """Return what there is to say of a forest that is more than one sum of trees, one a round."""
+    told = {"n_outputs": forest.n_outputs, "link": forest.link, "trees_a_round": forest.trees_a_round}
+    return told if forest.trees_a_round > 1 or forest.link != "identity" else {}
 
 
 def _metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
@@ -265,6 +274,16 @@ def _metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
     return {split: metrics for split, metrics in found.items() if metrics}
 
 
+def _kept(report: Mapping[str, Any]) -> str:
+    """Say how much of the training is in the model."""
+    trees, rounds, trained = (report[name] for name in ("trees", "rounds", "rounds_trained"))
+    return (
+        f"{trees} trees of {trained} trained"
+        if trees == rounds
+        else f"{trees} trees, {rounds} rounds of {trained} trained"
+    )
+
+
 def _render(report: dict[str, Any]) -> str:
     metrics = "; ".join(
         f"{split} " + ", ".join(f"{metric} {value:.4f}" for metric, value in report[split].items())
@@ -272,8 +291,7 @@ def _render(report: dict[str, Any]) -> str:
         if report[split]
     )
     return (
-        f"{'registered' if report['new'] else 'the same as'} {report['model']} in {report['registry']}: {report['trees']} trees"
-        f" of {report['rounds_trained']} trained"
+        f"{'registered' if report['new'] else 'the same as'} {report['model']} in {report['registry']}: {_kept(report)}"
         + (f" ({report['rounds_resumed']} of them before)" if report["rounds_resumed"] else "")
         + f"; {metrics}\nsha256 {report['sha256']}"
     )

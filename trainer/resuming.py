@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from scorer.forest import Forest
+from trainer.assembly import trees_a_round
 from trainer.dtypes import EDGE
 from trainer.errors import InvalidParameter
 from trainer.growing.tree import Tree
+from trainer.objectives.protocol import Objective
 from trainer.parameters import PRESET, TrainParameters
 
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds")
@@ -29,13 +31,13 @@ def check_resumable(
     parameters: TrainParameters,
     feature_names: Sequence[str],
     info: Mapping[str, Any],
-    base_score: float | None = None,
+    objective: Objective | None = None,
 ) -> None:
     """Raise InvalidParameter, naming the first difference, unless training may go on from ``forest``.
 
     ``info`` holds the facts of this training that must be those of the forest's (digests of data and bins ..), not the
     highest grade: no tree depends on it, and what ERR says on another scale is measured anew in every replayed round;
-    ``base_score`` is the score that rows start from, where it is known already.
+    ``objective`` is what the forest's has to be, where it is known already.
     """
     if forest.feature_names != tuple(feature_names):
         lacking = [name for name in forest.feature_names if name not in feature_names]
@@ -54,12 +56,23 @@ def check_resumable(
                 f"resume: {name} was {forest.parameters.get(name)!r} and is now {wanted.get(name)!r}; training goes on"
                 f" with the parameters that it began with, only {' and '.join(MAY_DIFFER)} may change"
             )
-    if base_score not in {None, forest.base_score} or np.any(forest.tree_weights != 1.0):
+    if objective is not None and not _could_have_made(objective, forest):
         raise InvalidParameter("resume: the model was trained on other data, or changed since")
     if parameters.n_rounds < forest.n_rounds:
         raise InvalidParameter(
             f"resume: n_rounds counts all rounds and the model has {forest.n_rounds} already, got {parameters.n_rounds}"
         )
+
+
+def _could_have_made(objective: Objective, forest: Forest) -> bool:
+    """Whether start, weights and shape of the forest are those that training with the objective leads to."""
+    of_tree, of_start = objective.final_weights(forest.n_rounds)
+    shape = (objective.link, objective.n_outputs, trees_a_round(objective))
+    return (
+        (forest.link, forest.n_outputs, forest.trees_a_round) == shape
+        and forest.base_score == of_start * objective.start()
+        and bool(np.all(forest.tree_weights == of_tree))
+    )
 
 
 def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[Tree]:

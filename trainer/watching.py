@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from scorer.links import apply_link
 from scorer.metrics import Metric, Policy
 from scorer.metrics.queries import PreparedQueries, mean_of
 from trainer import _kernels
@@ -21,6 +22,7 @@ from trainer.rows import RankedRows
 from trainer.workers import Team
 
 _LEAST_WALKED = 2048  # rows a worker that walk down a tree
+_LEAST_LINKED = 4096  # rows a worker whose outputs become scores
 _LEAST_RANKED = 4096  # rows a worker that are ranked for a metric
 
 
@@ -122,6 +124,8 @@ class _Measured:
     ) -> None:
         self._queries, self._metrics = PreparedQueries(rows.grades, rows.starts, policy), metrics
         self._link, self._loss = objective.link, loss
+        # what metrics rank by, where it is not what the trees add up to
+        self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
 
     def can_tell(self, measure: Measure) -> bool:
         """Whether the measure has a value on these rows."""
@@ -133,9 +137,13 @@ class _Measured:
         found = {} if self._loss is None else {str(DEVIANCE): self._loss.deviance(scores)}
         if not self._metrics:
             return found
-        if self._link != "identity":
-            raise NotImplementedError(self._link)
-        ranked = scores
+        ranked = scores if self._ranked is None else self._ranked
+        if self._ranked is not None:
+            team.share(
+                len(ranked),
+                _LEAST_LINKED,
+                lambda first, last, _: apply_link(self._link, scores, ranked, first=first, last=last),
+            )
         values = np.empty((len(self._metrics), queries.n_queries), dtype=np.float64)
         least = max(1, _LEAST_RANKED * queries.n_queries // max(1, queries.n_rows))
         team.share(

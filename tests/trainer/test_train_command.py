@@ -16,6 +16,7 @@ from scorer.forest import Forest
 from trainer.cli import HISTOGRAM_MEMORY
 from trainer.cli import train as command
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
+from trainer.objectives import registry
 from trainer.parameters import TrainParameters
 from trainer.profile import PHASES
 
@@ -183,3 +184,20 @@ def test_more_metrics_and_less_memory_leave_the_model_as_it_is(split_dataset: st
     assert list(more["valid"]) == ["err@5", "map", "ndcg@10"]
     assert more["valid"]["ndcg@10"] == plain["valid"]["ndcg@10"]
     assert set(facts(capsys, "models", "show", "other")["manifest"]["metrics"]["train"]) == set(more["train"])
+
+
+def test_a_model_of_several_outputs_says_so(dataset: str, capsys, monkeypatch) -> None:
+    monkeypatch.setitem(registry.OBJECTIVES, "multinomial", "tests.trainer.several_trees:Multinomial")
+    assert execute(["train", dataset, "--name", "web", "--objective", "multinomial", *SMALL]) == 0
+    out, _ = capsys.readouterr()
+    assert ": 15 trees, 3 rounds of 3 trained; " in out
+    assert execute(["train", dataset, "--name", "plain", *SMALL]) == 0
+    assert ": 3 trees of 3 trained; " in capsys.readouterr().out
+    shown = {}
+    for name in ("web", "plain"):
+        assert execute(["models", "show", name, "--json"]) == 0
+        shown[name] = json.loads(capsys.readouterr().out)["manifest"]
+    several = {"n_outputs": 5, "link": "softmax_grade", "trees_a_round": 5}
+    assert {key: value for key, value in shown["web"].items() if key not in shown["plain"]} == several
+    assert execute(["models", "show", "web"]) == 0
+    assert "softmax_grade" in capsys.readouterr().out
