@@ -6,11 +6,11 @@ from decimal import Decimal
 
 from tests.naive import leaf_value
 
-# ---- from the definition, in 50 digits -------------------------------------------------------------------------------
+# ---- from the definition, in many digits -------------------------------------------------------------------------------
 
 
 def exact_score(link, outputs):
-    """Score of a document by ``link`` with 50 digits (set by the caller), from its ``outputs``, a list of floats."""
+    """Score of a document by ``link`` with the digits of the caller's decimal context, from its ``outputs``, a list of floats."""
     outputs = [Decimal(f) for f in outputs]
     if link == "identity":
         return outputs[0]
