@@ -4,8 +4,8 @@
 grades, and the score is what the grade (``_grade``) or its gain (``_gain``) is expected to be:
 ``sum_k k p_k`` or ``sum_k (2^k - 1) p_k``, summed from the lowest grade to the highest.
 
-``softmax_*``: K grades 0 .. K - 1, ``p_k = exp(f_k) / sum_j exp(f_j)`` (McRank: Li, Burges & Wu, NIPS 2007, section 3).
-``ordinal_*``: K + 1 grades 0 .. K, f_k is the logit of P(y <= k) (ibid., section 4, and McCullagh 1980); grade k has
+``softmax_*``: K grades 0 .. K - 1, ``p_k = exp(f_k) / sum_j exp(f_j)`` (McRank: Li, Burges & Wu, NIPS 2007).
+``ordinal_*``: K + 1 grades 0 .. K, f_k is the logit of P(y <= k) (McCullagh 1980; ibid.); grade k has
 ``P(y <= k) - P(y <= k - 1)``, or 0 where outputs that were learnt apart cross and that is negative, and what results is
 divided by its sum.
 """

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from tests import naive
+from scorer._kernels import exp_negative
+from tests import naive_links
 
 
 def random_candidates(seed, n_rows=300, n_queries=12, n_features=5, nameless=0.0):
@@ -60,7 +61,7 @@ def write_csv(path, rows):
 
 def ranked(forest, rows, top_k=None):
     """Return (qid, doc_id, score, rank, grade) as re-ranking must write them."""
-    scores = naive.predict(forest, [row[3] for row in rows])
+    scores = naive_links.predict(forest, [row[3] for row in rows], exp_negative)
     listed = [
         (qid, doc_id if doc_id is not None else str(i + 1), score + 0.0, i, grade)
         for i, ((grade, qid, doc_id, _), score) in enumerate(zip(rows, scores, strict=True))

@@ -63,6 +63,19 @@ def test_lists_come_out_as_a_plain_sort_has_them(tmp_path, forest, rows, suffix,
     assert report.queries == len({row[1] for row in rows})
 
 
+@pytest.mark.parametrize("link", ["softmax_gain", "ordinal_grade"])
+def test_several_outputs_rank_by_the_score_that_their_link_gives(tmp_path, rows, link):
+    forest = random_forest(5, n_trees=12, max_leaves=12, info={"max_grade": 4}, n_outputs=4, link=link)
+    source = write_letor(tmp_path / "c.txt", rows)
+    for n_rounds, top_k in ((None, None), (2, 7)):
+        rerank(source, forest, tmp_path / "out", top_k=top_k, n_rounds=n_rounds, overwrite=True)
+        cut = forest if n_rounds is None else forest.truncated(n_rounds)
+        assert read_ranked(tmp_path / "out") == ranked(cut, rows, top_k)
+    rerank(source, forest, tmp_path / "whole")
+    scored = evaluate(tmp_path / "whole", metrics=["ndcg@5", "err"])
+    assert evaluate(source, model=forest, metrics=["ndcg@5", "err"]).means == scored.means
+
+
 def test_input_files_scattered_rows_and_their_numbers(tmp_path, forest, rows):
     parts = [rows[:100], rows[100:101], rows[101:]]
     sources = [
