@@ -275,13 +275,3 @@ def holds_two_grades(grades, starts, out):
             if grades[row] != grades[starts[q]]:
                 out[q] = True
                 break
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def squared_error(scores, targets, weights, first, last, gradients, curvatures):
-    """Write g = w (s - y) and h = w of rows first .. last; no weights: all are 1."""
-    weighted = weights.shape[0] > 0
-    for row in range(first, last):
-        w = weights[row] if weighted else 1.0
-        gradients[row] = w * (scores[row] - targets[row])
-        curvatures[row] = w

@@ -133,8 +133,8 @@ def squared_losses(scores, targets, weights, out):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def check_function(scores, targets, weights, alpha, first, last, gradients, curvatures):
-    """Loss w (alpha max(y - s, 0) + (1 - alpha) max(s - y, 0)):  g = -w alpha above, w (1 - alpha) below, 0 at y = s.
+def check_function(scores, targets, weights, above, below, first, last, gradients, curvatures):
+    """Loss w (above max(y - s, 0) + below max(s - y, 0)):  g = -w above where y > s, w below where y < s, else 0.
 
     The curvature is 0 almost everywhere; w is written.
     """
@@ -143,21 +143,21 @@ def check_function(scores, targets, weights, alpha, first, last, gradients, curv
         w = weights[row] if weighted else 1.0
         residual = targets[row] - scores[row]
         if residual > 0.0:
-            gradients[row] = -w * alpha
+            gradients[row] = -w * above
         elif residual < 0.0:
-            gradients[row] = w * (1.0 - alpha)
+            gradients[row] = w * below
         else:
             gradients[row] = 0.0
         curvatures[row] = w
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def check_losses(scores, targets, weights, alpha, out):
-    """out[row] = w (alpha max(y - s, 0) + (1 - alpha) max(s - y, 0))."""
+def check_losses(scores, targets, weights, above, below, out):
+    """out[row] = w (above max(y - s, 0) + below max(s - y, 0))."""
     weighted = weights.shape[0] > 0
     for row in range(out.shape[0]):
         residual = targets[row] - scores[row]
-        slope = alpha if residual > 0.0 else alpha - 1.0
+        slope = above if residual > 0.0 else -below
         out[row] = (weights[row] if weighted else 1.0) * slope * residual
 
 
@@ -320,7 +320,7 @@ def logistic_losses(scores, targets, weights, slope, out):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def logistic_start(offsets, targets, weights, slope):
-    """The f that minimises the logistic loss of scores o + f; both classes have weight.
+    """Return the f that minimises the logistic loss of scores o + f; both classes have weight.
 
     Newton's steps from 0, as gbm takes them, kept inside a bracket that always holds the solution: with b the log odds
     of the classes, b - max(o) <= f <= b - min(o) in units of the logit.  The sum is monotone in f, so a step that
@@ -573,7 +573,7 @@ def cosine_losses(scores, targets, starts, weights, out):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def risks(scores, times, events, weights, order, hazards, risk, slopes, bends):
-    """Sums over the risk sets of the rows in ``order``, which go from the latest time to the earliest; O(rows).
+    """Add up over the risk sets of the rows in ``order``, which go from the latest time to the earliest; O(rows).
 
     By the place of a row in ``order``, with e_j = w_j exp(s_j - top) (hazards), top the highest score among them::
 

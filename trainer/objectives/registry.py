@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 OBJECTIVES: Mapping[str, str] = {
     "lambdamart": "trainer.objectives.lambdamart:LambdaMart",
     "l2": "trainer.objectives.l2:SquaredError",
+    "laplace": "trainer.objectives.quantile:Laplace",
+    "quantile": "trainer.objectives.quantile:Quantile",
+    "huber": "trainer.objectives.huber:Huber",
+    "bernoulli": "trainer.objectives.bernoulli:Bernoulli",
+    "adaboost": "trainer.objectives.adaboost:AdaBoost",
+    "poisson": "trainer.objectives.poisson:Poisson",
+    "logistic2": "trainer.objectives.bernoulli:Logistic2",
 }
 
 

@@ -1,0 +1,110 @@
+"""What losses of single documents have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import fsum, isfinite
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives.protocol import ROWS, Objective
+from trainer.objectives.weights import document_weights
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+from trainer.workers import Team
+
+LEAST_ROWS = 32_768  # rows a worker, for passes of some nanoseconds a row
+LEAST_LEAF_ROWS = 16_384  # rows of leaves a worker
+
+Floats = npt.NDArray[np.float64]
+
+
+class Pointwise(Objective):
+    """A sum over documents of terms with one score each; ``ole`` is ``rwse`` for them (METHODS 1, Theorem 1).
+
+    The weight of a document is its own times that of its query; only ratios of weights matter.  The target y is the
+    label, or the grade where there are no labels.  Deviance is ``deviance_factor`` times the weighted mean of the
+    terms: 2 where people report twice the negative log-likelihood.
+    """
+
+    sums_over: ClassVar[str] = ROWS
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
+    additive: ClassVar[bool] = True
+    deviance_factor: ClassVar[float] = 1.0
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:  # noqa: ARG002
+        self._targets = np.ascontiguousarray(rows.targets, dtype=np.float64)
+        self._weights = document_weights(rows)  # empty: all 1
+        self._offsets = np.empty(0) if rows.offsets is None else np.ascontiguousarray(rows.offsets, dtype=np.float64)
+
+    @abstractmethod
+    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+        """Write g and h of the rows first .. last."""
+
+    @abstractmethod
+    def _lose(self, scores: Floats, out: Floats) -> None:
+        """Write the terms of all rows, weighted."""
+
+    def gradients(
+        self,
+        step: int,  # noqa: ARG002 - nothing is drawn
+        scores: Floats,
+        g: Floats,
+        h: Floats,
+        team: Team,
+    ) -> None:
+        """Write g and h, rows shared out among the workers."""
+        team.share(len(self._targets), LEAST_ROWS, lambda first, last, _: self._derive(scores, first, last, g, h))
+
+    def losses(self, scores: Floats) -> Floats:
+        """Return the weighted terms, (n_rows,)."""
+        out = np.empty(len(self._targets), dtype=np.float64)
+        self._lose(scores, out)
+        return out
+
+    def deviance(self, scores: Floats) -> float:
+        """Return ``deviance_factor`` times the weighted mean of the terms; the mean weight is 1."""
+        return self.deviance_factor * fsum(self.losses(scores).tolist()) / max(1, len(self._targets))
+
+
+def share_leaves(team: Team, starts: npt.NDArray[np.int64], task: Callable[[int, int], object]) -> None:
+    """Run ``task(first_leaf, last_leaf)`` so that all leaves are done once, every worker with about as many rows."""
+    n_leaves, n_rows = len(starts) - 1, int(starts[-1])
+    if n_rows < LEAST_LEAF_ROWS * team.size:
+        task(0, n_leaves)
+        return
+    cuts = np.searchsorted(starts, n_rows * np.arange(team.size + 1) // team.size)
+    cuts[0], cuts[-1] = 0, n_leaves
+    team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoClasses:
+    """Options of a loss over two classes."""
+
+    threshold: float = 1.0  # labels, or grades, from here on are the class 1
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.threshold):
+            raise InvalidParameter(f"threshold must be a number, got {self.threshold}")
+
+
+def classes_of(targets: Floats, threshold: float) -> Floats:
+    """Return 1 where the target reaches the threshold, else 0; same shape."""
+    return (targets >= threshold).astype(np.float64)
+
+
+def check_both_classes(name: str, classes: Floats, weights: Floats, threshold: float) -> None:
+    """Raise TrainingDataRejected unless documents of weight are on both sides of the threshold."""
+    weighed = classes if len(weights) == 0 else classes[weights > 0.0]
+    if weighed.all() or not weighed.any():
+        side = "none" if not weighed.any() else "every one"
+        raise TrainingDataRejected(
+            f"{name} expects documents of two classes, found {side} with a label or grade of {threshold:g} or more;"
+            f" give a threshold that parts them, as in {name}(threshold=2)"
+        )
