@@ -94,13 +94,17 @@ def _evaluate(
         qids=tuple(lists.qids),
         values=values,
         intervals={
-            metric: percentile_interval(values[metric], replicates=replicates, seed=seed) if replicates else None
+            metric: percentile_interval(
+                values[metric], weights=queries.weights(metric), replicates=replicates, seed=seed
+            )
+            if replicates
+            else None
             for metric in metrics
         },
         counts=Counts(
             n_queries=len(lists.qids),
             n_documents=int(sizes.sum()),
-            n_nothing_relevant=int(queries.nothing_relevant(Metric("ndcg")).sum()),
+            n_nothing_relevant=int(queries.nothing_relevant(Metric("err")).sum()),
             n_below_relevant_from=int(queries.nothing_relevant(Metric("map")).sum()),
             n_single_document=int(np.count_nonzero(sizes == 1)),
             n_one_grade=_n_one_grade(lists.grades, lists.starts),

@@ -71,47 +71,7 @@ def predict(forest, values, n_rounds=None):
     return scores
 
 
-# ---- scorer: metrics ---------------------------------------------------------------------------------------------
-
-
-def metric_of_order(name, k, grades, *, gain="exp", relevant_from=1, max_grade=4, pool=None):
-    """One metric of one list, ``grades`` in the order of their ranks; None where nothing is relevant.
-
-    ``pool`` holds the grades of all documents known to exist, retrieved or not; by default these are ``grades``.
-    """
-    grades = [max(y, 0) for y in grades]
-    pool = grades if pool is None else [max(y, 0) for y in pool]
-    cut = len(grades) if k is None else k
-
-    def dcg(ys, depth):
-        return sum((2**y - 1 if gain == "exp" else y) / math.log2(rank + 1) for rank, y in enumerate(ys[:depth], 1))
-
-    hits = [y >= relevant_from for y in grades]
-    if name in {"map", "mrr", "precision"}:
-        if not any(y >= relevant_from for y in pool):
-            return None
-    elif not any(pool):
-        return None
-    if name == "dcg":
-        return dcg(grades, cut)
-    if name == "ndcg":
-        return dcg(grades, cut) / dcg(sorted(pool, reverse=True), len(pool) if k is None else k)
-    if name == "precision":
-        return sum(hits[:cut]) / k
-    if name == "mrr":
-        return next((1 / rank for rank, hit in enumerate(hits[:cut], 1) if hit), 0.0)
-    if name == "map":
-        precisions = [sum(hits[:rank]) / rank for rank in range(1, len(hits) + 1)]
-        summed = sum(p for p, hit in zip(precisions[:cut], hits, strict=False) if hit)
-        return summed / sum(y >= relevant_from for y in pool)
-    if name == "err":
-        total, reach = 0.0, 1.0
-        for rank, y in enumerate(grades[:cut], 1):
-            stop = (2**y - 1) / 2**max_grade
-            total += reach * stop / rank
-            reach *= 1 - stop
-        return total
-    raise ValueError(name)
+# ---- scorer: ties (the metrics are in naive_metrics) ---------------------------------------------------------------------------------------------
 
 
 def orders_of(scores):

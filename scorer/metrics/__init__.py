@@ -5,13 +5,25 @@ This file imports no numeric library, so that a command line can name metrics wi
 """
 
 from scorer.metrics.metric import METRIC_NAMES, Metric, parse_metric
-from scorer.metrics.policy import DISCOUNTS, GAINS, NOTHING_RELEVANT, TIES, Policy
+from scorer.metrics.policy import (
+    DISCOUNTS,
+    GAINS,
+    MAP_NORMALISATIONS,
+    NOTHING_RELEVANT,
+    PRECISION_NORMALISATIONS,
+    SHORT_LISTS,
+    TIES,
+    Policy,
+)
 
 __all__ = [
     "DISCOUNTS",
     "GAINS",
+    "MAP_NORMALISATIONS",
     "METRIC_NAMES",
     "NOTHING_RELEVANT",
+    "PRECISION_NORMALISATIONS",
+    "SHORT_LISTS",
     "TIES",
     "Metric",
     "Policy",

@@ -7,7 +7,7 @@ tie order.  Tie group g holds the ranks [bounds[g], bounds[g + 1]); where ties a
 import numpy as np
 from numba import njit
 
-NDCG, DCG, ERR, PRECISION, MAP, MRR = 0, 1, 2, 3, 4, 5
+SHARE, SUM, ERR, HITS, PRECISIONS, FIRST, PRECISIONS_OVER_HITS, PAIRS, ERRORS = range(9)  # what a metric sums up
 FEW = 4  # lists longer than so many times the deepest cut are not sorted whole
 DEEPEST_SELECTED = 64  # deeper tops are: selecting one costs its depth for every document
 RUN = 16  # merge sort starts from insertion-sorted runs of this many
@@ -167,6 +167,67 @@ def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def expected_precision_over_hits(slots, base, relevant, bounds, groups, cut):
+    """Return the mean of the precisions at the relevant documents above the cut, in expectation; 0 where there are none.
+
+    Only a group that the cut divides makes their number random: t of its r relevant documents stand on its c places
+    above the cut with hypergeometric probability, then on any t of the c alike.  Weights go up and down from the
+    likeliest t by their ratios, so that none overflows.
+    """
+    total = 0.0
+    before = 0
+    for g in range(groups):
+        lo = bounds[g]
+        hi = bounds[g + 1]
+        if lo >= cut:
+            break
+        m = hi - lo
+        c = min(hi, cut) - lo
+        r = 0
+        for rank in range(lo, hi):
+            r += relevant[base + slots[rank]]
+        if r == 0:
+            continue
+        inverse = 0.0  # sum over the c places of 1/rank, and of (documents of the group before it)/rank
+        weighted = 0.0
+        for i in range(c):
+            inverse += 1.0 / (lo + i + 1)
+            weighted += i / (lo + i + 1)
+        if c == m:
+            slope = (r - 1) / (m - 1) if m > 1 else 0.0
+            total += ((before + 1) * inverse + slope * weighted) * r / m
+            before += r
+            continue
+        least = max(0, c - (m - r))
+        most = min(r, c)
+        likeliest = min(most, max(least, (c + 1) * (r + 1) // (m + 2)))
+        mass = 0.0
+        mean = 0.0
+        for direction in (1, -1):
+            t = likeliest if direction == 1 else likeliest - 1
+            weight = 1.0
+            if direction == -1 and t >= least:
+                weight = (t + 1) * (m - r - c + t + 1) / ((r - t) * (c - t))
+            while least <= t <= most:
+                mass += weight
+                if before + t > 0:
+                    part = total
+                    if t > 0:
+                        slope = (t - 1) / (c - 1) if c > 1 else 0.0
+                        part += ((before + 1) * inverse + slope * weighted) * t / c
+                    mean += weight * part / (before + t)
+                if direction == 1:
+                    weight *= (r - t) * (c - t) / ((t + 1) * (m - r - c + t + 1))
+                    t += 1
+                else:
+                    t -= 1
+                    if t >= least:
+                        weight *= (t + 1) * (m - r - c + t + 1) / ((r - t) * (c - t))
+        return mean / mass
+    return total / before if before > 0 else 0.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def expected_reciprocal_first(slots, base, relevant, bounds, groups, cut):
     """Return the expected 1/rank of the first relevant document, 0 below the cut.
 
@@ -230,10 +291,68 @@ def expected_err(slots, base, stop, bounds, groups, cut, mean_product):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def ordered_pairs(slots, base, level, bounds, groups, n, tree):
+    """Count the pairs of different grades with the better one above; a tied pair counts half.
+
+    ``level`` counts the grades of a query from its best, 0; a group's documents stand by grade.  A Fenwick tree holds
+    how many of each level stand above.
+    """
+    for i in range(n + 1):
+        tree[i] = 0
+    right = 0
+    tied = 0
+    for g in range(groups):
+        lo = bounds[g]
+        hi = bounds[g + 1]
+        start = lo
+        for rank in range(lo, hi):
+            mine = level[base + slots[rank]]
+            i = mine
+            while i > 0:
+                right += tree[i]
+                i &= i - 1
+            if level[base + slots[start]] != mine:
+                start = rank
+            tied += start - lo
+        for rank in range(lo, hi):
+            i = level[base + slots[rank]] + 1
+            while i <= n:
+                tree[i] += 1
+                i += i & -i
+    return right + 0.5 * tied
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def balanced_errors(scores, rows, base, n, relevant, p):
+    """Sum the costs of relevant documents below the threshold p[0] and of others above it.
+
+    p[1] and p[2] are the costs of one of either kind, p[3] and p[4] what share of it one on the threshold itself costs.
+    """
+    missed = 0.0
+    alarms = 0.0
+    for slot in range(base, base + n):
+        score = scores[rows[slot]]
+        if relevant[slot]:
+            if score < p[0]:
+                missed += 1.0
+            elif score == p[0]:
+                missed += p[3]
+        elif score > p[0]:
+            alarms += 1.0
+        elif score == p[0]:
+            alarms += p[4]
+    return missed * p[1] + alarms * p[2]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def evaluate(
-    scores, rows, starts, gain, relevant, stop, discount, expected, kinds, cuts, divisors, fills, first, last, out
-):
-    """out[metric, query] for queries first..last-1: the metric's sum over its divisor, or its fill where that is 0."""
+    scores, rows, starts, gains, relevant, stop, level, discounts, expected,
+    kinds, cuts, sources, parameters, divisors, fills, first, last, out,
+):  # fmt: skip
+    """out[metric, query] for queries first..last-1: the metric's sum over its divisor, or its fill where that is 0.
+
+    ``sources[metric]`` are the rows of ``gains`` and of ``discounts`` that sums of gains use.
+    """
     longest = 0
     for query in range(first, last):
         longest = max(longest, starts[query + 1] - starts[query])
@@ -246,6 +365,7 @@ def evaluate(
     spare_slots = np.empty(longest, np.int64)
     bounds = np.empty(longest + 1, np.int64)
     mean_product = np.empty(longest + 1, np.float64)
+    tree = np.empty(longest + 1, np.int64)
     for query in range(first, last):
         base = starts[query]
         n = starts[query + 1] - base
@@ -266,18 +386,25 @@ def evaluate(
                 continue
             kind = kinds[m]
             cut = min(cuts[m], n)
-            if kind == NDCG or kind == DCG:
-                value = expected_dcg(slots, base, gain, discount, bounds, groups, cut) / divisor
-                if kind == NDCG:
+            if kind == SHARE or kind == SUM:
+                gain = gains[sources[m, 0]]
+                value = expected_dcg(slots, base, gain, discounts[sources[m, 1]], bounds, groups, cut) / divisor
+                if kind == SHARE:
                     value = min(value, 1.0)  # a perfect order with ties may round to one unit above
             elif kind == ERR:
                 value = expected_err(slots, base, stop, bounds, groups, cut, mean_product) / divisor
-            elif kind == PRECISION:
+            elif kind == HITS:
                 value = expected_hits(slots, base, relevant, bounds, groups, cut) / divisor
-            elif kind == MAP:
+            elif kind == PRECISIONS:
                 value = expected_precision_sum(slots, base, relevant, bounds, groups, cut) / divisor
-            else:
+            elif kind == FIRST:
                 value = expected_reciprocal_first(slots, base, relevant, bounds, groups, cut) / divisor
+            elif kind == PRECISIONS_OVER_HITS:
+                value = expected_precision_over_hits(slots, base, relevant, bounds, groups, cut) / divisor
+            elif kind == PAIRS:
+                value = ordered_pairs(slots, base, level, bounds, groups, n, tree) / divisor
+            else:
+                value = balanced_errors(scores, rows, base, n, relevant, parameters[m]) / divisor
             out[m, query] = value
 
 

@@ -12,21 +12,32 @@ SEED = 20080131
 
 
 def percentile_interval(
-    values: npt.NDArray[np.float64], *, level: float = 0.95, replicates: int = REPLICATES, seed: int = SEED
+    values: npt.NDArray[np.float64],
+    *,
+    weights: npt.NDArray[np.float64] | None = None,
+    level: float = 0.95,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
 ) -> tuple[float, float] | None:
     """Percentile bootstrap interval of the mean of the values that are not NaN; None where fewer than two count.
 
     ``values`` is (q,) float64, one a query; queries are drawn with replacement.  Replicate b draws from the Philox
     counter generator with key (seed, b), whose raw stream NumPy guarantees: the same values and seed give the same
     interval everywhere.  Source: Efron & Tibshirani 1993, chapter 13.
+
+    Where queries weigh differently, ``weights`` (q,) belong to them: a value is then its query's part of the figure, and
+    each replicate's mean of values is divided by its mean of weights.
     """
-    counted = values[~np.isnan(values)]
+    counts = ~np.isnan(values)
+    counted = values[counts]
     if counted.size < 2:
         return None
     means = np.empty(replicates)
     for b in range(replicates):
         raw = np.random.Philox(key=np.array([seed, b], np.uint64)).random_raw(counted.size)
         means[b] = _kernels.resampled_mean(counted, raw)
+        if weights is not None:
+            means[b] /= _kernels.resampled_mean(weights[counts], raw)
     means.sort()
     lowest = round((1.0 - level) / 2.0 * replicates)  # as many replicates lie below the interval, and above it
     return float(means[lowest]), float(means[replicates - 1 - lowest])

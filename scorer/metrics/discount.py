@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorer.errors import InputError
-from scorer.metrics.policy import Gain
+from scorer.metrics.policy import Discount, Gain, table_of
 
 _SQRT_HALF = 0.7071067811865476
 _TWO_OVER_LN_2 = 2.8853900817779268
@@ -33,25 +33,54 @@ def stable_log2(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return whole + _TWO_OVER_LN_2 * (z * series)
 
 
-def discounts(n: int) -> npt.NDArray[np.float64]:
-    """Return ``1 / log2(rank + 1)`` for ranks 1..n, shape (n,) float64; rank 1 counts exactly 1."""
-    return 1.0 / stable_log2(np.arange(2.0, n + 2.0))
+def discounts(n: int, discount: Discount = "log2") -> npt.NDArray[np.float64]:
+    """Return what ranks 1..n count under a policy's ``discount``, shape (n,) float64; not rising.
+
+    ``log2`` is ``1 / log2(rank + 1)``, of Burges et al. 2005, where rank 1 counts exactly 1; the others are in
+    `scorer.metrics.Policy`.
+    """
+    ranks = np.arange(1.0, n + 1.0)
+    if discount == "log2":
+        return 1.0 / stable_log2(ranks + 1.0)
+    if discount == "one_plus_log2":
+        return 1.0 / (1.0 + stable_log2(ranks))
+    if discount == "letor":
+        return 1.0 / stable_log2(np.maximum(ranks, 2.0))
+    out = np.zeros(n)
+    table = np.array(table_of(discount), dtype=np.float64)[:n]
+    out[: table.shape[0]] = table
+    return out
+
+
+def persistence(n: int, p: float) -> npt.NDArray[np.float64]:
+    """Share of the readers who end at ranks 1..n if each goes on with probability p, (n,): ``(1 - p) p^(rank - 1)``.
+
+    Source: Moffat & Zobel 2008, "Rank-biased precision", eqn 4.  Powers are repeated products: the same bits on every CPU.
+    """
+    factors = np.full(n, p)
+    factors[:1] = 1.0 - p
+    return np.multiply.accumulate(factors)
 
 
 def gains(grades: npt.NDArray[np.int32], gain: Gain) -> npt.NDArray[np.float64]:
     """Gain of each grade, same shape, float64: ``2^y - 1`` for ``exp``, ``y`` for ``linear``, 0 for a grade below 0.
 
-    The values are whole numbers below 2^53, so sums of them are exact in any order.
+    The values of these two are whole numbers below 2^53, so sums of them are exact in any order.
 
     Raises
     ------
     InputError
-        ``exp`` with a grade above 52.
+        ``exp`` with a grade above 52, or a table that ends below a grade.
     """
     y = np.maximum(grades, 0)
     if gain == "linear":
         return y.astype(np.float64)
     highest = int(y.max(initial=0))
+    table = table_of(gain)
+    if table is not None:
+        if highest >= len(table):
+            raise InputError(f"gain {gain} ends at grade {len(table) - 1}, found grade {highest}; add its gain")
+        return np.array(table, dtype=np.float64)[y]
     if highest > _LARGEST_EXACT_EXPONENT:
         raise InputError(
             f"gain exp needs grades of at most {_LARGEST_EXACT_EXPONENT}, found {highest}; ask for linear gain"

@@ -2,53 +2,96 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from scorer.errors import InputError
 
-METRIC_NAMES = ("ndcg", "dcg", "err", "map", "mrr", "precision")
+METRIC_NAMES = (
+    "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
+    "balanced_error",
+)  # fmt: skip
+NEED_CUTOFF = frozenset({"precision", "recall"})
+WITHOUT_CUTOFF = frozenset({"wta", "concordance", "concordance_micro", "balanced_error"})
+LOWER_IS_BETTER = frozenset({"balanced_error"})
 _LARGEST_CUTOFF = 2**31 - 1
+_PARAMETER_NAMES = {"rbp": "p", "balanced_error": "threshold"}
+_PARAMETER_DEFAULTS = {"balanced_error": 0.0}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Metric:
-    """One ranking metric; ``k`` is the cutoff, or None for the whole list.  ``str()`` gives the spelling back.
+    """One ranking metric.  ``str()`` gives the spelling back.
+
+    Attributes
+    ----------
+    name
+        ``ndcg``, ``dcg``, ``err``, ``map``, ``mrr``, ``precision``, ``recall``; ``wta``: whether the document on top
+        has the best grade of its list; ``rbp``: rank-biased precision; ``concordance``: the share of a query's pairs of
+        different grade that are in the right order, ``concordance_micro``: that of the pairs of all queries together;
+        ``balanced_error``: the error rate of "relevant if the score is above a threshold", where both classes weigh
+        the same (see `scorer.metrics.queries.PreparedQueries` for all of these).
+    k
+        The cutoff, or None for the whole list.
+    parameter
+        The persistence p of ``rbp``, between 0 and 1; the threshold of ``balanced_error``, 0 by default; else None.
 
     Raises
     ------
     InputError
-        The name is unknown, the cutoff is not a whole number of at least 1, or ``precision`` comes without one.
+        The name is unknown; the cutoff is not a whole number of at least 1, or is lacking or given where the metric needs one
+        or has none; likewise the parameter.
     """
 
     name: str
     k: int | None = None
+    parameter: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in METRIC_NAMES:
             raise InputError.unknown("metric", self.name, METRIC_NAMES)
+        self._check_parameter()
         if self.k is None:
-            if self.name == "precision":
-                raise InputError("metric 'precision' needs a cutoff, for example precision@10")
+            if self.name in NEED_CUTOFF:
+                raise InputError(f"metric {self.name!r} needs a cutoff, for example {self.name}@10")
+        elif self.name in WITHOUT_CUTOFF:
+            raise InputError(f"metric {self!s}: {self.name} has no cutoff; leave out '@{self.k}'")
         elif not 1 <= self.k <= _LARGEST_CUTOFF:
             raise InputError(f"metric {self!s}: the cutoff must be at least 1 and below 2**31")
 
+    def _check_parameter(self) -> None:
+        if self.parameter is None:
+            if self.name == "rbp":
+                raise InputError("metric 'rbp' needs its persistence p, for example rbp(0.8)")
+            object.__setattr__(self, "parameter", _PARAMETER_DEFAULTS.get(self.name))
+            return
+        if self.name not in _PARAMETER_NAMES:
+            raise InputError(f"metric {self.name}: it takes nothing in brackets, found {_number(self.parameter)}")
+        object.__setattr__(self, "parameter", float(self.parameter) + 0.0)  # -0.0 is 0.0
+        if not math.isfinite(self.parameter):
+            raise InputError(f"metric {self!s}: expected a finite number in the brackets")
+        if self.name == "rbp" and not 0.0 < self.parameter < 1.0:
+            raise InputError(f"metric {self!s}: the persistence p must be between 0 and 1, both excluded")
+
     def __str__(self) -> str:
-        return self.name if self.k is None else f"{self.name}@{self.k}"
+        shown = self.parameter is not None and self.parameter != _PARAMETER_DEFAULTS.get(self.name)
+        brackets = f"({_number(self.parameter)})" if shown and self.parameter is not None else ""
+        return self.name + brackets + ("" if self.k is None else f"@{self.k}")
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger value means a better ranking; true for every metric here."""
-        return True
+        """Whether a larger value means a better ranking: false for the error rate only."""
+        return self.name not in LOWER_IS_BETTER
 
 
 def parse_metric(text: str) -> Metric:
-    """Read ``name`` or ``name@k``.
+    """Read ``name``, ``name@k``, ``name(number)``, ``name(parameter=number)`` or ``name(number)@k``.
 
     >>> parse_metric("ndcg@10")
-    Metric(name='ndcg', k=10)
-    >>> str(parse_metric("map"))
-    'map'
+    Metric(name='ndcg', k=10, parameter=None)
+    >>> str(parse_metric("rbp(p=0.80)@20"))
+    'rbp(0.8)@20'
     >>> parse_metric("ncdg@10")
     Traceback (most recent call last):
     scorer.errors.InputError: unknown metric 'ncdg'; did you mean 'ndcg'?
@@ -56,13 +99,34 @@ def parse_metric(text: str) -> Metric:
     Raises
     ------
     InputError
-        See `Metric`; also where the cutoff is not written as a plain whole number.
+        See `Metric`; also where the cutoff is not written as a plain whole number, or the parameter not as a number.
     """
-    name, at, cutoff = text.strip().partition("@")
+    head, at, cutoff = text.strip().partition("@")
+    name, bracket, inside = head.partition("(")
     if name not in METRIC_NAMES:
         raise InputError.unknown("metric", name, METRIC_NAMES)
+    parameter = _parameter(text, name, inside) if bracket else None
     if not at:
-        return Metric(name)
+        return Metric(name, None, parameter)
     if not re.fullmatch(r"[0-9]{1,10}", cutoff):
-        raise InputError(f"metric {text!r}: expected a whole number after '@', for example {name}@10, found {cutoff!r}")
-    return Metric(name, int(cutoff))
+        example = name if parameter is None else head
+        raise InputError(
+            f"metric {text!r}: expected a whole number after '@', for example {example}@10, found {cutoff!r}"
+        )
+    return Metric(name, int(cutoff), parameter)
+
+
+def _parameter(text: str, name: str, inside: str) -> float:
+    known = _PARAMETER_NAMES.get(name)
+    if known is None:
+        raise InputError(f"metric {text!r}: {name} takes nothing in brackets")
+    found = re.fullmatch(rf"\s*(?:{known}\s*=)?\s*([^\s=]+)\s*\)", inside)
+    try:
+        return float(found[1] if found else "")
+    except ValueError:
+        expected = f"{name}(0.8) or {name}({known}=0.8)"
+        raise InputError(f"metric {text!r}: expected a number in brackets, {expected}, found '({inside}'") from None
+
+
+def _number(value: float) -> str:
+    return repr(float(value)).removesuffix(".0")

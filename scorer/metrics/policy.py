@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 from scorer.errors import InputError
 
-Gain = Literal["exp", "linear"]
-Discount = Literal["log2"]
-Ties = Literal["expected", "doc_id", "doc_id_descending", "pessimistic", "optimistic", "row_order"]
+Gain = str  # exp, linear, or table(g0,g1,..)
+Discount = str  # log2, one_plus_log2, letor, or table(d1,d2,..)
+Ties = Literal["expected", "doc_id", "doc_id_descending", "pessimistic", "optimistic", "row_order", "random"]
 NothingRelevant = Literal["skip", "zero", "one"]
+ShortLists = Literal["normal", "zero"]
+MapNormalisation = Literal["R", "min(R,k)", "hits"]
+PrecisionNormalisation = Literal["k", "min(k,n)"]
 
-GAINS: tuple[str, ...] = get_args(Gain)
-DISCOUNTS: tuple[str, ...] = get_args(Discount)
+GAINS: tuple[str, ...] = ("exp", "linear")
+DISCOUNTS: tuple[str, ...] = ("log2", "one_plus_log2", "letor")
 TIES: tuple[str, ...] = get_args(Ties)
 NOTHING_RELEVANT: tuple[str, ...] = get_args(NothingRelevant)
+SHORT_LISTS: tuple[str, ...] = get_args(ShortLists)
+MAP_NORMALISATIONS: tuple[str, ...] = get_args(MapNormalisation)
+PRECISION_NORMALISATIONS: tuple[str, ...] = get_args(PrecisionNormalisation)
 
-_GAIN_FORMULA = {"exp": "2^grade - 1", "linear": "grade"}
+_GAIN_FORMULA = {"exp": "exp (2^grade - 1)", "linear": "linear (grade)"}
+_DISCOUNT_FORMULA = {
+    "log2": "1/log2(rank + 1)",
+    "one_plus_log2": "1/(1 + log2(rank))",
+    "letor": "1/log2(max(rank, 2))",
+}
 _NOTHING_RELEVANT_WORDS = {"skip": "skipped", "zero": "counted as 0", "one": "counted as 1"}
 
 
@@ -28,23 +41,38 @@ class Policy:
     Attributes
     ----------
     gain
-        ``exp``: a document of grade y gains ``2^y - 1``; ``linear``: it gains ``y``.  A grade below 0, which some
-        published judgments use for spam, gains nothing and is not relevant, as in trec_eval.
+        ``exp``: a document of grade y gains ``2^y - 1``; ``linear``: it gains ``y``; ``table(0,1,3,7,15)``: the gains of
+        grades 0, 1, ..  A grade below 0, which some published judgments use for spam, gains nothing and is not
+        relevant, as in trec_eval.
     discount
-        ``log2``: rank r (from 1) counts ``1 / log2(r + 1)``.
+        ``log2``: rank r (from 1) counts ``1 / log2(r + 1)``.  ``one_plus_log2``: ``1 / (1 + log2 r)``.  ``letor``: ranks
+        1 and 2 count 1, and rank r >= 3 counts ``1 / log2 r``.  ``table(1,0.5,0.25)``: what ranks 1, 2, .. count;
+        those behind its end count nothing.
     ties
         What documents of equal score count for.  ``expected``: the mean over all their orders, in closed form.
         ``doc_id``: ascending document id, the order that re-ranking writes.  ``doc_id_descending``: descending, the rule
         of trec_eval.  ``pessimistic``, ``optimistic``: worst or best grade first.  ``row_order``: as stored, which
-        rewards a file that happens to be sorted by grade.
+        rewards a file that happens to be sorted by grade.  ``random``: shuffled, keyed by ``ties_seed``, the number of
+        the query and the place of the document by its id (by its row where there are no ids).
+        In ``concordance`` a tie is thereby half right (``expected``), wrong (``pessimistic``) or right (``optimistic``).
     nothing_relevant
         What a query without any relevant document counts: ``skip`` it, ``zero`` or ``one``.  DCG is no share of
         anything, so there ``one`` counts 0 as well.
     relevant_from
-        Grade from which a document is relevant for ``map``, ``mrr`` and ``precision``; at least 1.
+        Grade from which a document is relevant for ``map``, ``mrr``, ``precision``, ``recall``, ``rbp`` and
+        ``balanced_error``; at least 1.
     max_grade
         Highest grade of the scale, not of the list at hand.  ``err`` needs it: a document of grade y satisfies the
         reader with probability ``(2^y - 1) / 2^max_grade``, whatever the gain is.
+    short_lists
+        ``zero``: a query of fewer than k documents counts 0 in ``ndcg@k``.
+    map_normalisation
+        What the sum of precisions in ``map`` is divided by: ``R``, the number of relevant documents; ``min(R,k)``, how
+        many of them fit above the cutoff; ``hits``, how many of them are above it.
+    precision_normalisation
+        What the hits in ``precision@k`` are divided by: ``k``, or ``min(k,n)`` in a list of n documents.
+    ties_seed
+        Chooses the shuffling of ``ties random``.
 
     Raises
     ------
@@ -58,13 +86,20 @@ class Policy:
     nothing_relevant: NothingRelevant = "skip"
     relevant_from: int = 1
     max_grade: int | None = None
+    short_lists: ShortLists = "normal"
+    map_normalisation: MapNormalisation = "R"
+    precision_normalisation: PrecisionNormalisation = "k"
+    ties_seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gain", _checked_table("gain", self.gain, GAINS))
+        object.__setattr__(self, "discount", _checked_table("discount", self.discount, DISCOUNTS))
         for what, value, known in (
-            ("gain", self.gain, GAINS),
-            ("discount", self.discount, DISCOUNTS),
             ("ties", self.ties, TIES),
             ("nothing_relevant", self.nothing_relevant, NOTHING_RELEVANT),
+            ("short_lists", self.short_lists, SHORT_LISTS),
+            ("map_normalisation", self.map_normalisation, MAP_NORMALISATIONS),
+            ("precision_normalisation", self.precision_normalisation, PRECISION_NORMALISATIONS),
         ):
             if value not in known:
                 raise InputError.unknown(f"value of {what}", str(value), known)
@@ -72,24 +107,68 @@ class Policy:
             raise InputError(f"relevant_from must be at least 1, got {self.relevant_from}")
         if self.max_grade is not None and not 1 <= self.max_grade <= 52:
             raise InputError(f"max_grade must be between 1 and 52, got {self.max_grade}")
+        if not 0 <= self.ties_seed < 2**63:
+            raise InputError(f"ties_seed must be between 0 and 2**63 - 1, got {self.ties_seed}")
 
     def describe(self) -> str:
-        """One line for reports.
+        """One line for reports; what few tools do is said where it is done.
 
         >>> Policy(max_grade=4).describe()
         'gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected, nothing relevant skipped, relevant from grade 1, max grade 4'
         """
         parts = [
-            f"gain {self.gain} ({_GAIN_FORMULA[self.gain]})",
-            "discount 1/log2(rank + 1)",
-            f"ties {self.ties}",
+            f"gain {_GAIN_FORMULA.get(self.gain, self.gain)}",
+            f"discount {_DISCOUNT_FORMULA.get(self.discount, self.discount)}",
+            f"ties {self.ties}" + (f" (seed {self.ties_seed})" if self.ties == "random" else ""),
             f"nothing relevant {_NOTHING_RELEVANT_WORDS[self.nothing_relevant]}",
             f"relevant from grade {self.relevant_from}",
         ]
         if self.max_grade is not None:
             parts.append(f"max grade {self.max_grade}")
+        if self.short_lists == "zero":
+            parts.append("lists shorter than the cutoff of ndcg count 0")
+        if self.map_normalisation != "R":
+            parts.append(f"map divided by {self.map_normalisation}")
+        if self.precision_normalisation != "k":
+            parts.append(f"precision divided by {self.precision_normalisation}")
         return ", ".join(parts)
 
     def to_dict(self) -> dict[str, str | int | None]:
         """Return all fields by name, for a JSON report."""
         return asdict(self)
+
+
+def table_of(text: str) -> tuple[float, ...] | None:
+    """Return the numbers of ``table(..)``; None where ``text`` is a name.
+
+    >>> table_of("table(0,1,2.5)")
+    (0.0, 1.0, 2.5)
+
+    Raises
+    ------
+    ValueError
+        Something in the brackets is not a number.
+    """
+    if not (text.startswith("table(") and text.endswith(")")):
+        return None
+    return tuple(float(number) for number in text[len("table(") : -1].split(","))
+
+
+def _checked_table(what: str, text: str, known: tuple[str, ...]) -> str:
+    """Return ``text`` in its canonical spelling; a gain table ascends from 0, a discount table falls and starts above 0."""
+    example = "table(0,1,3,7,15)" if what == "gain" else "table(1,0.5,0.25)"
+    if text in known:
+        return text
+    try:
+        table = table_of(str(text))
+    except ValueError:
+        raise InputError(f"{what} {text}: expected numbers between the brackets, such as {example}") from None
+    if table is None:
+        raise InputError.unknown(f"value of {what}", str(text), (*known, example))
+    if not all(math.isfinite(x) and x >= 0.0 for x in table):
+        raise InputError(f"{what} {text}: expected numbers of 0 or more, such as {example}")
+    if what == "gain" and (table[0] != 0.0 or any(b < a for a, b in itertools.pairwise(table))):
+        raise InputError(f"gain {text}: gains must start at 0, that of grade 0, and not fall, as in {example}")
+    if what == "discount" and (table[0] <= 0.0 or any(b > a for a, b in itertools.pairwise(table))):
+        raise InputError(f"discount {text}: discounts must start above 0 and not rise, as in {example}")
+    return f"table({','.join(repr(x + 0.0).removesuffix('.0') for x in table)})"

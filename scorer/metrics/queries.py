@@ -9,26 +9,43 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import CandidatesRejected, InputError
+from scorer.errors import CandidatesRejected
 from scorer.metrics import _kernels
-from scorer.metrics.discount import discounts, gains, stop_probabilities
+from scorer.metrics.arrangement import (
+    Grades,
+    Offsets,
+    count_pairs,
+    grade_levels,
+    offsets,
+    queries_of,
+    tie_order,
+    whole_numbers,
+)
+from scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
 from scorer.metrics.metric import Metric
 from scorer.metrics.policy import Policy
 
 _KINDS = {
-    "ndcg": _kernels.NDCG,
-    "dcg": _kernels.DCG,
+    "ndcg": _kernels.SHARE,
+    "dcg": _kernels.SUM,
     "err": _kernels.ERR,
-    "precision": _kernels.PRECISION,
-    "map": _kernels.MAP,
-    "mrr": _kernels.MRR,
+    "precision": _kernels.HITS,
+    "recall": _kernels.HITS,
+    "map": _kernels.PRECISIONS,
+    "mrr": _kernels.FIRST,
+    "wta": _kernels.SHARE,
+    "rbp": _kernels.SHARE,
+    "concordance": _kernels.PAIRS,
+    "concordance_micro": _kernels.PAIRS,
+    "balanced_error": _kernels.ERRORS,
 }
 _WHOLE_LIST = 2**62
+_BINARY = frozenset({"precision", "recall", "map", "mrr", "rbp"})
+POOLED = frozenset({"concordance_micro", "balanced_error"})
+"""Metrics of all queries together: a query's value is its share of the whole, times the number of queries that count."""
 
-Grades = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float64]
-Offsets = npt.NDArray[np.int64]
-IntegerT = TypeVar("IntegerT", np.int32, np.int64)
+ItemT = TypeVar("ItemT")
 
 
 class PreparedQueries:
@@ -58,6 +75,29 @@ class PreparedQueries:
 
     Notes
     -----
+    R is the number of relevant documents, r counts ranks from 1, and y_r is the grade at rank r; the cutoff k, where there
+    is one, ends every sum.
+
+    ==================== =============================================================================================
+    dcg, ndcg            sum of gain(y_r) * discount(r); divided by that of the ideal order
+    err                  sum over r of (1/r) * stop(y_r) * prod over i < r of (1 - stop(y_i))
+    map                  sum over the relevant ranks r of (relevant documents up to r) / r, divided by R
+    mrr                  1 / rank of the first relevant document
+    precision, recall    relevant documents up to k, divided by k; by R
+    rbp                  sum over the relevant ranks r of (1 - p) p^(r - 1) (Moffat & Zobel 2008)
+    wta                  1 if the first document has the best grade that the query has
+    concordance          pairs of different grade with the better document above, divided by all pairs of different
+                         grade among the ranked documents; a query without such a pair has nothing relevant
+    concordance_micro    the same over the pairs of all queries together; queries without such a pair are left out
+    balanced_error       (relevant documents whose score is not above the threshold) / (2 n+) + (others above it) /
+                         (2 n-), n+ and n- counted over all queries (Burges 2010, 6.1).  A score on the threshold
+                         itself is half an error, a whole one where ties are pessimistic, none where optimistic, and
+                         not above it under the other rules.  Not a number where one of the two kinds is lacking.
+    ==================== =============================================================================================
+
+    The last two are of all queries together: a query's value is its share of that, times the number of queries that
+    count, so that the plain mean is the figure itself.
+
     Evaluation is deterministic; with ties ``expected`` the order of rows within a query changes no bit.  Instances may be
     shared between threads.
     """
@@ -72,16 +112,15 @@ class PreparedQueries:
         ideal_grades: Grades | None = None,
         ideal_starts: Offsets | None = None,
     ) -> None:
-        grades = np.maximum(_whole_numbers("grades", grades, np.int32), 0)
-        starts = _offsets("starts", starts, grades.shape[0])
+        grades = np.maximum(whole_numbers("grades", grades, np.int32), 0)
+        starts = offsets("starts", starts, grades.shape[0])
         if (ideal_grades is None) != (ideal_starts is None):
             raise ValueError("ideal_grades and ideal_starts go together")
         self.policy = policy
         self.starts: Offsets = starts
         self.n_queries: int = starts.shape[0] - 1
         self.n_rows: int = grades.shape[0]
-        query_of_row = np.repeat(np.arange(self.n_queries), np.diff(starts))
-        self._rows = _tie_order(policy, grades, query_of_row, doc_order)
+        self._rows = tie_order(policy, grades, starts, doc_order)
         self._grades = grades[self._rows]
         self._gain = gains(self._grades, policy.gain)
         self._relevant = (self._grades >= policy.relevant_from).astype(np.uint8)
@@ -89,19 +128,24 @@ class PreparedQueries:
         if ideal_grades is None or ideal_starts is None:
             pool, pool_starts = grades, starts
         else:
-            pool = np.maximum(_whole_numbers("ideal_grades", ideal_grades, np.int32), 0)
-            pool_starts = _offsets("ideal_starts", ideal_starts, pool.shape[0])
+            pool = np.maximum(whole_numbers("ideal_grades", ideal_grades, np.int32), 0)
+            pool_starts = offsets("ideal_starts", ideal_starts, pool.shape[0])
             if pool_starts.shape != starts.shape:
                 raise ValueError(f"ideal_starts {pool_starts.shape} and starts {starts.shape} must be equal")
-        query_of_pool = np.repeat(np.arange(self.n_queries), np.diff(pool_starts))
+        query_of_pool = queries_of(pool_starts)
         pool = pool[np.lexsort((-pool, query_of_pool))]
         self._pool_gain = gains(pool, policy.gain)
         self._pool_starts = pool_starts
         self._highest_grade = max(int(grades.max(initial=0)), int(pool.max(initial=0)))
+        self._n_gaining = np.bincount(query_of_pool[self._pool_gain > 0.0], minlength=self.n_queries)
         self._n_positive = np.bincount(query_of_pool[pool > 0], minlength=self.n_queries)
         self._n_relevant = np.bincount(query_of_pool[pool >= policy.relevant_from], minlength=self.n_queries)
         longest = max(int(np.diff(starts).max(initial=0)), int(np.diff(pool_starts).max(initial=0)))
-        self._discount = discounts(longest)
+        self._discount = discounts(longest, policy.discount)
+        self._best = np.zeros(self.n_queries, dtype=np.int32)  # best grade of each query, whether it was ranked or not
+        filled = np.diff(pool_starts) > 0
+        self._best[filled] = pool[pool_starts[:-1][filled]]
+        self._levels: npt.NDArray[np.int64] | None = None
         self._plans: dict[tuple[Metric, ...], _Plan] = {}
 
     def evaluate(self, metrics: Sequence[Metric], scores: Scores) -> dict[Metric, npt.NDArray[np.float64]]:
@@ -135,9 +179,20 @@ class PreparedQueries:
         return {metric: mean_of(values) for metric, values in self.evaluate(metrics, scores).items()}
 
     def nothing_relevant(self, metric: Metric) -> npt.NDArray[np.bool_]:
-        """Tell the queries, (q,) bool, that have no relevant document in the sense of this metric."""
-        binary = metric.name in {"precision", "map", "mrr"}
-        found: npt.NDArray[np.int64] = self._n_relevant if binary else self._n_positive
+        """Tell the queries, (q,) bool, that have no relevant document in the sense of this metric.
+
+        For ``concordance`` these are the queries without two grades; for ``balanced_error`` it is all or none of them.
+        """
+        if metric.name in {"concordance", "concordance_micro"}:
+            return np.equal(count_pairs(self._grade_levels(), self.starts), 0)
+        if metric.name == "balanced_error":
+            lacking = self._relevant.all() or not self._relevant.any()
+            return np.full(self.n_queries, lacking, dtype=np.bool_)
+        found: npt.NDArray[np.int64] = self._n_positive
+        if metric.name in _BINARY:
+            found = self._n_relevant
+        elif metric.name in {"ndcg", "dcg"}:
+            found = self._n_gaining
         return np.equal(found, 0)
 
     def _checked(self, scores: Scores) -> Scores:
@@ -152,11 +207,12 @@ class PreparedQueries:
         return scores
 
     def _run(self, plan: _Plan, scores: Scores, first: int, last: int, out: npt.NDArray[np.float64]) -> None:
-        stop = self._gain if self._stop is None else self._stop  # a stand-in of the right type where err is not asked
+        stop = self._gain if self._stop is None else self._stop  # stand-ins of the right type where they are not asked
+        levels = self._rows if self._levels is None else self._levels
         expected = self.policy.ties == "expected"
         _kernels.evaluate(
-            scores, self._rows, self.starts, self._gain, self._relevant, stop, self._discount,
-            expected, plan.kinds, plan.cuts, plan.divisors, plan.fills, first, last, out,
+            scores, self._rows, self.starts, plan.gains, self._relevant, stop, levels, plan.discounts, expected,
+            plan.kinds, plan.cuts, plan.sources, plan.parameters, plan.divisors, plan.fills, first, last, out,
         )  # fmt: skip
 
     def _plan(self, metrics: tuple[Metric, ...]) -> _Plan:
@@ -169,16 +225,75 @@ class PreparedQueries:
             plan = self._plans[metrics] = _Plan(metrics, self)
         return plan
 
+    def _grade_levels(self) -> npt.NDArray[np.int64]:
+        if self._levels is None:
+            self._levels = grade_levels(self._grades, self.starts)
+        return self._levels
+
     def divisor(self, metric: Metric) -> npt.NDArray[np.float64]:
-        """Return what the metric's sum is divided by, (q,) float64: ideal DCG, R, k or 1; 0 where nothing is relevant."""
+        """Return what the metric's sum is divided by, (q,) float64: ideal DCG, R, k, pairs or 1; 0 where nothing is relevant.
+
+        It is infinite where the policy lets a short list count 0.
+        """
+        sizes = np.diff(self.starts)
+        k = _cut(metric)
         if metric.name == "ndcg":
             out = np.empty(self.n_queries)
-            _kernels.ideal_dcg(self._pool_gain, self._pool_starts, self._discount, _cut(metric), out)
+            _kernels.ideal_dcg(self._pool_gain, self._pool_starts, self._discount, k, out)
+            if self.policy.short_lists == "zero" and metric.k is not None:
+                out[(sizes < k) & (out > 0.0)] = math.inf
             return out
-        if metric.name == "map":
+        if metric.name == "recall" or (metric.name == "map" and self.policy.map_normalisation == "R"):
             return self._n_relevant.astype(np.float64)
-        whole = float(_cut(metric)) if metric.name == "precision" else 1.0
-        return np.where(self.nothing_relevant(metric), 0.0, whole)
+        if metric.name == "map" and self.policy.map_normalisation == "min(R,k)":
+            return np.minimum(self._n_relevant, k).astype(np.float64)
+        if metric.name == "concordance":
+            return count_pairs(self._grade_levels(), self.starts).astype(np.float64)
+        nothing = self.nothing_relevant(metric)
+        whole = np.ones(self.n_queries)
+        if metric.name == "precision":
+            whole[:] = k
+            if self.policy.precision_normalisation == "min(k,n)":
+                whole = np.maximum(np.minimum(sizes, k), 1).astype(np.float64)
+        elif metric.name == "concordance_micro":
+            pairs = count_pairs(self._grade_levels(), self.starts)
+            whole[:] = int(pairs.sum()) / max(1, int(np.count_nonzero(pairs)))
+        return np.where(nothing, 0.0, whole)
+
+    def weights(self, metric: Metric) -> npt.NDArray[np.float64] | None:
+        """Return how much each query weighs, (q,), 1 on average over those that count; None where all weigh the same.
+
+        Only in ``concordance_micro`` do they differ, by their pairs; the interval of its mean has to draw these along.
+        """
+        if metric.name != "concordance_micro":
+            return None
+        pairs = count_pairs(self._grade_levels(), self.starts).astype(np.float64)
+        whole = self.divisor(metric)
+        return np.divide(pairs, whole, out=np.zeros(self.n_queries), where=whole > 0.0)
+
+    def gain_rows(self, names: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return what documents are worth, a row of (n,) in tie order for each of ``gain``, ``best`` and ``relevant``."""
+        rows = {"gain": lambda: self._gain}
+        rows["best"] = lambda: (self._grades == self._best[queries_of(self.starts)]).astype(np.float64)
+        rows["relevant"] = lambda: self._relevant.astype(np.float64)
+        if list(names) == ["gain"]:
+            return self._gain.reshape(1, -1)  # no copy: this is what training asks for
+        return np.stack([rows[name]() for name in names])
+
+    def discount_rows(self, persistences: Sequence[float | None]) -> npt.NDArray[np.float64]:
+        """Return what ranks are worth, a row each: the policy's discount for None, else `persistence` in reading on."""
+        if list(persistences) == [None]:
+            return self._discount.reshape(1, -1)
+        longest = self._discount.shape[0]
+        return np.stack([self._discount if p is None else persistence(longest, p) for p in persistences])
+
+    def error_costs(self, metric: Metric) -> tuple[float, ...]:
+        """Threshold, costs of the two kinds of errors, and the shares of them that a score on the threshold costs."""
+        n_relevant = int(np.count_nonzero(self._relevant))
+        n_others = self.n_rows - n_relevant
+        on_it = {"expected": (0.5, 0.5), "pessimistic": (1.0, 1.0), "optimistic": (0.0, 0.0)}
+        costs = (self.n_queries / (2 * max(1, n)) for n in (n_relevant, n_others))
+        return (metric.parameter or 0.0, *costs, *on_it.get(self.policy.ties, (1.0, 0.0)))
 
 
 class _Plan:
@@ -186,13 +301,30 @@ class _Plan:
 
     def __init__(self, metrics: tuple[Metric, ...], queries: PreparedQueries) -> None:
         fill = {"skip": math.nan, "zero": 0.0, "one": 1.0}[queries.policy.nothing_relevant]
+        over_hits = queries.policy.map_normalisation == "hits"
+        worth: list[str] = ["gain"]
+        persistences: list[float | None] = [None]
         self.metrics = metrics
         self.kinds = np.array([_KINDS[metric.name] for metric in metrics], np.int64)
         self.cuts = np.array([_cut(metric) for metric in metrics], np.int64)
-        self.fills = np.array([0.0 if metric.name == "dcg" and fill == 1.0 else fill for metric in metrics], np.float64)
+        self.fills = np.array([_fill(metric, fill) for metric in metrics], np.float64)
+        self.parameters = np.zeros((len(metrics), 5))
         self.divisors = np.empty((len(metrics), queries.n_queries))
-        for row, metric in zip(self.divisors, metrics, strict=True):
-            row[:] = queries.divisor(metric)
+        self.sources = np.zeros((len(metrics), 2), np.int64)
+        for i, metric in enumerate(metrics):
+            self.divisors[i] = queries.divisor(metric)
+            if metric.name == "map" and over_hits:
+                self.kinds[i] = _kernels.PRECISIONS_OVER_HITS
+            elif metric.name == "wta":
+                self.cuts[i] = 1
+                self.sources[i] = _place("best", worth), _place(0.0, persistences)
+            elif metric.name == "rbp":
+                self.sources[i] = _place("relevant", worth), _place(metric.parameter, persistences)
+            elif metric.name == "balanced_error":
+                self.cuts[i] = 1  # needs no order at all
+                self.parameters[i] = queries.error_costs(metric)
+        self.gains = queries.gain_rows(worth)
+        self.discounts = queries.discount_rows(persistences)
 
 
 def evaluate_queries(
@@ -208,7 +340,7 @@ def evaluate_queries(
     >>> from scorer.metrics import Policy, parse_metric
     >>> grades, starts = np.array([0, 1, 0, 0], np.int32), np.array([0, 2, 4])
     >>> evaluate_queries([parse_metric("mrr")], np.array([2.0, 1.0, 0.0, 0.0]), grades, starts, Policy())
-    {Metric(name='mrr', k=None): array([0.5, nan])}
+    {Metric(name='mrr', k=None, parameter=None): array([0.5, nan])}
     """
     return PreparedQueries(grades, starts, policy, doc_order=doc_order).evaluate(metrics, scores)
 
@@ -223,39 +355,14 @@ def _cut(metric: Metric) -> int:
     return _WHOLE_LIST if metric.k is None else metric.k
 
 
-def _tie_order(
-    policy: Policy,
-    grades: Grades,
-    query_of_row: npt.NDArray[np.int64],
-    doc_order: npt.NDArray[np.int64] | None,
-) -> npt.NDArray[np.int64]:
-    """Rows of each query in the order in which documents of equal score are to stand; the sort by score is stable.
-
-    For ``expected`` they go by grade, so that sums inside a tie group do not depend on the order of rows.
-    """
-    if policy.ties == "row_order":
-        return np.arange(grades.shape[0], dtype=np.int64)
-    if policy.ties in {"expected", "optimistic"}:
-        return np.lexsort((-grades, query_of_row))
-    if policy.ties == "pessimistic":
-        return np.lexsort((grades, query_of_row))
-    if doc_order is None:
-        raise InputError(f"ties {policy.ties} needs document ids; where there are none, choose ties expected")
-    order = _whole_numbers("doc_order", doc_order, np.int64)
-    if order.shape != grades.shape:
-        raise ValueError(f"doc_order {order.shape} and grades {grades.shape} must be equal")
-    return np.lexsort((-order if policy.ties == "doc_id_descending" else order, query_of_row))
+def _fill(metric: Metric, fill: float) -> float:
+    if metric.name in POOLED:
+        return math.nan
+    return 0.0 if metric.name == "dcg" and fill == 1.0 else fill
 
 
-def _whole_numbers(name: str, values: npt.ArrayLike, dtype: type[IntegerT]) -> npt.NDArray[IntegerT]:
-    array = np.ascontiguousarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"{name} must be one row of integers, got shape {array.shape} of {array.dtype}")
-    return array.astype(dtype, copy=False)
-
-
-def _offsets(name: str, values: Offsets, n: int) -> Offsets:
-    starts = _whole_numbers(name, values, np.int64)
-    if starts.shape[0] < 1 or starts[0] != 0 or starts[-1] != n or np.any(np.diff(starts) < 0):
-        raise ValueError(f"{name} must ascend from 0 to the number of rows, {n}")
-    return starts
+def _place(item: ItemT, items: list[ItemT]) -> int:
+    """Where ``item`` stands in ``items``; it is put there if it does not."""
+    if item not in items:
+        items.append(item)
+    return items.index(item)

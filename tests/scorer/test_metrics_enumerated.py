@@ -7,17 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from scorer.metrics import Metric, Policy
-from scorer.metrics.queries import PreparedQueries, evaluate_queries
-from tests import naive
+from scorer.metrics import TIES, Metric, Policy
+from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
+from scorer.metrics.queries import POOLED, PreparedQueries, evaluate_queries
+from tests import naive, naive_metrics
 
 CUTS = (None, 1, 2, 3, 7)
 METRICS = [
-    Metric(name, k)
-    for name in ("ndcg", "dcg", "err", "map", "mrr", "precision")
+    Metric(name, k, 0.8 if name == "rbp" else None)
+    for name in METRIC_NAMES
     for k in CUTS
-    if not (name == "precision" and k is None)
-]
+    if name not in POOLED and name not in (NEED_CUTOFF if k is None else WITHOUT_CUTOFF)
+] + [Metric("rbp", 2, 0.3)]
 
 
 def lists(longest, levels):
@@ -37,21 +38,12 @@ def prepared(cases, policy, **more):
 
 
 def naive_over_orders(metric, policy, summary):
-    of_order = functools.lru_cache(maxsize=None)(
-        lambda ordered: naive.metric_of_order(
-            metric.name,
-            metric.k,
-            ordered,
-            gain=policy.gain,
-            relevant_from=policy.relevant_from,
-            max_grade=policy.max_grade,
-        )
-    )
+    of_order = functools.lru_cache(maxsize=None)(lambda ordered: naive_metrics.of_order(metric, ordered, policy))
     orders = functools.lru_cache(maxsize=None)(lambda scores: list(naive.orders_of(scores)))
 
     def value(grades, scores):
         found = [of_order(tuple(grades[i] for i in order)) for order in orders(scores)]
-        return math.nan if found[0] is None else summary(found)
+        return math.nan if found[0] is naive_metrics.NOTHING else summary(found)
 
     return value
 
@@ -66,9 +58,9 @@ def mean(values):
     ids=("expected", "pessimistic", "optimistic"),
 )
 @pytest.mark.parametrize(("gain", "relevant_from"), [("exp", 1), ("linear", 2)])
-def test_every_list_of_up_to_four_grades(ties, summary, gain, relevant_from):
+def test_every_list_of_up_to_five_grades(ties, summary, gain, relevant_from):
     policy = Policy(gain=gain, relevant_from=relevant_from, ties=ties, max_grade=3)
-    cases = list(lists(4, (0, 1, 3)))
+    cases = list(lists(4 if gain == "linear" else 5, (0, 1, 3)))
     queries, scores = prepared(cases, policy)
     for metric, ours in queries.evaluate(METRICS, scores).items():
         twin = naive_over_orders(metric, policy, summary)
@@ -76,33 +68,57 @@ def test_every_list_of_up_to_four_grades(ties, summary, gain, relevant_from):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-13, err_msg=str(metric))
 
 
-def test_every_list_of_five_grades_counts_the_mean_over_all_orders_of_its_ties():
-    policy = Policy(max_grade=2)
-    cases = [case for case in lists(5, (0, 1, 2)) if len(case[0]) == 5]
-    queries, scores = prepared(cases, policy)
-    for metric, ours in queries.evaluate(METRICS, scores).items():
-        twin = naive_over_orders(metric, policy, mean)
-        np.testing.assert_allclose(ours, [twin(*case) for case in cases], rtol=0, atol=1e-13, err_msg=str(metric))
-
-
-@pytest.mark.parametrize("ties", ["doc_id", "doc_id_descending", "row_order"])
-def test_ties_broken_by_id_or_row_are_one_of_the_orders(ties):
-    policy = Policy(ties=ties, max_grade=3)
-    cases = list(lists(4, (0, 1, 3)))
+@pytest.mark.parametrize("ties", sorted(set(TIES) - {"expected"}))
+def test_a_rule_that_breaks_ties_picks_one_of_the_orders(ties):
+    policy = Policy(ties=ties, max_grade=3, ties_seed=11)
+    cases = list(lists(5, (0, 1, 3)))
     rng = np.random.default_rng(5)
     ids = [rng.permutation(len(grades)) for grades, _ in cases]
     queries, scores = prepared(cases, policy, doc_order=np.concatenate(ids))
-    key = {"doc_id": lambda i, of: of[i], "doc_id_descending": lambda i, of: -of[i], "row_order": lambda i, of: i}[ties]
+    order_of = [
+        naive_metrics.orders_under(ties, ss, ys, ids=of, seed=11, query=q)[0]
+        for q, ((ys, ss), of) in enumerate(zip(cases, ids, strict=True))
+    ]
     for metric, ours in queries.evaluate(METRICS, scores).items():
-        for (grades, ss), of, value in zip(cases, ids, ours, strict=True):
-            order = sorted(range(len(grades)), key=lambda i: (-ss[i], key(i, of)))
-            true = naive.metric_of_order(metric.name, metric.k, [grades[i] for i in order], max_grade=3)
-            assert value == pytest.approx(math.nan if true is None else true, abs=1e-13, nan_ok=True)
+        of_order = functools.lru_cache(maxsize=None)(
+            lambda ordered, m=metric: naive_metrics.of_order(m, ordered, policy)
+        )
+        true = [of_order(tuple(ys[i] for i in order)) for (ys, _), order in zip(cases, order_of, strict=True)]
+        true = [math.nan if value is naive_metrics.NOTHING else value for value in true]
+        np.testing.assert_allclose(ours, true, rtol=0, atol=1e-13, err_msg=str(metric))
 
 
-def test_the_ideal_may_know_more_documents_than_the_list():
+CONVENTIONS = (
+    {"gain": "table(0,1,2.5,2.5)", "discount": "letor", "short_lists": "zero"},
+    {"gain": "linear", "discount": "one_plus_log2", "map_normalisation": "hits", "relevant_from": 2},
+    {"gain": "table(0,0,2,3)", "discount": "table(1,0.5,0.5)", "map_normalisation": "hits"},
+    {"discount": "table(0.75)", "map_normalisation": "min(R,k)", "precision_normalisation": "min(k,n)"},
+)
+
+
+@pytest.mark.parametrize("nothing_relevant", ["skip", "zero", "one"])
+@pytest.mark.parametrize("ties", ["expected", "pessimistic", "random"])
+@pytest.mark.parametrize("convention", range(len(CONVENTIONS)))
+def test_every_list_under_every_other_convention(convention, ties, nothing_relevant):
+    policy = Policy(**CONVENTIONS[convention], ties=ties, nothing_relevant=nothing_relevant, max_grade=3)
+    longest = 5 if (ties, nothing_relevant) == ("expected", "skip") else 3
+    cases = list(lists(longest, (0, 1, 3)))
+    queries, scores = prepared(cases, policy)
+    changed = {"ndcg", "dcg", "map", "precision", "recall", "mrr", "rbp"}
+    metrics = [metric for metric in METRICS if metric.name in changed or longest == 3]
+    for metric, ours in queries.evaluate(metrics, scores).items():
+        if longest == 5:
+            twin = naive_over_orders(metric, policy, mean)
+            expected = [twin(*case) for case in cases]
+        else:
+            expected = [naive_metrics.value(metric, ss, ys, policy, query=q) for q, (ys, ss) in enumerate(cases)]
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-13, err_msg=str(metric))
+
+
+@pytest.mark.parametrize("map_normalisation", ["R", "min(R,k)", "hits"])
+def test_the_ideal_may_know_more_documents_than_the_list(map_normalisation):
     """All lists of up to three grades within all pools that add up to two documents that were not retrieved."""
-    policy = Policy(max_grade=3)
+    policy = Policy(max_grade=3, map_normalisation=map_normalisation)
     cases = [
         (grades, scores, extra)
         for grades, scores in lists(3, (0, 1, 3))
@@ -117,13 +133,29 @@ def test_the_ideal_may_know_more_documents_than_the_list():
         ideal_starts=np.cumsum([0] + [len(pool) for pool in pools]),
     )
     for metric, ours in queries.evaluate(METRICS, scores).items():
-        for (grades, ss, _), pool, value in zip(cases, pools, ours, strict=True):
-            found = [
-                naive.metric_of_order(metric.name, metric.k, [grades[i] for i in order], max_grade=3, pool=pool)
-                for order in naive.orders_of(ss)
-            ]
-            true = math.nan if found[0] is None else mean(found)
-            assert value == pytest.approx(true, abs=1e-13, nan_ok=True), (metric, grades, ss, pool)
+        true = [
+            naive_metrics.value(metric, ss, grades, policy, pool=pool)
+            for (grades, ss, _), pool in zip(cases, pools, strict=True)
+        ]
+        np.testing.assert_allclose(ours, true, rtol=0, atol=1e-13, err_msg=str(metric))
+
+
+@pytest.mark.parametrize("ties", ["expected", "pessimistic", "optimistic"])
+def test_figures_of_all_queries_together_are_plain_means_of_their_shares(ties):
+    policy = Policy(ties=ties, relevant_from=2)
+    cases = list(lists(3, (-1, 0, 1, 3)))
+    rng = np.random.default_rng(8)
+    micro, error, shifted = Metric("concordance_micro"), Metric("balanced_error"), Metric("balanced_error", None, -1.5)
+    for size in (1, 2, 5, 40, len(cases)):
+        some = [cases[i] for i in rng.choice(len(cases), size, replace=False)]
+        queries, scores = prepared(some, policy)
+        means = queries.means([micro, error, shifted], scores)
+        twin = naive_metrics.concordance_micro([(ss, ys) for ys, ss in some], policy)
+        assert means[micro] == pytest.approx(twin, abs=1e-13, nan_ok=True)
+        grades = [y for ys, _ in some for y in ys]
+        for metric in (error, shifted):
+            twin = naive_metrics.balanced_error(scores, grades, metric.parameter, policy)
+            assert means[metric] == pytest.approx(twin, abs=1e-13, nan_ok=True)
 
 
 def test_a_long_tie_agrees_with_drawn_orders():
@@ -136,24 +168,29 @@ def test_a_long_tie_agrees_with_drawn_orders():
         Metric("err"),
         Metric("err", 10),
         Metric("map"),
+        Metric("map", 10),
         Metric("mrr"),
         Metric("precision", 5),
+        Metric("recall", 20),
+        Metric("rbp", None, 0.9),
+        Metric("wta"),
+        Metric("concordance"),
     ]
-    policy = Policy(max_grade=4)
-    tied = evaluate_queries(metrics, np.zeros(n), grades, np.array([0, n]), policy)
-    drawn = evaluate_queries(
-        metrics, rng.random(n * draws), np.tile(grades, draws), np.arange(0, n * draws + 1, n), policy
-    )
-    for metric in metrics:
-        error = drawn[metric].std() / math.sqrt(draws)
-        assert abs(drawn[metric].mean() - tied[metric][0]) < 5 * error
+    for policy in (Policy(max_grade=4), Policy(max_grade=4, map_normalisation="hits")):
+        tied = evaluate_queries(metrics, np.zeros(n), grades, np.array([0, n]), policy)
+        drawn = evaluate_queries(
+            metrics, rng.random(n * draws), np.tile(grades, draws), np.arange(0, n * draws + 1, n), policy
+        )
+        for metric in metrics:
+            error = drawn[metric].std() / math.sqrt(draws)
+            assert abs(drawn[metric].mean() - tied[metric][0]) < 5 * error, metric
 
 
 def test_a_very_long_tie_stays_between_zero_and_one():
     n = 3000
     grades = np.arange(n, dtype=np.int32) % 5
-    values = evaluate_queries(
-        [Metric("err"), Metric("mrr")], np.zeros(n), grades, np.array([0, n]), Policy(max_grade=4)
-    )
+    policy = Policy(max_grade=4, map_normalisation="hits")
+    metrics = [Metric("err"), Metric("mrr"), Metric("map", 1000), Metric("map", 5), Metric("map", n - 1)]
+    values = evaluate_queries(metrics, np.zeros(n), grades, np.array([0, n]), policy)
     for value in values.values():
         assert 0.0 < value[0] < 1.0

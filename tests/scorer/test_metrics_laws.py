@@ -4,6 +4,7 @@ import itertools
 import math
 import pickle
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,17 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import CandidatesRejected, InputError
-from scorer.metrics import Metric, Policy, _kernels
+from scorer.metrics import TIES, Metric, Policy, _kernels
 from scorer.metrics.bootstrap import percentile_interval
-from scorer.metrics.queries import PreparedQueries, evaluate_queries, mean_of
+from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
+from scorer.metrics.queries import POOLED, PreparedQueries, evaluate_queries, mean_of
 
 ALL = [
-    Metric(name, k)
-    for name in ("ndcg", "dcg", "err", "map", "mrr", "precision")
+    Metric(name, k, 0.8 if name == "rbp" else None)
+    for name in METRIC_NAMES
     for k in (None, 1, 4, 10)
-    if not (name == "precision" and k is None)
+    if name not in (NEED_CUTOFF if k is None else WITHOUT_CUTOFF)
 ]
-BOUNDED = [metric for metric in ALL if metric.name != "dcg"]
+RANKED = [metric for metric in ALL if metric.name != "balanced_error"]  # it looks at the scores themselves
+BOUNDED = [metric for metric in ALL if metric.name not in {"dcg", *POOLED}]
 LAW = settings(deadline=None, max_examples=60)  # the first call compiles
 
 
@@ -58,15 +61,15 @@ def test_row_order_changes_no_bit_where_ties_count_their_expected_value(lists, r
 
 
 @LAW
-@given(queries(), st.sampled_from(["expected", "pessimistic", "optimistic", "row_order", "doc_id"]))
+@given(queries(), st.sampled_from(TIES))
 def test_only_the_order_of_scores_matters(lists, ties):
     grades, scores, starts = lists
     policy = Policy(ties=ties, max_grade=4)
     ids = np.arange(grades.size)[::-1]
     order = np.unique(scores, return_inverse=True)[1].astype(np.float64)
-    first = evaluate_queries(ALL, scores, grades, starts, policy, ids)
-    same(first, evaluate_queries(ALL, 8.0 * order - 100.0, grades, starts, policy, ids))
-    same(first, evaluate_queries(ALL, order.astype(np.float32), grades, starts, policy, ids))
+    first = evaluate_queries(RANKED, scores, grades, starts, policy, ids)
+    same(first, evaluate_queries(RANKED, 8.0 * order - 100.0, grades, starts, policy, ids))
+    same(first, evaluate_queries(RANKED, order.astype(np.float32), grades, starts, policy, ids))
 
 
 @LAW
@@ -74,13 +77,16 @@ def test_only_the_order_of_scores_matters(lists, ties):
 def test_constant_scores_are_worth_the_same_whatever_the_constant(lists):
     grades, scores, starts = lists
     policy = Policy(max_grade=4)
-    one = evaluate_queries(ALL, np.zeros_like(scores), grades, starts, policy)
-    same(one, evaluate_queries(ALL, np.full_like(scores, -7.5), grades, starts, policy))
+    one = evaluate_queries(RANKED, np.zeros_like(scores), grades, starts, policy)
+    same(one, evaluate_queries(RANKED, np.full_like(scores, -7.5), grades, starts, policy))
     for q, (lo, hi) in enumerate(itertools.pairwise(starts)):
         if hi > lo and (grades[lo:hi] > 0).any():
             share = (grades[lo:hi] > 0).mean()
             assert one[Metric("precision", 1)][q] == pytest.approx(share)
             assert one[Metric("mrr", 1)][q] == pytest.approx(share)
+            assert one[Metric("recall", 10)][q] == pytest.approx(min(1.0, 10 / (hi - lo)))
+            assert one[Metric("wta")][q] == pytest.approx((grades[lo:hi] == grades[lo:hi].max()).mean())
+            assert one[Metric("concordance")][q] in (0.5, pytest.approx(math.nan, nan_ok=True))
 
 
 @LAW
@@ -92,9 +98,10 @@ def test_values_lie_between_worst_and_best_order_of_the_ties(lists):
         for ties in ("pessimistic", "expected", "optimistic")
     )
     for metric in ALL:
-        assert np.all(worst[metric] <= middle[metric] + 1e-12)
-        assert np.all(middle[metric] <= best[metric] + 1e-12)
-        assert np.all(worst[metric] >= 0.0)
+        up = 1.0 if metric.higher_is_better else -1.0
+        assert not np.any(up * worst[metric] > up * middle[metric] + 1e-12)
+        assert not np.any(up * middle[metric] > up * best[metric] + 1e-12)
+        assert not np.any(worst[metric] < 0.0)
         if metric in BOUNDED:
             assert np.all(best[metric] <= 1.0)
 
@@ -104,9 +111,12 @@ def test_values_lie_between_worst_and_best_order_of_the_ties(lists):
 def test_a_cutoff_beyond_the_list_changes_nothing(lists):
     grades, scores, starts = lists
     policy = Policy(max_grade=4)
-    for name in ("ndcg", "dcg", "err", "map", "mrr"):
-        wide = evaluate_queries([Metric(name, 40), Metric(name, 2**31 - 1)], scores, grades, starts, policy)
-        whole = evaluate_queries([Metric(name)], scores, grades, starts, policy)[Metric(name)]
+    for metric in ALL:
+        if metric.k is not None or metric.name in WITHOUT_CUTOFF:
+            continue
+        wide = [replace(metric, k=k) for k in (40, 2**31 - 1)]
+        wide = evaluate_queries(wide, scores, grades, starts, policy)
+        whole = evaluate_queries([metric], scores, grades, starts, policy)[metric]
         for values in wide.values():
             np.testing.assert_array_equal(values, whole)
 
@@ -128,6 +138,10 @@ def test_a_better_document_moved_up_never_costs(lists, data):
     up = 1 if grades[lower] > grades[upper] else -1 if grades[lower] < grades[upper] else 0
     for metric in ALL:
         change = after[metric][query] - before[metric][query]
+        change = change if metric.higher_is_better else -change
+        if math.isnan(change):
+            assert metric.name in POOLED
+            continue
         others = np.arange(starts.size - 1) != query
         np.testing.assert_array_equal(after[metric][others], before[metric][others])
         if up == 0 or (grades[upper] <= 0 and grades[lower] <= 0):
@@ -142,7 +156,7 @@ def test_a_better_document_moved_up_never_costs(lists, data):
 @given(queries(), st.integers(1, 3))
 def test_the_ideal_order_is_worth_one_also_where_equal_grades_tie(lists, step):
     grades, _, starts = lists
-    metrics = [Metric("ndcg"), Metric("ndcg", 4), Metric("map")]
+    metrics = [Metric("ndcg"), Metric("ndcg", 4), Metric("map"), Metric("wta"), Metric("concordance")]
     scores = grades / step if step < 3 else np.maximum(grades, 0) * 1.0
     for values in evaluate_queries(metrics, scores, grades, starts, Policy()).values():
         np.testing.assert_allclose(values[~np.isnan(values)], 1.0, rtol=1e-14)
@@ -158,6 +172,9 @@ def test_skip_zero_and_one_differ_by_the_share_of_queries_with_nothing_relevant(
         for rule in ("skip", "zero", "one")
     }
     for metric in ALL:
+        if metric.name in POOLED:
+            same(*(prepared.evaluate([metric], scores) for prepared in (by_policy["zero"], by_policy["one"])))
+            continue
         share = by_policy["skip"].nothing_relevant(metric).mean()
         skip, zero, one = (prepared.means([metric], scores)[metric] for prepared in by_policy.values())
         if math.isnan(skip):
@@ -294,6 +311,21 @@ def test_the_bootstrap_draws_what_a_plain_loop_draws():
         means.append(sum(values[(int(r) >> 32) * 3 >> 32] for r in raw) / 3)
     means.sort()
     assert percentile_interval(values, replicates=100, seed=3, level=0.9) == (means[5], means[94])
+
+
+def test_an_interval_over_pairs_draws_queries_with_their_pairs():
+    """Queries of two documents and of many, both always right: whatever is drawn, the share of pairs is one."""
+    grades = np.array([*[0, 1] * 20, *range(5)], np.int32)
+    starts = np.array([*range(0, 41, 2), 45])
+    prepared = PreparedQueries(grades, starts, Policy())
+    metric = Metric("concordance_micro")
+    values = prepared.evaluate([metric], grades * 1.0)[metric]
+    weights = prepared.weights(metric)
+    np.testing.assert_allclose(values, weights)
+    assert weights.mean() == pytest.approx(1.0)
+    assert percentile_interval(values, weights=weights) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert percentile_interval(values)[1] > 1.1
+    assert prepared.weights(Metric("concordance")) is None
 
 
 def test_prepared_queries_travel_to_another_process():

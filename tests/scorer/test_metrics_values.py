@@ -14,30 +14,50 @@ from hypothesis import strategies as st
 import scorer.metrics
 from scorer.errors import InputError
 from scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
-from scorer.metrics.discount import discounts, gains, stable_log2, stop_probabilities
+from scorer.metrics.discount import discounts, gains, persistence, stable_log2, stop_probabilities
+from scorer.metrics.metric import WITHOUT_CUTOFF
+
+SPELLINGS = [
+    *("ndcg", "ndcg@10", "dcg@1", "err@20", "map", "map@5", "mrr", "precision@100", "recall@50", "wta", "rbp(0.8)"),
+    *("rbp(0.95)@10", "concordance", "concordance_micro", "balanced_error", "balanced_error(-0.5)"),
+]
 
 
-@pytest.mark.parametrize("text", ["ndcg", "ndcg@10", "dcg@1", "err@20", "map", "map@5", "mrr", "precision@100"])
+@pytest.mark.parametrize("text", SPELLINGS)
 def test_a_metric_prints_as_it_was_written(text):
     metric = parse_metric(text)
     assert str(metric) == text
     assert parse_metric(f" {text} ") == metric
     assert hash(parse_metric(text)) == hash(metric)
     assert pickle.loads(pickle.dumps(metric)) == metric
-    assert metric.higher_is_better
+    assert metric.higher_is_better == (metric.name != "balanced_error")
 
 
-@given(st.sampled_from(METRIC_NAMES), st.integers(1, 2**31 - 1))
-def test_every_name_and_cutoff_makes_the_round_trip(name, k):
-    assert parse_metric(str(Metric(name, k))) == Metric(name, k)
+@given(
+    st.sampled_from(METRIC_NAMES),
+    st.integers(1, 2**31 - 1),
+    st.floats(0, 1, exclude_min=True, exclude_max=True),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_every_name_cutoff_and_parameter_makes_the_round_trip(name, k, p, threshold):
+    metric = Metric(name, None if name in WITHOUT_CUTOFF else k, {"rbp": p, "balanced_error": threshold}.get(name))
+    assert parse_metric(str(metric)) == metric
+
+
+def test_spellings_of_one_metric():
+    assert parse_metric("rbp(p=0.80)@5") == parse_metric("rbp( 0.8 )@5") == Metric("rbp", 5, 0.8)
+    assert (
+        parse_metric("balanced_error(-0)") == parse_metric("balanced_error(threshold=0.0)") == Metric("balanced_error")
+    )
+    assert str(Metric("balanced_error")) == "balanced_error"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("ncdg@10", "unknown metric 'ncdg'; did you mean 'ndcg'?"),
-        ("NDCG", "unknown metric 'NDCG'; known: ndcg, dcg, err, map, mrr, precision"),
-        ("", "unknown metric ''; known: ndcg, dcg, err, map, mrr, precision"),
+        ("NDCG", f"unknown metric 'NDCG'; known: {', '.join(METRIC_NAMES)}"),
+        ("", f"unknown metric ''; known: {', '.join(METRIC_NAMES)}"),
         ("ndcg@", "metric 'ndcg@': expected a whole number after '@', for example ndcg@10, found ''"),
         ("ndcg@ten", "metric 'ndcg@ten': expected a whole number after '@', for example ndcg@10, found 'ten'"),
         ("ndcg@-1", "metric 'ndcg@-1': expected a whole number after '@', for example ndcg@10, found '-1'"),
@@ -45,6 +65,16 @@ def test_every_name_and_cutoff_makes_the_round_trip(name, k):
         ("ndcg@0", "metric ndcg@0: the cutoff must be at least 1 and below 2**31"),
         ("map@9999999999", "metric map@9999999999: the cutoff must be at least 1 and below 2**31"),
         ("precision", "metric 'precision' needs a cutoff, for example precision@10"),
+        ("recall", "metric 'recall' needs a cutoff, for example recall@10"),
+        ("wta@1", "metric wta@1: wta has no cutoff; leave out '@1'"),
+        ("rbp@5", "metric 'rbp' needs its persistence p, for example rbp(0.8)"),
+        ("rbp(1)", "metric rbp(1): the persistence p must be between 0 and 1, both excluded"),
+        ("rbp(nan)", "metric rbp(nan): expected a finite number in the brackets"),
+        ("rbp(q=0.8)", "metric 'rbp(q=0.8)': expected a number in brackets, rbp(0.8) or rbp(p=0.8), found '(q=0.8)'"),
+        ("rbp(0.8", "metric 'rbp(0.8': expected a number in brackets, rbp(0.8) or rbp(p=0.8), found '(0.8'"),
+        ("rbp()@3", "metric 'rbp()@3': expected a number in brackets, rbp(0.8) or rbp(p=0.8), found '()'"),
+        ("rbp(0.8)@x", "metric 'rbp(0.8)@x': expected a whole number after '@', for example rbp(0.8)@10, found 'x'"),
+        ("ndcg(3)", "metric 'ndcg(3)': ndcg takes nothing in brackets"),
     ],
 )
 def test_a_misspelt_metric_is_told_what_is_meant(text, message):
@@ -57,7 +87,25 @@ def test_a_misspelt_metric_is_told_what_is_meant(text, message):
     ("options", "message"),
     [
         ({"gain": "expo"}, "unknown value of gain 'expo'; did you mean 'exp'?"),
-        ({"discount": "ln"}, "unknown value of discount 'ln'; known: log2"),
+        (
+            {"discount": "ln"},
+            "unknown value of discount 'ln'; known: log2, one_plus_log2, letor, table(1,0.5,0.25)",
+        ),
+        ({"discount": "leter"}, "unknown value of discount 'leter'; did you mean 'letor'?"),
+        ({"gain": "table(0,x)"}, "gain table(0,x): expected numbers between the brackets, such as table(0,1,3,7,15)"),
+        ({"gain": "table(0,-1)"}, "gain table(0,-1): expected numbers of 0 or more, such as table(0,1,3,7,15)"),
+        (
+            {"gain": "table(1,2)"},
+            "gain table(1,2): gains must start at 0, that of grade 0, and not fall, as in table(0,1,3,7,15)",
+        ),
+        (
+            {"discount": "table(1,2)"},
+            "discount table(1,2): discounts must start above 0 and not rise, as in table(1,0.5,0.25)",
+        ),
+        ({"short_lists": "nil"}, "unknown value of short_lists 'nil'; known: normal, zero"),
+        ({"map_normalisation": "min(R,K)"}, "unknown value of map_normalisation 'min(R,K)'; did you mean 'min(R,k)'?"),
+        ({"precision_normalisation": "n"}, "unknown value of precision_normalisation 'n'; known: k, min(k,n)"),
+        ({"ties_seed": -1}, "ties_seed must be between 0 and 2**63 - 1, got -1"),
         ({"ties": "docid"}, "unknown value of ties 'docid'; did you mean 'doc_id'?"),
         ({"nothing_relevant": "skipped"}, "unknown value of nothing_relevant 'skipped'; did you mean 'skip'?"),
         ({"relevant_from": 0}, "relevant_from must be at least 1, got 0"),
@@ -76,6 +124,13 @@ def test_a_policy_says_all_of_itself():
     for word in ("linear", "log2", "doc_id_descending", "counted as 0", "from grade 2"):
         assert word in words
     assert Policy(**policy.to_dict()) == policy
+    rare = Policy(
+        ties="random", ties_seed=3, short_lists="zero", map_normalisation="hits", precision_normalisation="min(k,n)"
+    )
+    for word in ("random (seed 3)", "cutoff of ndcg count 0", "map divided by hits", "precision divided by min(k,n)"):
+        assert word in rare.describe()
+    assert Policy(**rare.to_dict()) == rare
+    assert Policy(gain="table(0, 1.50,3.0)") == Policy(gain="table(0,1.5,3)")
     with pytest.raises(TypeError):
         Policy("exp")
 
@@ -100,6 +155,28 @@ def test_discounts_start_at_one_and_fall():
     assert d[2] == 0.5
     assert np.all(np.diff(d) < 0)
     assert discounts(0).shape == (0,)
+
+
+def test_discounts_of_other_conventions():
+    assert discounts(4, "letor").tolist() == [1.0, 1.0, pytest.approx(1 / math.log2(3)), 0.5]
+    assert discounts(4, "one_plus_log2").tolist() == [1.0, 0.5, pytest.approx(1 / (1 + math.log2(3))), 1 / 3]
+    assert discounts(4, "table(1,0.25)").tolist() == [1.0, 0.25, 0.0, 0.0]
+    assert discounts(1, "table(1,0.25)").tolist() == [1.0]
+
+
+@given(st.floats(0, 1, exclude_min=True, exclude_max=True), st.integers(0, 400))
+def test_readers_who_end_at_each_rank_or_go_on_are_all_readers(p, n):
+    shares = persistence(n, p)
+    assert shares.shape == (n,)
+    assert shares.sum() + p**n == pytest.approx(1.0)
+    if n > 1:
+        assert shares[1] == pytest.approx((1 - p) * p)
+
+
+def test_gains_of_a_table_end_with_it():
+    assert gains(np.array([-1, 0, 2], np.int32), "table(0,1,2.5)").tolist() == [0.0, 0.0, 2.5]
+    with pytest.raises(InputError, match=r"gain table\(0,1\) ends at grade 1, found grade 2; add its gain"):
+        gains(np.array([2], np.int32), "table(0,1)")
 
 
 def test_gains_are_whole_and_ignore_negative_grades():

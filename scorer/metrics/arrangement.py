@@ -1,0 +1,112 @@
+"""How the documents of each query are arranged before any score is known: by what breaks ties, and by grade."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import InputError
+from scorer.metrics.policy import Policy
+
+Grades = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.int64]
+IntegerT = TypeVar("IntegerT", np.int32, np.int64)
+
+
+def tie_order(
+    policy: Policy, grades: Grades, starts: Offsets, doc_order: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64]:
+    """Rows of each query in the order in which documents of equal score are to stand; the sort by score is stable.
+
+    ``grades`` (n,), ``starts`` (q + 1,), ``doc_order`` (n,) ascending with the document id, or None; returns (n,).  For
+    ``expected`` they go by grade, so that sums inside a tie group do not depend on the order of rows.
+
+    Raises
+    ------
+    InputError
+        Ties by document id without ``doc_order``.
+    ValueError
+        ``doc_order`` has another shape.
+    """
+    query_of_row = queries_of(starts)
+    if policy.ties == "row_order":
+        return np.arange(grades.shape[0], dtype=np.int64)
+    if policy.ties in {"expected", "optimistic"}:
+        return np.lexsort((-grades, query_of_row))
+    if policy.ties == "pessimistic":
+        return np.lexsort((grades, query_of_row))
+    if doc_order is None:
+        if policy.ties != "random":
+            raise InputError(f"ties {policy.ties} needs document ids; where there are none, choose ties expected")
+        order = np.arange(grades.shape[0], dtype=np.int64)
+    else:
+        order = whole_numbers("doc_order", doc_order, np.int64)
+        if order.shape != grades.shape:
+            raise ValueError(f"doc_order {order.shape} and grades {grades.shape} must be equal")
+    if policy.ties != "random":
+        return np.lexsort((-order if policy.ties == "doc_id_descending" else order, query_of_row))
+    by_id = np.lexsort((order, query_of_row))
+    place = np.arange(grades.shape[0], dtype=np.int64) - starts[query_of_row]
+    return by_id[np.lexsort((place, _shuffle_keys(policy.ties_seed, query_of_row, place), query_of_row))]
+
+
+def queries_of(starts: Offsets) -> npt.NDArray[np.int64]:
+    """Return the number of the query of each row, (n,), for offsets ``starts`` (q + 1,)."""
+    return np.repeat(np.arange(starts.shape[0] - 1), np.diff(starts))
+
+
+def grade_levels(grades: Grades, starts: Offsets) -> npt.NDArray[np.int64]:
+    """Count the different grades of each query from its best, 0: the place of each row's grade, (n,)."""
+    query_of_row = queries_of(starts)
+    by_grade = np.lexsort((-grades, query_of_row))
+    ordered = grades[by_grade]
+    steps = np.zeros(grades.shape[0], dtype=np.int64)
+    steps[1:] = (ordered[1:] != ordered[:-1]) | (query_of_row[1:] != query_of_row[:-1])
+    counted = np.cumsum(steps)
+    levels = np.empty_like(counted)
+    levels[by_grade] = counted - counted[starts[query_of_row]]
+    return levels
+
+
+def count_pairs(levels: npt.NDArray[np.int64], starts: Offsets) -> npt.NDArray[np.int64]:
+    """Count the pairs of different grades of each query, (q,), from its `grade_levels` (n,)."""
+    width = int(levels.max(initial=0)) + 1
+    groups, together = np.unique(queries_of(starts) * width + levels, return_counts=True)
+    sizes = np.diff(starts)
+    alike = np.zeros(sizes.shape[0], dtype=np.int64)
+    np.add.at(alike, groups // width, together * (together - 1) // 2)
+    pairs: npt.NDArray[np.int64] = sizes * (sizes - 1) // 2 - alike
+    return pairs
+
+
+def whole_numbers(name: str, values: npt.ArrayLike, dtype: type[IntegerT]) -> npt.NDArray[IntegerT]:
+    """Return ``values`` as one row of ``dtype``; ValueError if they are not whole numbers."""
+    array = np.ascontiguousarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"{name} must be one row of integers, got shape {array.shape} of {array.dtype}")
+    return array.astype(dtype, copy=False)
+
+
+def offsets(name: str, values: Offsets, n: int) -> Offsets:
+    """Return ``values`` as offsets of ``n`` rows; ValueError if they do not ascend from 0 to n."""
+    starts = whole_numbers(name, values, np.int64)
+    if starts.shape[0] < 1 or starts[0] != 0 or starts[-1] != n or np.any(np.diff(starts) < 0):
+        raise ValueError(f"{name} must ascend from 0 to the number of rows, {n}")
+    return starts
+
+
+def _shuffle_keys(seed: int, query: npt.NDArray[np.int64], place: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """One number a document, a function of its arguments alone: three rounds of splitmix64, whose order is a shuffle."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    key = _mixed(np.full(query.shape, seed, dtype=np.uint64) + golden)
+    key = _mixed((key ^ query.astype(np.uint64)) + golden)
+    return _mixed((key ^ place.astype(np.uint64)) + golden)
+
+
+def _mixed(h: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Finaliser of splitmix64 (Steele, Lea & Flood 2014), modulo 2^64."""
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))
