@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from pipeline.binspec import BinSpec, apply_bins
 from pipeline.group.hashing import digest_of_rows
-from trainer.boosting import RankedRows
+from rankmill.extras import Extras, check_finite
+from rankmill.vectors import NUMBERS, array, vector
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.weights import check_weights
+from trainer.rows import Preferences, RankedRows
 from trainer.scalars import whole_number
 
 Matrix = npt.NDArray[np.float32]
 
-_NUMBERS = "biuf"  # kinds of numpy types that become float32
 _CURE = "give every feature as a number, for example by its codes"
 
 
@@ -31,13 +31,28 @@ class ArrayRows:
     values: Matrix  # (n, n_features)
     grades: npt.NDArray[np.int32]  # (n,)
     starts: npt.NDArray[np.int64]  # (n_queries + 1,)
-    weights: npt.NDArray[np.float64] | None  # (n,)
     digest: str
+    weights: npt.NDArray[np.float64] | None = None  # (n,)
+    labels: npt.NDArray[np.float64] | None = None  # (n,)
+    events: npt.NDArray[np.uint8] | None = None  # (n,)
+    offsets: npt.NDArray[np.float64] | None = None  # (n,)
+    query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,)
+    pairs: Preferences | None = None
 
     def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
         """Return them as the trainer takes them."""
         bins = apply_bins(self.values, binspec, n_threads=n_threads)
-        return RankedRows(self.grades, self.starts, [bins], self.weights)
+        return RankedRows(
+            grades=self.grades,
+            starts=self.starts,
+            bins=[bins],
+            weights=self.weights,
+            labels=self.labels,
+            events=self.events,
+            offsets=self.offsets,
+            query_weights=self.query_weights,
+            pairs=self.pairs,
+        )
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
@@ -72,12 +87,12 @@ def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
         if repeated is not None:
             raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a name of its own")
         return _from_frame(values, own, names or own)
-    array = _numbers(values)
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise TrainingDataRejected(f"X must have shape (n, n_features) with a feature or more, got {array.shape}")
-    if names is not None and array.shape[1] != len(names):
-        raise TrainingDataRejected(f"X has {array.shape[1]} features, the ranker was fitted on {len(names)}")
-    return np.ascontiguousarray(array)
+    matrix = _numbers(values)
+    if matrix.ndim != 2 or matrix.shape[1] == 0:
+        raise TrainingDataRejected(f"X must have shape (n, n_features) with a feature or more, got {matrix.shape}")
+    if names is not None and matrix.shape[1] != len(names):
+        raise TrainingDataRejected(f"X has {matrix.shape[1]} features, the ranker was fitted on {len(names)}")
+    return np.ascontiguousarray(matrix)
 
 
 def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArray[Any]:
@@ -93,7 +108,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
     if (qid is None) == (group is None):
         raise InvalidParameter(f"{where}needs either qid, the query of each row, or group, the sizes of the queries")
     if qid is None:
-        sizes = _array(group, f"{where}group")
+        sizes = array(group, f"{where}group")
         if sizes.ndim != 1 or sizes.dtype.kind not in ("iu" if sizes.size else "iuf") or np.any(sizes < 0):
             raise TrainingDataRejected(f"{where}group must hold the sizes of the queries, whole numbers of 0 or more")
         if sizes.sum() != n_rows:
@@ -102,7 +117,7 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
                 " (query ids go to qid)"
             )
         return np.repeat(np.arange(len(sizes)), sizes.astype(np.int64))
-    ids = _array(qid, f"{where}qid")
+    ids = array(qid, f"{where}qid")
     if ids.dtype.kind in "fO":
         for row, of_row in enumerate(ids.ravel().tolist()):
             if _is_missing(of_row):
@@ -110,7 +125,9 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
     return ids
 
 
-def rows_of(values: Matrix, y: Any, queries: npt.NDArray[Any], sample_weight: Any = None) -> ArrayRows:
+def rows_of(
+    values: Matrix, y: Any, queries: npt.NDArray[Any], extras: Extras | None = None, *, regression: bool = False
+) -> ArrayRows:
     """Bring the rows of a query together.
 
     Parameters
@@ -121,23 +138,36 @@ def rows_of(values: Matrix, y: Any, queries: npt.NDArray[Any], sample_weight: An
         (n,) grades, whole numbers of 0 or more.
     queries
         (n,) query of each row.
-    sample_weight
-        (n,) numbers of 0 or more, not all 0, or None.
+    extras
+        What is given besides.
+    regression
+        ``y`` may hold any finite numbers.  If one of them is no grade, all are labels, and no document is known to be
+        relevant: metrics of rankings have no value then.
 
     Raises
     ------
+    InvalidParameter
+        Weights of pairs without pairs.
     TrainingDataRejected
-        There are no rows, or shapes do not fit together, or a grade or weight is none, or ids are of several kinds.
+        There are no rows, or shapes do not fit together, or a grade or one of the ``extras`` is none, or ids are of
+        several kinds.
     """
-    grades = _vector(y, "y")
-    if grades.ndim != 1 or queries.ndim != 1:
-        raise TrainingDataRejected(f"y and qid must have shape (n,), got {grades.shape} and {queries.shape}")
-    if not len(values) == len(grades) == len(queries):
-        raise TrainingDataRejected(f"X, y and qid have {len(values)}, {len(grades)} and {len(queries)} rows")
-    if not len(values):
+    extras = extras or Extras()
+    given = vector(y, "y")
+    if given.ndim != 1 or queries.ndim != 1:
+        raise TrainingDataRejected(f"y and qid must have shape (n,), got {given.shape} and {queries.shape}")
+    n_rows = len(values)
+    if not n_rows == len(given) == len(queries):
+        raise TrainingDataRejected(f"X, y and qid have {n_rows}, {len(given)} and {len(queries)} rows")
+    if not n_rows:
         raise TrainingDataRejected("there are no rows; X, y and qid need one or more")
-    whole = _grades(grades)
-    weights = _weights(sample_weight, len(grades))
+    labels = extras.labels(n_rows)
+    if regression and labels is None and not _are_grades(given):
+        grades, labels = np.zeros(n_rows, dtype=np.int32), given.astype(np.float64)
+        check_finite("label in y", labels)
+    else:
+        grades = _grades(given)
+    weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
     try:
         _, number = np.unique(queries, return_inverse=True)
     except (TypeError, ValueError):  # of objects, which are sorted by comparing them
@@ -145,15 +175,36 @@ def rows_of(values: Matrix, y: Any, queries: npt.NDArray[Any], sample_weight: An
         raise TrainingDataRejected(
             f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
         ) from None
-    digest = digest_of_rows(values, whole)
-    keys = [digest[:, 1], digest[:, 0], number] if weights is None else [weights, digest[:, 1], digest[:, 0], number]
-    order = np.lexsort(keys)
+    digest = digest_of_rows(values, grades)
+    columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
+    known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
+    order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
     starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
-    weights = None if weights is None else weights[order]
-    name = hashlib.sha256()
-    for part in (starts, digest[order], *(() if weights is None else (weights,))):
-        name.update(np.ascontiguousarray(part).data.cast("B"))
-    return ArrayRows(values[order], whole[order], starts, weights, name.hexdigest())
+    known = {name: column[order] for name, column in known.items()}
+    query_weights = extras.query_weights(queries, number)
+    pairs = extras.preferences(number, order, starts)
+    # what is not given leaves no trace, so that digests are those of models trained before it could be
+    name = _Digest()
+    name.add("", starts, digest[order], *(known[""],) if "" in known else ())
+    for column in ("label", "event", "offset"):
+        if column in known:
+            name.add(column, known[column])
+    if query_weights is not None:
+        name.add("query_weight", query_weights)
+    if pairs is not None:
+        name.add("pairs", pairs.better, pairs.worse, pairs.weight, pairs.probability)
+    return ArrayRows(
+        values=values[order],
+        grades=grades[order],
+        starts=starts,
+        weights=known.get(""),
+        labels=known.get("label"),
+        events=known.get("event"),
+        offsets=known.get("offset"),
+        query_weights=query_weights,
+        pairs=pairs,
+        digest=name.hexdigest(),
+    )
 
 
 def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
@@ -245,7 +296,7 @@ def _arrow_column(name: str, column: Any) -> Matrix:
 
 def _pandas_column(name: str, column: Any) -> Matrix:
     kind = getattr(column.dtype, "kind", "O")
-    if kind not in _NUMBERS or str(column.dtype) == "category":
+    if kind not in NUMBERS or str(column.dtype) == "category":
         raise TrainingDataRejected(f"column {name!r} holds {column.dtype}; {_CURE}")
     with np.errstate(over="ignore"):
         found: Matrix = column.to_numpy(dtype=np.float32, na_value=np.nan)
@@ -255,36 +306,42 @@ def _pandas_column(name: str, column: Any) -> Matrix:
 def _numbers(values: Any) -> Matrix:
     if hasattr(values, "toarray"):
         raise TrainingDataRejected("X is a sparse matrix; give X.toarray(), in which absent values are written out")
-    array = _array(values, "X")
-    if array.dtype.kind not in _NUMBERS + "O":
-        raise TrainingDataRejected(f"X holds {array.dtype}; {_CURE}")
+    found = array(values, "X")
+    if found.dtype.kind not in NUMBERS + "O":
+        raise TrainingDataRejected(f"X holds {found.dtype}; {_CURE}")
     try:
         with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite
-            return array.astype(np.float32)
+            return found.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise TrainingDataRejected(f"X holds something that is no number ({error}); {_CURE}") from None
 
 
-def _array(values: Any, name: str) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError:  # NumPy's own words speak of inhomogeneous shapes and sequences
-        raise TrainingDataRejected(f"{name} is ragged; give rows that are all of one length") from None
+def _are_grades(given: npt.NDArray[Any]) -> bool:
+    """Whether all are whole numbers of 0 or more; true for what is no number at all, for :func:`_grades` to refuse."""
+    if given.dtype.kind not in NUMBERS:
+        return True
+    with np.errstate(invalid="ignore"):
+        whole = given.astype(np.int32)
+    return bool(np.equal(whole, given).all() and whole.min(initial=0) >= 0)
 
 
-def _vector(values: Any, name: str) -> npt.NDArray[Any]:
-    """Return numbers as NumPy holds them; pandas' own kinds, and lists with None, come as objects."""
-    array = _array(values, name)
-    if array.dtype != object:
-        return array
-    try:
-        return array.astype(np.float64)
-    except (TypeError, ValueError):
-        return array
+class _Digest:
+    """SHA-256 of arrays, each kind under its name; the first under none."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, name: str, *arrays: npt.NDArray[Any]) -> None:
+        self._hash.update(name.encode())
+        for part in arrays:
+            self._hash.update(np.ascontiguousarray(part).data.cast("B") if part.size else b"")
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
 
 
 def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    if grades.dtype.kind not in _NUMBERS:
+    if grades.dtype.kind not in NUMBERS:
         raise TrainingDataRejected(f"y holds {grades.dtype}; grades are whole numbers of 0 or more")
     with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is then not equal to it
         whole = grades.astype(np.int32)
@@ -292,17 +349,3 @@ def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
         raise TrainingDataRejected(f"row {row}: expected a grade, a whole number of 0 or more, found {grades[row]}")
     return whole
-
-
-def _weights(sample_weight: Any, n_rows: int) -> npt.NDArray[np.float64] | None:
-    if sample_weight is None:
-        return None
-    given = _vector(sample_weight, "sample_weight")
-    if given.shape != (n_rows,) or given.dtype.kind not in _NUMBERS:
-        raise TrainingDataRejected(
-            f"sample_weight must hold a number for each of the {n_rows} rows, got {given.dtype} of shape {given.shape}"
-        )
-    weights = given.astype(np.float64)
-    check_weights(weights)  # before rows change their places, so that the message names the user's
-    # only their ratios count, and weights that are all alike say nothing
-    return None if n_rows and weights[0] > 0.0 and (weights == weights[0]).all() else weights

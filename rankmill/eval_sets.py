@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.arrays import ArrayRows, matrix_of, names_of, queries_of, rows_of
+from rankmill.extras import Extras
 from trainer.errors import InvalidParameter, TrainingDataRejected
 
 EvalSet: TypeAlias = (
-    "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]"  # X, y, perhaps qid
+    "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike | Mapping[str, Any]]"
+    # X, y, perhaps qid, or what is given by name
 )
 
 
@@ -22,6 +24,8 @@ def eval_sets_of(
     eval_qid: Sequence[Any] | None,
     eval_group: Sequence[Any] | None,
     names: tuple[str, ...],
+    *,
+    regression: bool = False,
 ) -> list[tuple[str, ArrayRows]]:
     """Return (name, rows) of every set; see :meth:`rankmill.ranker.Ranker.fit` for the forms in which they may come.
 
@@ -40,17 +44,27 @@ def eval_sets_of(
     for i, (name, parts) in enumerate(zip(eval_names, sets, strict=True)):
         if not isinstance(parts, tuple) or len(parts) not in {2, 3}:
             raise InvalidParameter(
-                f"an eval set must be (X, y, qid), or (X, y) with eval_qid or eval_group; {name!r} is not"
+                f"an eval set must be (X, y, qid), or (X, y) with eval_qid or eval_group, or"
+                f" (X, y, {{'qid': .., 'offset': ..}}); {name!r} is not"
             )
-        qid = parts[2] if len(parts) == 3 else None if eval_qid is None else eval_qid[i]
+        more: dict[str, Any] = {} if len(parts) == 2 else dict(parts[2]) if _is_by_name(parts[2]) else {"qid": parts[2]}
+        qid, group = more.pop("qid", None), more.pop("group", None)
+        if qid is None and group is None:
+            qid = None if eval_qid is None else eval_qid[i]
+            group = None if eval_group is None else eval_group[i]
         where = f"eval set {name!r}: "
         try:
             values = matrix_of(parts[0], names)
-            queries = queries_of(qid, None if eval_group is None else eval_group[i], len(values))
-            found.append((name, rows_of(values, parts[1], queries)))
+            extras = Extras.of(more)
+            rows = rows_of(values, parts[1], queries_of(qid, group, len(values)), extras, regression=regression)
+            found.append((name, rows))
         except (InvalidParameter, TrainingDataRejected) as error:
             raise type(error)(f"{where}{error}") from None
     return found
+
+
+def _is_by_name(part: object) -> bool:
+    return isinstance(part, Mapping)
 
 
 def _is_several(eval_set: Any) -> bool:

@@ -17,12 +17,14 @@ from pipeline.binspec import matrix_bins
 from pipeline.quantiles import MAX_BIN
 from rankmill.arrays import directions_by_name, matrix_of, names_of, queries_of, rows_of
 from rankmill.eval_sets import EvalSet, eval_sets_of
+from rankmill.extras import Extras
 from scorer.forest import Forest
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
 from trainer.boosting import RoundRecord, boost
 from trainer.errors import InvalidParameter
+from trainer.objectives.registry import learns_labels
 from trainer.parameters import TrainParameters
 from trainer.scalars import whole_number
 from trainer.workers import workers_for
@@ -144,6 +146,14 @@ class Ranker:
         qid: npt.ArrayLike | None = None,
         group: npt.ArrayLike | None = None,
         sample_weight: npt.ArrayLike | None = None,
+        query_weight: npt.ArrayLike | Mapping[Any, float] | None = None,
+        label: npt.ArrayLike | None = None,
+        event: npt.ArrayLike | None = None,
+        offset: npt.ArrayLike | None = None,
+        init_score: npt.ArrayLike | None = None,
+        pairs: npt.ArrayLike | None = None,
+        pair_weight: npt.ArrayLike | None = None,
+        pair_probability: npt.ArrayLike | None = None,
         eval_set: EvalSet | Sequence[EvalSet] | None = None,
         eval_names: Sequence[str] | None = None,
         eval_qid: Sequence[npt.ArrayLike] | None = None,
@@ -162,15 +172,33 @@ class Ranker:
             (n, n_features) numbers, rounded to float32; NaN and null are missing.  A NumPy array, a list of rows, a Polars or
             pandas frame, an Arrow table.
         y
-            (n,) grades, whole numbers of 0 or more.
+            (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them is
+            no grade, all are labels and no grade is known, so that metrics of rankings have no value (stop by
+            ``deviance``, or give grades here and ``label`` besides).
         qid
             (n,) query of each row, numbers or strings, in any order.
         group
             Instead of ``qid``: sizes of the queries, in row order.
         sample_weight
             (n,) how much each document counts in the loss, 0 or more; only ratios matter.
+        query_weight
+            How much each query counts: (n,), the same in all rows of a query; or one for each query, in the order in
+            which they first appear (that of ``group``); or a mapping from query id.  Only ratios matter.
+        label
+            (n,) what an objective of regression learns instead of ``y``, which then serves metrics.
+        event
+            (n,) for times as labels: 1 where the end was seen, 0 where the time is censored.
+        offset, init_score
+            (n,) what scores start from, by either name (LightGBM's is ``init_score``): losses and metrics see
+            offset + prediction, and :meth:`predict` returns the prediction alone.
+        pairs
+            (p, 2) row numbers (better, worse) of one query each: preferences instead of those that grades make, for
+            objectives of pairs.  They may contradict each other.
+        pair_weight, pair_probability
+            (p,) how much each pair counts, 0 or more; and how probable it is that it holds, in [0, 1].
         eval_set
-            (X, y, qid), or a list or tuple of such.  The first decides how many rounds are kept.
+            (X, y, qid), or a list or tuple of such.  The first decides how many rounds are kept.  In the place of qid
+            may stand a mapping of more: ``{"qid": qid, "offset": offset}`` with the names of these arguments.
         eval_names
             Names of the sets in ``history_``; left out: ``valid``, or ``valid_0``, ``valid_1``, ..
         eval_qid, eval_group
@@ -204,8 +232,18 @@ class Ranker:
         names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
         forest, n_rounds = self._started_from(resume, init_model)
         parameters = self._parameters(names, n_rounds, early_stopping_rounds)
-        train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), sample_weight)
-        watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names)
+        extras = Extras.of(
+            {
+                "sample_weight": sample_weight, "query_weight": query_weight, "label": label, "event": event,
+                "offset": offset, "init_score": init_score, "pairs": pairs, "pair_weight": pair_weight,
+                "pair_probability": pair_probability,
+            }
+        )  # fmt: skip
+        regression = learns_labels(parameters.objective)
+        if label is not None and not regression:
+            raise InvalidParameter(f"label is for objectives of regression; {parameters.objective} learns grades")
+        train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
+        watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names, regression=regression)
         binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
         result = boost(
             train.ranked(binspec, n_threads),
@@ -231,7 +269,7 @@ class Ranker:
         return self
 
     def predict(self, X: Any, *, n_rounds: int | None = None) -> npt.NDArray[np.float64]:  # noqa: N803
-        """Return scores (n,) float64 of ``X`` (n, n_features); ``n_rounds`` takes the first rounds only.
+        """Return scores (n,) float64 of ``X`` (n, n_features), without offsets; ``n_rounds`` takes the first rounds only.
 
         Columns of a frame are found by name.
 

@@ -11,6 +11,7 @@ import pytest
 
 from rankmill import Ranker
 from rankmill.arrays import directions_by_name, matrix_of, rows_of
+from rankmill.extras import Extras
 from trainer.errors import InvalidParameter, TrainingDataRejected
 
 COLUMNS = {"a": [1, None, 3], "b": [0.5, 1e300, -2.25], "c": [True, False, None], "d": [None, None, None]}
@@ -80,34 +81,36 @@ def test_rows_have_an_order_and_a_digest_of_their_own():
     rng = np.random.default_rng(4)
     x = rng.integers(0, 3, size=(60, 2)).astype(np.float32)  # many rows are equal but for their weight
     y, qid, weight = rng.integers(0, 2, 60), rng.integers(0, 5, 60), rng.integers(1, 4, 60).astype(float)
-    rows = rows_of(x, y, qid, weight)
+    rows = rows_of(x, y, qid, Extras(sample_weight=weight))
     shuffle = rng.permutation(60)
-    again = rows_of(x[shuffle], y[shuffle], qid[shuffle], weight[shuffle])
+    again = rows_of(x[shuffle], y[shuffle], qid[shuffle], Extras(sample_weight=weight[shuffle]))
     for name in ("values", "grades", "starts", "weights"):
         assert np.array_equal(getattr(rows, name), getattr(again, name))
     assert rows.digest == again.digest
     x[7, 1] += 1
-    assert rows_of(x, y, qid, weight).digest != rows.digest
+    assert rows_of(x, y, qid, Extras(sample_weight=weight)).digest != rows.digest
 
 
 def test_weights_that_are_all_alike_say_nothing():
     x, y, qid = np.zeros((4, 1), np.float32), [0, 1, 0, 2], np.zeros(4)
-    assert rows_of(x, y, qid, [3.0] * 4).weights is None
-    assert rows_of(x, y, qid, [3.0] * 4).digest == rows_of(x, y, qid).digest
+    assert rows_of(x, y, qid, Extras(sample_weight=[3.0] * 4)).weights is None
+    assert rows_of(x, y, qid, Extras(sample_weight=[3.0] * 4)).digest == rows_of(x, y, qid).digest
 
 
 def test_grades_and_weights_may_come_from_any_library():
     x, y, qid, weight = np.zeros((3, 1), np.float32), [0, 2, 1], np.array(["q", "q", "r"]), [1.0, 2.0, 3.0]
-    expected = rows_of(x, y, qid, weight).digest
-    assert rows_of(x, pl.Series(y), qid, pl.Series(weight)).digest == expected
-    assert rows_of(x, pa.array(y), qid, pa.chunked_array([weight])).digest == expected
-    assert rows_of(x, np.array(y, dtype=object), qid, weight).digest == expected
+    expected = rows_of(x, y, qid, Extras(sample_weight=weight)).digest
+    assert rows_of(x, pl.Series(y), qid, Extras(sample_weight=pl.Series(weight))).digest == expected
+    assert rows_of(x, pa.array(y), qid, Extras(sample_weight=pa.chunked_array([weight]))).digest == expected
+    assert rows_of(x, np.array(y, dtype=object), qid, Extras(sample_weight=weight)).digest == expected
     with pytest.raises(TrainingDataRejected, match=r"row 1: expected a grade.* found nan"):
         rows_of(x, [0, None, 1], qid)
     with pytest.raises(TrainingDataRejected, match="y holds object; grades are whole numbers"):
         rows_of(x, np.array([0, "good", 1], dtype=object), qid)
     pandas = pytest.importorskip("pandas")
-    assert rows_of(x, pandas.Series(y, dtype="Int64"), qid, pandas.Series(weight)).digest == expected
+    assert (
+        rows_of(x, pandas.Series(y, dtype="Int64"), qid, Extras(sample_weight=pandas.Series(weight))).digest == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,7 @@ def test_grades_and_weights_may_come_from_any_library():
 )
 def test_bad_weights_are_refused(weights, message):
     with pytest.raises(TrainingDataRejected, match=message):
-        rows_of(np.zeros((2, 1), np.float32), [0, 1], np.zeros(2), weights)
+        rows_of(np.zeros((2, 1), np.float32), [0, 1], np.zeros(2), Extras(sample_weight=weights))
 
 
 def test_a_missing_query_id_is_refused():

@@ -35,6 +35,7 @@ class Pointwise(Objective):
     sums_over: ClassVar[str] = ROWS
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
     additive: ClassVar[bool] = True
+    learns_labels: ClassVar[bool] = True
     deviance_factor: ClassVar[float] = 1.0
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:  # noqa: ARG002

@@ -64,6 +64,7 @@ class Objective(ABC):
     sums_over: ClassVar[str]  # ROWS or QUERIES: what the loss is a sum of, and what a sample leaves out as a whole
     criteria: ClassVar[tuple[str, ...]]  # by which splits may be chosen, the default first: of rwse, se, ole
     additive: ClassVar[bool] = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
+    learns_labels: ClassVar[bool] = False  # fits ``rows.targets``, which may be any numbers, and not grades alone
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores of a row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round

@@ -58,6 +58,11 @@ def canonical(written: str) -> str:
     return spelling_of(name, options_of(name, objective_class(name).Options, given))
 
 
+def learns_labels(written: str) -> bool:
+    """Whether the objective fits labels that need not be grades; errors as :func:`canonical`."""
+    return objective_class(parse_spelling(written)[0]).learns_labels
+
+
 def objective_of(rows: RankedRows, parameters: TrainParameters) -> Objective:
     """Return the loss that ``parameters.objective`` names, over these rows.
 

@@ -1,0 +1,203 @@
+"""Weights, labels, events, offsets and pairs beside the arrays: they follow their rows, and name what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rankmill import Ranker
+from rankmill.arrays import rows_of
+from rankmill.extras import Extras
+from tests.rankmill.small_ranker import planted_arrays, small
+from trainer.errors import InvalidParameter, TrainingDataRejected
+
+
+def everything(seed=3, n=60, n_queries=9):
+    """Rows in disorder, with all that may be given beside them."""
+    rng = np.random.default_rng(seed)
+    qid = rng.integers(0, n_queries, size=n)
+    x = rng.normal(size=(n, 3)).astype(np.float32)
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j and qid[i] == qid[j] and rng.random() < 0.2]
+    of_query = rng.uniform(0.5, 2.0, size=n_queries)
+    given = {
+        "sample_weight": rng.uniform(size=n),
+        "query_weight": of_query[qid],
+        "label": rng.normal(size=n),
+        "event": rng.integers(0, 2, size=n),
+        "offset": rng.normal(size=n),
+        "pairs": np.array(pairs),
+        "pair_weight": rng.uniform(size=len(pairs)),
+        "pair_probability": rng.uniform(size=len(pairs)),
+    }
+    return x, rng.integers(0, 4, size=n), qid, given
+
+
+def test_everything_follows_its_row():
+    x, y, qid, given = everything()
+    rows = rows_of(x, y, qid, Extras(**given))
+    back = [int(np.flatnonzero((x == row).all(axis=1))[0]) for row in rows.values]
+    of_row = np.repeat(np.arange(len(rows.starts) - 1), np.diff(rows.starts))
+    for name, found in (
+        ("sample_weight", rows.weights), ("label", rows.labels), ("event", rows.events), ("offset", rows.offsets),
+        ("query_weight", rows.query_weights[of_row]),
+    ):  # fmt: skip
+        assert np.array_equal(np.asarray(given[name])[back], found), name
+    assert np.array_equal(y[back], rows.grades)
+    pairs = rows.pairs
+    expected = {
+        (better, worse): (weight, probability)
+        for (better, worse), weight, probability in zip(
+            given["pairs"].tolist(), given["pair_weight"], given["pair_probability"], strict=True
+        )
+    }
+    found = {
+        (back[better], back[worse]): (weight, probability)
+        for better, worse, weight, probability in zip(
+            pairs.better, pairs.worse, pairs.weight, pairs.probability, strict=True
+        )
+    }
+    assert found == expected
+    for query, (first, last) in enumerate(zip(pairs.starts[:-1], pairs.starts[1:], strict=True)):
+        both = np.concatenate([pairs.better[first:last], pairs.worse[first:last]])
+        assert np.all((both >= rows.starts[query]) & (both < rows.starts[query + 1]))
+    assert pairs.starts[-1] == len(pairs.better)
+
+
+def test_the_order_of_rows_and_pairs_says_nothing():
+    x, y, qid, given = everything()
+    rng = np.random.default_rng(1)
+    order = rng.permutation(len(x))
+    place = np.argsort(order)
+    among = rng.permutation(len(given["pairs"]))
+    shuffled = {
+        name: place[value][among] if name == "pairs" else value[among if name.startswith("pair") else order]
+        for name, value in given.items()
+    }
+    digest = rows_of(x, y, qid, Extras(**given)).digest
+    assert rows_of(x[order], y[order], qid[order], Extras(**shuffled)).digest == digest
+
+
+@pytest.mark.parametrize(
+    "name", ["sample_weight", "query_weight", "label", "event", "offset", "pair_weight", "pair_probability"]
+)
+def test_each_is_part_of_the_digest(name):
+    x, y, qid, given = everything()
+    digest = rows_of(x, y, qid, Extras(**given)).digest
+    value = np.array(given[name], dtype=np.float64)
+    if name == "query_weight":
+        value[qid == qid[0]] = 0.25
+    else:
+        value[0] = 1 - value[0] if name == "event" else value[0] / 2
+    assert rows_of(x, y, qid, Extras(**{**given, name: value})).digest != digest
+
+
+def test_what_says_nothing_leaves_no_trace():
+    x, y, qid, _ = everything()
+    silent = Extras(
+        sample_weight=np.full(60, 2.0), query_weight=np.full(60, 3.0), event=np.ones(60), offset=np.zeros(60)
+    )
+    assert rows_of(x, y, qid, silent).digest == rows_of(x, y, qid).digest
+
+
+def test_weights_of_queries_come_by_row_by_query_and_by_id():
+    x, y, qid, _ = everything()
+    ids = list(dict.fromkeys(qid.tolist()))
+    by_id = {one: 1.0 + one for one in ids}
+    for given in (by_id, [by_id[one] for one in ids], [by_id[one] for one in qid.tolist()]):
+        rows = rows_of(x, y, qid, Extras(query_weight=given))
+        assert rows.query_weights.tolist() == [by_id[one] for one in sorted(by_id)]
+
+
+def test_scaling_all_weights_changes_no_tree():
+    X, y, qid = planted_arrays()
+    rng = np.random.default_rng(0)
+    weight, of_query = rng.uniform(size=400), np.repeat(rng.uniform(0.1, 2.0, size=40), 10)
+    for objective in ("lambdamart", "l2"):
+        one = small(objective=objective).fit(X, y, qid=qid, sample_weight=weight, query_weight=of_query)
+        for a, b in ((4.0, 1.0), (1.0, 0.25)):  # powers of two: no bit is lost on the way
+            two = small(objective=objective).fit(X, y, qid=qid, sample_weight=a * weight, query_weight=b * of_query)
+            assert np.array_equal(one.forest_.node_value, two.forest_.node_value)
+            assert np.array_equal(one.forest_.thresholds, two.forest_.thresholds, equal_nan=True)
+            assert one.history_ == two.history_
+        other = small(objective=objective).fit(X, y, qid=qid)
+        assert not np.array_equal(one.forest_.node_value, other.forest_.node_value)
+
+
+def test_regression_learns_real_numbers_and_ranking_refuses_them():
+    X, y, qid = planted_arrays()
+    real = X[:, 0] - 0.3
+    by_y = small(objective="l2", n_rounds=40, learning_rate=0.3).fit(X, real, qid=qid, eval_metrics="deviance")
+    assert by_y.history_[-1].train["deviance"] < 0.05 * real.var()
+    assert np.isnan(by_y.history_[-1].train["ndcg@10"])
+    by_label = small(objective="l2", n_rounds=40, learning_rate=0.3).fit(X, y, label=real, qid=qid)
+    assert by_label.history_[-1].train["ndcg@10"] > 0.5
+    assert np.allclose(by_label.predict(X), by_y.predict(X))
+    with pytest.raises(TrainingDataRejected, match="expected a grade, a whole number of 0 or more"):
+        small().fit(X, real, qid=qid)
+    with pytest.raises(InvalidParameter, match="lambdamart learns grades"):
+        small().fit(X, y, label=real, qid=qid)
+    with pytest.raises(TrainingDataRejected, match="row 7: expected a finite label"):
+        small(objective="l2").fit(X, np.where(np.arange(400) == 7, np.nan, real), qid=qid)
+
+
+def test_a_ranker_learns_what_offsets_leave_and_predicts_without_them():
+    X, y, qid = planted_arrays()
+    plain = small(objective="l2").fit(X, y, qid=qid)
+    ahead = small(objective="l2").fit(X, y, qid=qid, offset=y)
+    assert np.allclose(ahead.predict(X), 0.0)  # nothing is left to learn
+    shifted = small(objective="l2").fit(X, y, qid=qid, init_score=np.full(400, 5.0))
+    assert np.allclose(shifted.predict(X), plain.predict(X) - 5.0)
+
+
+def test_continuing_by_offsets_is_continuing():
+    """The scores of a model as offsets: the trees after it are those that going on with it grows."""
+    X, y, qid = planted_arrays()
+    parameters = {"objective": "l2", "learning_rate": 0.3}
+    first, whole = small(n_rounds=5, **parameters), small(n_rounds=12, **parameters)
+    first.fit(X, y, qid=qid)
+    rest = small(n_rounds=7, **parameters).fit(X, y, qid=qid, offset=first.predict(X))
+    whole.fit(X, y, qid=qid)
+    assert np.allclose(first.predict(X) + rest.predict(X), whole.predict(X), atol=1e-9)
+
+
+def test_eval_sets_take_the_same_by_name():
+    X, y, qid = planted_arrays()
+    watched = (X, y, {"qid": qid, "offset": X[:, 0], "sample_weight": np.arange(400)})
+    fitted = small(objective="l2", stop_metric="deviance").fit(X, y, qid=qid, eval_set=watched)
+    weight = np.arange(400) / np.arange(400).mean()
+    expected = [
+        float(np.mean(weight * (y - X[:, 0] - fitted.predict(X, n_rounds=n)) ** 2))
+        for n in range(1, fitted.best_round_ + 1)
+    ]
+    assert fitted.evals_result_["valid"]["deviance"][: len(expected)] == pytest.approx(expected)
+    with pytest.raises(InvalidParameter, match="eval set 'valid': unknown column 'ofset'; did you mean 'offset'"):
+        Ranker().fit(X, y, qid=qid, eval_set=(X, y, {"qid": qid, "ofset": y}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"event": [0, 2, 1]}, r"row 1: expected an event, 1 \(seen\) or 0 \(censored\), found 2"),
+        ({"offset": [0, 1]}, r"offset must hold a number for each of the 3 rows, got int64 of shape \(2,\)"),
+        ({"offset": [0, np.inf, 0]}, "row 1: expected a finite offset, found inf"),
+        ({"query_weight": [1, 2, 3]}, r"row 1: its query has the weight 1\.0 in another row, found 2\.0"),
+        ({"query_weight": {4: 1.0}}, "query_weight has no weight for the query 5"),
+        ({"query_weight": [1, -1]}, r"query 5: expected a weight of 0 or more, found -1\.0"),
+        ({"query_weight": [1, 2, 3, 4]}, "each of the 3 rows, or for each of the 2 queries"),
+        ({"pairs": [[0, 2]]}, "pair 0, rows 0 and 2: expected two rows of one query"),
+        ({"pairs": [[0, 1], [0, 3]]}, r"pair 1, rows 0 and 3: expected two rows, 0 \.\. 2"),
+        ({"pairs": [[0, 0]]}, "found one twice"),
+        ({"pairs": [0, 1]}, r"pairs must have shape \(p, 2\)"),
+        ({"pairs": [[0, 1]], "pair_weight": [-1]}, "expected a weight of 0 or more"),
+        ({"pairs": [[0, 1]], "pair_probability": [1.5]}, r"expected a probability in \[0, 1\]"),
+        ({"pairs": [[0, 1]], "pair_weight": [1, 2]}, "pair_weight must hold a number for each of the 1 pairs"),
+        ({"pair_weight": [1]}, "belong to pairs"),
+        ({"offset": [0, 1, 2], "init_score": [0, 1, 2]}, "two names of one thing"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_wrong_is_named_as_the_user_wrote_it(given, message):
+    x = np.zeros((3, 1), np.float32)
+    with pytest.raises((InvalidParameter, TrainingDataRejected), match=message) as caught:
+        rows_of(x, [0, 1, 0], np.array([4, 4, 5]), Extras.of(given))
+    assert "\n" not in str(caught.value)
