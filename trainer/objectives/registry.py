@@ -26,6 +26,11 @@ OBJECTIVES: Mapping[str, str] = {
     "adaboost": "trainer.objectives.adaboost:AdaBoost",
     "poisson": "trainer.objectives.poisson:Poisson",
     "logistic2": "trainer.objectives.bernoulli:Logistic2",
+    "listmle": "trainer.objectives.listmle:ListMle",
+    "listnet": "trainer.objectives.listnet:ListNet",
+    "query_rmse": "trainer.objectives.query_rmse:QueryRmse",
+    "rank_xendcg": "trainer.objectives.rank_xendcg:RankXendcg",
+    "softmax": "trainer.objectives.listnet:Softmax",
 }
 
 

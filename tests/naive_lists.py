@@ -1,0 +1,89 @@
+"""Slow, obvious twins of the losses of lists, each for one list from its definition."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+
+def softmax(scores) -> list[float]:
+    strengths = [math.exp(s - max(scores)) for s in scores]
+    return [e / math.fsum(strengths) for e in strengths]
+
+
+def cross_entropy(scores, targets) -> float:
+    return -math.fsum(t * math.log(p) for t, p in zip(targets, softmax(scores), strict=True))
+
+
+def shares(values) -> list[float]:
+    return [value / math.fsum(values) for value in values]
+
+
+def log_likelihood(scores, order) -> float:
+    """Log of the probability that Plackett and Luce's model draws ``order``, the best first."""
+    total = 0.0
+    for place in range(len(order)):
+        total += math.log(softmax([scores[i] for i in order[place:]])[0])
+    return total
+
+
+def centred_squares(scores, labels, weights) -> float:
+    residuals = [s - y for s, y in zip(scores, labels, strict=True)]
+    mean = math.fsum(w * r for w, r in zip(weights, residuals, strict=True)) / math.fsum(weights)
+    return math.fsum(w * (r - mean) ** 2 / 2 for w, r in zip(weights, residuals, strict=True))
+
+
+def xendcg_lambdas(scores, grades, draws) -> tuple[list[float], list[float]]:
+    """LightGBM's ``RankXENDCG::GetGradientsForOneQuery`` line by line, without its float32."""
+    n, rho = len(scores), softmax(scores)
+    params = [2.0**y - u for y, u in zip(grades, draws, strict=True)]
+    inverse = 1.0 / sum(params)
+    first = [-params[i] * inverse + rho[i] for i in range(n)]
+    lambdas = list(first)
+    params = [first[i] / (1.0 - rho[i]) for i in range(n)]
+    second = [rho[i] * (sum(params) - params[i]) for i in range(n)]
+    lambdas = [a + b for a, b in zip(lambdas, second, strict=True)]
+    params = [second[i] / (1.0 - rho[i]) for i in range(n)]
+    lambdas = [lambdas[i] + rho[i] * (sum(params) - params[i]) for i in range(n)]
+    return lambdas, [rho[i] * (1.0 - rho[i]) for i in range(n)]
+
+
+def dcg(order, gains, k=None) -> float:
+    return math.fsum(gains[i] / math.log2(place + 2) for place, i in enumerate(order[:k]))
+
+
+def expected_dcg(scores, gains, k=None) -> float:
+    """Mean of DCG@k over all orders of the documents, each as likely as Plackett and Luce's model makes it."""
+    orders = itertools.permutations(range(len(scores)))
+    return math.fsum(math.exp(log_likelihood(scores, order)) * dcg(order, gains, k) for order in orders)
+
+
+def expected_dcg_gradient(scores, gains, k=None) -> list[float]:
+    """Sum of P(order) DCG(order) d log P / d s_i, with d log P / d s_i = 1 - sum of p_i over the places up to that of i."""
+    terms: list[list[float]] = [[] for _ in scores]
+    for order in itertools.permutations(range(len(scores))):
+        value = math.exp(log_likelihood(scores, order)) * dcg(order, gains, k)
+        for place, i in enumerate(order):
+            seen = math.fsum(softmax([scores[j] for j in order[p:]])[place - p] for p in range(place + 1))
+            terms[i].append(value * (1.0 - seen))
+    return [math.fsum(of_one) for of_one in terms]
+
+
+def slope(function, scores, i, step=1e-3) -> float:
+    """d function / d scores[i] by a central difference of fourth order."""
+
+    def at(multiple):
+        moved = list(scores)
+        moved[i] += multiple * step
+        return function(moved)
+
+    return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * step)
+
+
+def bend(function, scores, rows, step=1e-2) -> float:
+    """Second derivative of ``function`` along the step of all ``rows`` together, by a difference of fourth order."""
+
+    def at(multiple):
+        return function([s + multiple * step * (i in rows) for i, s in enumerate(scores)])
+
+    return (16 * (at(1) + at(-1)) - (at(2) + at(-2)) - 30 * at(0)) / (12 * step**2)

@@ -1,0 +1,417 @@
+"""Losses of lists with closed forms: against their definitions, finite differences and their symmetries."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+
+import lightgbm
+import numpy as np
+import pytest
+
+from tests import naive_lists as naive
+from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
+from tests.trainer.planted import fit, small_data
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives import _kernels, _list_kernels, listmle, listnet, query_rmse, rank_xendcg
+from trainer.workers import Team, with_team
+
+EXACT = ["listnet", "softmax(target=exp_grade)", "listmle", "query_rmse", "rank_xendcg(terms=1)"]
+WITH_PAIRS = ["listnet", "listmle", "query_rmse"]
+ALL = [*EXACT, "rank_xendcg"]
+WITHOUT_DRAWS = ["listnet", "listnet(target=exp_grade)", "query_rmse"]
+ALONE = Team(1)
+
+
+def sum_of_losses(objective):
+    return lambda scores: math.fsum(objective.losses(np.asarray(scores, dtype=np.float64)))
+
+
+@pytest.mark.parametrize("name", ["exp_negative", "log2_positive", "jitter"])
+def test_functions_that_both_files_of_kernels_need_are_the_same(name):
+    sources = [inspect.getsource(getattr(file, name).py_func) for file in (_kernels, _list_kernels)]
+    assert sources[0] == sources[1]
+
+
+@pytest.mark.parametrize("objective", EXACT)
+@pytest.mark.parametrize("seed", range(3))
+def test_gradient_and_curvature_are_those_of_the_losses(objective, seed):
+    scores, grades = random_lists(seed)
+    weights = np.random.default_rng(seed).random(len(scores)) + 0.1
+    loss = objective_for(objective, grades, SIZES, weights=weights, query_weights=np.array([1.0, 2, 3, 4, 5]))
+    g, h = derivatives(loss, scores)
+    total = sum_of_losses(loss)
+    for i in range(len(scores)):
+        assert g[i] == pytest.approx(naive.slope(total, scores, i), rel=1e-6, abs=1e-9)
+
+        def of_gradient(at, i=i):
+            return derivatives(loss, at)[0][i]
+
+        assert h[i] == pytest.approx(naive.slope(of_gradient, scores, i), rel=1e-6, abs=1e-9)
+
+
+def test_losses_are_those_of_the_definitions():
+    scores, grades = random_lists(3)
+    starts = starts_of(SIZES)
+    labels = np.random.default_rng(3).random(len(scores))
+    found = {name: objective_for(name, grades, SIZES, labels=labels) for name in ALL}
+    for loss in found.values():
+        derivatives(loss, scores)
+    losses = {name: loss.losses(scores) for name, loss in found.items()}
+    lists = [slice(first, last) for first, last in itertools.pairwise(starts)]
+    for q, rows in enumerate(lists):
+        s, y = scores[rows], grades[rows]
+        if y.any():
+            expected = naive.cross_entropy(s, naive.shares([2.0**grade - 1 for grade in y]))
+            assert losses["listnet"][q] == pytest.approx(expected, rel=1e-9, abs=1e-11)
+        expected = naive.cross_entropy(s, naive.shares([math.exp(grade) for grade in y]))
+        assert losses["softmax(target=exp_grade)"][q] == pytest.approx(expected, rel=1e-9, abs=1e-11)
+        assert losses["query_rmse"][q] == pytest.approx(naive.centred_squares(s, labels[rows], np.ones(len(s))))
+        order = found["listmle"]._order[rows] - starts[q]
+        assert sorted(order) == list(range(len(s)))
+        assert (np.diff(y[order]) <= 0).all()
+        if len(s) > 1:
+            assert losses["listmle"][q] == pytest.approx(-naive.log_likelihood(s, list(order)), rel=1e-9)
+
+
+def test_every_order_of_a_list_adds_up_to_probability_one():
+    scores = random_lists(1, [5])[0]
+    total = 0.0
+    for order in itertools.permutations(range(5)):
+        grades = np.empty(5, dtype=np.int32)
+        grades[list(order)] = [4, 3, 2, 1, 0]
+        total += math.exp(-objective_for("listmle", grades).losses(scores)[0])
+    assert total == pytest.approx(1.0, rel=1e-10)
+
+
+def test_ties_are_shuffled_uniformly_and_anew_each_step():
+    loss = objective_for("listmle", [1, 0, 1, 1, 0], [5])
+    counts = dict.fromkeys(itertools.product(itertools.permutations((0, 2, 3)), itertools.permutations((1, 4))), 0)
+    n = 6000
+    for step in range(1, n + 1):
+        derivatives(loss, np.zeros(5), step=step)
+        order = tuple(loss._order.tolist())
+        counts[(order[:3], order[3:])] += 1
+    expected = n / len(counts)
+    chi = sum((count - expected) ** 2 / expected for count in counts.values())
+    assert chi < 35.0  # 11 degrees of freedom: 0.9998
+
+
+@pytest.mark.parametrize("objective", ALL)
+def test_gradients_of_a_query_sum_to_zero_and_ignore_a_shift(objective):
+    scores, grades = random_lists(5)
+    scores = np.round(scores * 64) / 64  # sums with 8 are exact
+    loss = objective_for(objective, grades, SIZES)
+    g, h = derivatives(loss, scores)
+    assert np.add.reduceat(g, starts_of(SIZES)[:-1]) == pytest.approx(0.0, abs=1e-12)
+    assert (h >= 0).all()
+    assert g[0] == h[0] == 0.0  # a list of one
+    assert loss.start() == 0.0
+    shifted = derivatives(loss, scores + 8.0)
+    if objective == "query_rmse":  # residuals round
+        assert shifted[0] == pytest.approx(g, abs=1e-13)
+    else:
+        assert np.array_equal(shifted[0], g)
+    assert np.array_equal(shifted[1], h)
+
+
+@pytest.mark.parametrize("objective", WITHOUT_DRAWS)
+def test_row_order_within_a_query_does_not_matter(objective):
+    scores, grades = random_lists(6, [40])
+    loss = objective_for(objective, grades)
+    g, h = derivatives(loss, scores)
+    shuffle = np.random.default_rng(6).permutation(40)
+    other = objective_for(objective, grades[shuffle])
+    shuffled = derivatives(other, scores[shuffle])
+    assert shuffled[0] == pytest.approx(g[shuffle], rel=1e-11, abs=1e-15)
+    assert shuffled[1] == pytest.approx(h[shuffle], rel=1e-11)
+    assert other.deviance(scores[shuffle]) == pytest.approx(loss.deviance(scores), rel=1e-12)
+
+
+def test_row_order_matters_to_listmle_by_its_ties_only():
+    scores, grades = random_lists(7, [9])[0], np.array([3, 1, 4, 8, 5, 9, 2, 6, 7])
+    g, h = derivatives(objective_for("listmle", grades), scores)
+    shuffle = np.random.default_rng(7).permutation(9)
+    shuffled = derivatives(objective_for("listmle", grades[shuffle]), scores[shuffle])
+    assert shuffled[0] == pytest.approx(g[shuffle], rel=1e-12)
+    assert shuffled[1] == pytest.approx(h[shuffle], rel=1e-12)
+
+
+@pytest.mark.parametrize("objective", ALL)
+def test_threads_do_not_change_a_bit(objective, monkeypatch):
+    for module in (listnet, listmle, query_rmse, rank_xendcg):
+        monkeypatch.setattr(module, "_LEAST_WORK", 1)  # let small work be shared out as well
+    sizes = np.random.default_rng(4).integers(1, 30, size=40).tolist()
+    scores, grades = random_lists(4, sizes)
+    loss = objective_for(objective, grades, sizes)
+    alone = derivatives(loss, scores)
+    pairs = loss.pair_curvatures(1, scores, 0.01, ALONE) if "ole" in loss.criteria else None
+
+    def together(team):
+        assert all(np.array_equal(a, b) for a, b in zip(alone, derivatives(loss, scores, team=team), strict=True))
+        if pairs is not None:
+            found = loss.pair_curvatures(1, scores, 0.01, team)
+            assert np.array_equal(found.first, pairs.first)
+            assert np.array_equal(found.second, pairs.second)
+            assert np.array_equal(found.curvature, pairs.curvature)
+
+    for n_threads in (2, 3):
+        with_team(n_threads, together)
+
+
+@pytest.mark.parametrize("objective", ALL)
+def test_only_ratios_of_weights_matter(objective):
+    scores, grades = random_lists(8)
+    rng = np.random.default_rng(8)
+    weights, of_query = rng.integers(1, 5, size=len(scores)).astype(float), np.array([1.0, 2.0, 0.0, 3.0, 2.0])
+    plain = objective_for(objective, grades, SIZES, weights=weights, query_weights=of_query)
+    g, h = derivatives(plain, scores)
+    for scale in (0.25, 2.0**1000):  # powers of two keep every bit
+        loss = objective_for(objective, grades, SIZES, weights=weights * scale, query_weights=of_query / scale)
+        scaled = derivatives(loss, scores)
+        assert np.array_equal(scaled[0], g)
+        assert np.array_equal(scaled[1], h)
+        assert loss.deviance(scores) == plain.deviance(scores)
+    assert not g[7:16].any()  # a query of weight 0
+    alike = objective_for(objective, grades, SIZES, weights=np.full(len(scores), 3.0), query_weights=np.full(5, 0.5))
+    for found, expected in zip(
+        derivatives(alike, scores), derivatives(objective_for(objective, grades, SIZES), scores), strict=True
+    ):
+        assert found == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("objective", ["listnet", "listmle", "rank_xendcg"])
+def test_a_list_counts_with_the_mean_weight_of_its_documents_times_that_of_its_query(objective):
+    sizes = [3, 5]
+    scores, grades = random_lists(9, sizes)
+    weights = np.array([1.0, 2.0, 6.0, 1.0, 1.0, 1.0, 1.0, 1.0])  # means 3 and 1
+    g, h = derivatives(objective_for(objective, grades, sizes), scores)
+    loss = objective_for(objective, grades, sizes, weights=weights, query_weights=np.array([1.0, 5.0]))
+    weighted = derivatives(loss, scores)
+    for plain, found in zip((g, h), weighted, strict=True):
+        assert found == pytest.approx(plain * np.repeat([3 / 4, 5 / 4], sizes), rel=1e-14)
+
+
+def test_documents_keep_weights_of_their_own_in_query_rmse():
+    sizes = [3, 5]
+    scores, grades = random_lists(9, sizes)
+    weights, of_query = np.random.default_rng(9).random(8), np.array([1.0, 3.0])
+    of_row = weights * np.repeat(of_query, sizes)
+    loss = objective_for("query_rmse", grades, sizes, weights=weights, query_weights=of_query)
+    found = loss.losses(scores)
+    expected = [naive.centred_squares(scores[rows], grades[rows], of_row[rows]) for rows in (slice(0, 3), slice(3, 8))]
+    assert found / found.sum() == pytest.approx(np.array(expected) / sum(expected), rel=1e-12)
+    assert loss.deviance(scores) == pytest.approx(math.sqrt(2 * sum(expected) / of_row.sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("objective", WITH_PAIRS)
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_make_the_second_derivative_along_any_set_exact(objective, seed):
+    scores, grades = random_lists(seed, spread=0.8)
+    rng = np.random.default_rng(seed)
+    loss = objective_for(objective, grades, SIZES, weights=rng.random(len(scores)) + 0.5)
+    h = derivatives(loss, scores)[1]
+    pairs = loss.pair_curvatures(1, scores, 0.0, ALONE)
+    assert (pairs.first < pairs.second).all()
+    assert len(set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))) == len(pairs.first)
+    query = np.repeat(np.arange(len(SIZES)), SIZES)
+    assert np.array_equal(query[pairs.first], query[pairs.second])
+    for _ in range(20):
+        chosen = rng.random(len(scores)) < rng.random()
+        inside = chosen[pairs.first] & chosen[pairs.second]
+        exact = h[chosen].sum() - 2.0 * pairs.curvature[inside].sum()
+        rows = set(np.flatnonzero(chosen).tolist())
+        assert exact == pytest.approx(naive.bend(sum_of_losses(loss), scores, rows), rel=1e-5, abs=1e-7)
+
+
+def test_the_second_derivative_of_softmax_is_that_of_its_mass():
+    scores, grades = random_lists(2, [8])
+    p = np.array(naive.softmax(scores))
+    for objective in ("listnet", "listmle"):
+        loss = objective_for(objective, grades)
+        h = derivatives(loss, scores)[1]
+        pairs = loss.pair_curvatures(1, scores, 0.0, ALONE)
+        for size in range(9):
+            for rows in itertools.combinations(range(8), size):
+                chosen = np.isin(np.arange(8), rows)
+                inside = chosen[pairs.first] & chosen[pairs.second]
+                exact = h[chosen].sum() - 2.0 * pairs.curvature[inside].sum()
+                if objective == "listnet":
+                    expected = p[chosen].sum() * (1 - p[chosen].sum())
+                else:  # the sum over places of P (1 - P) among what is left
+                    expected = 0.0
+                    for place in range(8):
+                        left = loss._order[place:]
+                        mass = np.array(naive.softmax(scores[left]))[chosen[left]].sum()
+                        expected += mass * (1 - mass)
+                assert exact == pytest.approx(expected, rel=1e-9, abs=1e-10)
+
+
+@pytest.mark.parametrize("objective", WITH_PAIRS)
+def test_a_sample_of_pairs_is_right_on_average(objective):
+    scores, grades = random_lists(3, [12])
+    loss = objective_for(objective, grades)
+    derivatives(loss, scores)
+    exact = loss.pair_curvatures(1, scores, 0.0, ALONE)
+    full = np.zeros((12, 12))
+    full[exact.first, exact.second] = exact.curvature
+    least = float(np.quantile(exact.curvature, 0.7))
+    if objective == "query_rmse":  # all pairs alike
+        least *= 3.0
+    n, sums, counts = 2000, np.zeros((12, 12)), []
+    for step in range(1, n + 1):
+        found = loss.pair_curvatures(step, scores, least, ALONE)
+        drawn = np.zeros((12, 12))
+        drawn[found.first, found.second] = found.curvature
+        kept = drawn > 0
+        assert np.array_equal(drawn[kept & (full >= least)], full[kept & (full >= least)])
+        assert (drawn[kept & (full < least)] == least).all()
+        sums += drawn
+        counts.append(len(found.first))
+    error = np.sqrt(full * np.maximum(least - full, 0.0) / n)
+    assert (np.abs(sums / n - full) <= 5 * error + 3 * least / n).all()
+    assert np.mean(counts) < 0.9 * len(exact.first)
+
+
+@pytest.mark.parametrize("objective", ALL)
+def test_scores_far_apart_stay_finite(objective):
+    for scores in ([0.0, -600.0, -750.0, 40.0, -1e5], [1e6, 0.0, -1e6, -2e6, 1e6], [-800.0, 0.0, 800.0, 1600.0, 3.0]):
+        loss = objective_for(objective, [0, 1, 3, 0, 2])
+        g, h = derivatives(loss, scores)
+        assert np.isfinite(g).all()
+        assert np.isfinite(h).all()
+        assert (h >= 0).all()
+        assert np.isfinite(loss.losses(np.array(scores))).all()
+        if "ole" in loss.criteria:
+            assert np.isfinite(loss.pair_curvatures(1, np.array(scores), 0.0, ALONE).curvature).all()
+        if objective != "query_rmse":
+            assert (np.abs(g) <= 5).all()
+
+
+@pytest.mark.parametrize("objective", ["listnet", "listmle", "rank_xendcg(terms=1)"])
+def test_digits_are_kept_where_one_document_has_nearly_all_the_mass(objective):
+    # the top document: 1 - p is 2 exp(-50), far below the last digit of p
+    g, h = derivatives(objective_for(objective, [5, 0, 0]), [50.0, 0.0, 0.0])
+    tail = 2 * math.exp(-50) / (1 + 2 * math.exp(-50))
+    assert h[0] == pytest.approx(tail, rel=1e-10)
+    if objective != "rank_xendcg(terms=1)":  # whose targets leave something to the others
+        assert g[0] == pytest.approx(-tail, rel=1e-10)
+
+
+def test_listmle_keeps_digits_where_the_wrong_document_has_nearly_all_the_mass():
+    g, h = derivatives(objective_for("listmle", [0, 1, 2, 3]), [80.0, 0.0, 1.0, 0.5])
+    # it comes last: 1 - x at each place is the mass of the others that are left
+    others = [math.exp(0.0) + math.exp(1.0) + math.exp(0.5), math.exp(0.0) + math.exp(1.0), math.exp(0.0)]
+    assert h[0] == pytest.approx(sum(others) * math.exp(-80), rel=1e-9)
+    assert g[0] == pytest.approx(3.0, rel=1e-12)
+
+
+class Generator:
+    """LightGBM's own (utils/random.h), seeded for a query."""
+
+    def __init__(self, seed):
+        self.x = seed
+
+    def next_float(self):
+        self.x = (214013 * self.x + 2531011) % 2**32
+        return ((self.x >> 16) & 0x7FFF) / 32768.0
+
+
+@pytest.mark.parametrize("scores", [[0.0, 0.0, 0.0], [0.3, -1.0, 2.0, 0.7, 0.0], [1.0, 0.5, -1.5, 0.0]])
+def test_xendcg_steps_as_lightgbm(scores):
+    grades = [0, 2, 1, 3, 0][: len(scores)]
+    generator, compared = Generator(5), 0
+    draws = [generator.next_float() for _ in scores]
+    g, h = naive.xendcg_lambdas(scores, grades, draws)
+    n = len(scores)
+    parameters = {
+        "objective": "rank_xendcg", "objective_seed": 5, "min_data_in_leaf": 1, "min_data_in_bin": 1, "num_leaves": 2,
+        "min_sum_hessian_in_leaf": 0.0, "learning_rate": 1.0, "verbosity": -1,
+    }  # fmt: skip
+    for one in range(n):  # a leaf of one document: its value is the step -g / h
+        x = np.eye(n)[:, [one]]
+        data = lightgbm.Dataset(x, grades, group=[n], init_score=scores)
+        booster = lightgbm.train(parameters, data, num_boost_round=1)
+        if booster.dump_model()["tree_info"][0]["num_leaves"] == 2:
+            assert booster.predict(x, raw_score=True)[one] == pytest.approx(-g[one] / h[one], rel=1e-4, abs=1e-5)
+            compared += 1
+    assert compared >= n - 1
+
+
+def test_xendcg_steps_as_lightgbm_with_draws_of_its_own():
+    scores, grades = random_lists(11, [1, 7, 4])
+    loss = objective_for("rank_xendcg", grades, [1, 7, 4])
+    g, h = derivatives(loss, scores, step=3)
+    key = rank_xendcg.key_of(7, 3, rank_xendcg.DRAWS)  # 7: the seed
+    for q, rows in ((1, slice(1, 8)), (2, slice(8, 12))):
+        of_query = np.uint64(_kernels.jitter(key, q))
+        places = range(rows.stop - rows.start)
+        draws = [_list_kernels.uniform(np.uint64(_kernels.jitter(of_query, place))) for place in places]
+        expected = naive.xendcg_lambdas(scores[rows], grades[rows], draws)
+        assert g[rows] == pytest.approx(expected[0], rel=1e-9, abs=1e-13)
+        assert h[rows] == pytest.approx(expected[1], rel=1e-9)
+        targets = naive.shares([2.0**y - u for y, u in zip(grades[rows], draws, strict=True)])
+        assert loss.losses(scores)[q] == pytest.approx(naive.cross_entropy(scores[rows], targets), rel=1e-9)
+
+
+def test_many_terms_solve_for_all_documents_at_once():
+    # D H+ g, H+ the pseudo-inverse, up to a constant of s: the step then is Newton's for the whole list
+    scores, grades = random_lists(4, [6], spread=0.3)
+    g = derivatives(objective_for("rank_xendcg(terms=1)", grades), scores)[0]
+    errors = []
+    p = np.array(naive.softmax(scores))
+    hessian = np.diag(p) - np.outer(p, p)
+    newton = np.linalg.pinv(hessian) @ g
+    for terms in (1, 3, 10):
+        found, h = derivatives(objective_for(f"rank_xendcg(terms={terms})", grades), scores)
+        step = found / h
+        errors.append(np.ptp(step - newton) / np.ptp(newton))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-3
+
+
+def test_draws_are_uniform():
+    u = np.array([_list_kernels.uniform(np.uint64(_list_kernels.jitter(np.uint64(3), i))) for i in range(20000)])
+    assert 0.0 < u.min() < 1e-3
+    assert 1.0 - 1e-3 < u.max() < 1.0
+    assert np.histogram(u, 20, (0, 1))[0] == pytest.approx(1000, abs=5 * math.sqrt(950))
+    assert _list_kernels.uniform(np.uint64(0)) > 0.0
+    assert _list_kernels.uniform(np.uint64(2**64 - 1)) < 1.0
+
+
+def test_lists_that_say_nothing_do_not_count():
+    scores = np.arange(7.0)
+    for objective, empty in (("listnet", [0, 0, 0]), ("listmle", [2, 2, 2])):
+        loss = objective_for(objective, [*empty, 0, 1, 2, 1], [3, 4])
+        g, h = derivatives(loss, scores)
+        assert not g[:3].any()
+        assert not h[:3].any()
+        assert loss.losses(scores)[0] == 0.0
+        assert loss.deviance(scores) == pytest.approx(objective_for(objective, [0, 1, 2, 1]).deviance(scores[3:]))
+
+
+@pytest.mark.parametrize("objective", ["listnet", "listmle", "rank_xendcg"])
+def test_what_cannot_be_learnt_from_is_refused(objective):
+    with pytest.raises(TrainingDataRejected, match="two different grades"):
+        objective_for(objective, [1, 1, 0], [2, 1])
+    with pytest.raises(TrainingDataRejected, match="query weights must have shape"):
+        objective_for(objective, [1, 0], query_weights=np.ones(2))
+    with pytest.raises(TrainingDataRejected, match="all weights are 0"):
+        objective_for(objective, [1, 0], weights=np.zeros(2))
+
+
+def test_options_out_of_bounds_are_refused():
+    with pytest.raises(InvalidParameter, match="target must be one of gain, exp_grade, got 'grade'"):
+        objective_for("listnet(target=grade)", [0, 1])
+    with pytest.raises(InvalidParameter, match="terms must be between 1 and 10, got 0"):
+        objective_for("rank_xendcg(terms=0)", [0, 1])
+
+
+@pytest.mark.parametrize("objective", ["listnet", "softmax(exp_grade)", "listmle", "query_rmse", "rank_xendcg"])
+def test_a_planted_signal_is_found(objective):
+    result = fit(small_data(), objective=objective, n_rounds=30, options={"eval_metrics": ["deviance"]})
+    history = [record.metrics for record in result.history]
+    assert history[0]["valid"]["ndcg@10"] < 0.75
+    assert max(of_round["valid"]["ndcg@10"] for of_round in history) > 0.82
+    assert history[-1]["train"]["deviance"] < history[0]["train"]["deviance"]

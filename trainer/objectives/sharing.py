@@ -1,0 +1,81 @@
+"""Queries shared out among workers by how much there is to do for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.objectives.protocol import PairCurvatures
+from trainer.workers import Team
+
+# kernel(first query, last query, ends, fill, first rows, second rows, curvatures): counts pairs, or writes them
+PairKernel = Callable[
+    [
+        int,
+        int,
+        npt.NDArray[np.int64],
+        bool,
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float64],
+    ],
+    object,
+]
+
+
+class QueryShares:
+    """Ranges of queries, one a worker, with about as much work in each.
+
+    Parameters
+    ----------
+    work
+        Shape (n_queries,), 0 or more: how much there is to do for each query.
+    least
+        Work that is worth another worker; with less than that for each, one does all.
+    """
+
+    def __init__(self, work: npt.NDArray[np.int64], least: int) -> None:
+        self._until = np.concatenate(([0], np.cumsum(work)))
+        self._least = least
+
+    def each(self, team: Team, task: Callable[[int, int, int], object]) -> None:
+        """Run ``task(first_query, last_query, worker)`` so that the ranges make up all queries."""
+        total = int(self._until[-1])
+        if team.size == 1 or total < self._least * team.size:
+            task(0, len(self._until) - 1, 0)
+            return
+        cuts = np.searchsorted(self._until, total * np.arange(team.size + 1) / team.size)
+        cuts[0], cuts[-1] = 0, len(self._until) - 1
+        team.each(lambda worker: task(int(cuts[worker]), int(cuts[worker + 1]), worker))
+
+    def pairs(self, team: Team, kernel: PairKernel) -> PairCurvatures:
+        """Return the pairs of all queries in their order, which ``kernel`` first counts and then writes."""
+        ends = np.zeros(len(self._until), dtype=np.int64)
+
+        def run(n: int, *, fill: bool) -> PairCurvatures:
+            found = PairCurvatures(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.float64))
+            self.each(
+                team,
+                lambda first, last, _: kernel(first, last, ends, fill, found.first, found.second, found.curvature),
+            )
+            return found
+
+        run(0, fill=False)
+        np.cumsum(ends, out=ends)
+        return run(int(ends[-1]), fill=True)
+
+
+class Workspaces:
+    """An array (rows, length) of float64 for each worker that asks."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        self._shape = rows, length
+        self._held: dict[int, npt.NDArray[np.float64]] = {}
+
+    def of(self, worker: int) -> npt.NDArray[np.float64]:
+        """Return the array of ``worker``, as it left it."""
+        if worker not in self._held:
+            self._held[worker] = np.zeros(self._shape)
+        return self._held[worker]
