@@ -28,6 +28,7 @@ from registry.names import PRODUCTION, check_alias, check_name
 from scorer.errors import ScorerError
 from scorer.memory import MemoryPlan
 from scorer.metrics import Policy, parse_metric
+from scorer.metrics.conventions import OURS, named_convention
 from trainer.cli import HISTOGRAM_MEMORY
 from trainer.measures import parse_measure
 from trainer.parameters import TrainParameters
@@ -120,15 +121,35 @@ class Train(TrainParameters):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Evaluate(Policy):
-    """``[evaluate]``: what is reported on queries that the training has not seen, and under which conventions."""
+class Evaluate:
+    """``[evaluate]``: what is reported on queries that the training has not seen, and under which conventions.
+
+    ``convention`` names one; the keys after it are the fields of `scorer.metrics.Policy`, and rule over it where given.
+    """
 
     metrics: Texts = DEFAULT_METRICS
+    convention: str = OURS
+    gain: str | None = None
+    discount: str | None = None
+    ties: str | None = None
+    ties_seed: int | None = None
+    nothing_relevant: str | None = None
+    relevant_from: int | None = None
+    max_grade: int | None = None
+    short_lists: str | None = None
+    map_normalisation: str | None = None
+    precision_normalisation: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given besides the convention, by name."""
+        given = {field.name: getattr(self, field.name) for field in fields(Policy)}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def conventions(self) -> dict[str, Any]:
         """The conventions by name, as `scorer.evaluate.evaluate` takes them."""
-        return {field.name: getattr(self, field.name) for field in fields(Policy) if field.name != "discount"}
+        return {"convention": self.convention, **self.options}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -185,8 +206,6 @@ def read_config(path: Path) -> Config:
         raise ConfigError(_with_place(path, str(error))) from None
     try:
         config: Config = TypeAdapter(Config).validate_json(json.dumps(data, default=str))
-    except ScorerError as error:  # the policy's own rules; an error of pydantic's it is only where it is a ValueError
-        raise ConfigError(f"{path}: [evaluate] {error}") from None
     except ValidationError as error:
         found = error.errors(include_url=False)
         worst = min(
@@ -206,6 +225,7 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         ("train.stop_metric:", lambda: parse_measure(config.train.stop_metric or config.train.metric)),
         ("train.eval_metrics:", lambda: [parse_measure(measure) for measure in config.train.eval_metrics]),
         ("[train]", lambda: config.train.pool_bytes),
+        ("[evaluate]", lambda: named_convention(config.evaluate.convention).but(**config.evaluate.options)),
         ("evaluate.metrics:", lambda: [parse_metric(metric) for metric in config.evaluate.metrics]),
     ]
     if config.promote is not None:

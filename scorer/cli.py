@@ -29,6 +29,51 @@ Absent = Annotated[
 IndexBase = Annotated[int | None, typer.Option(help="First index in LETOR text: 1 or 0; by default as in training.")]
 NFeatures = Annotated[int | None, typer.Option(help="Features of LETOR text, where the last ones may all be left out.")]
 NThreads = Annotated[int, typer.Option(min=0, help="Threads; 0: the cores there are.  Never changes the result.")]
+ConventionName = Annotated[
+    str,
+    typer.Option(
+        "--convention",
+        help="Whose conventions: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, yahoo, "
+        "sklearn.  The options below rule over it.",
+    ),
+]
+Gain = Annotated[
+    str | None, typer.Option(help="Gain of a grade y: exp (2^y - 1), linear (y), or such as table(0,1,3,7,15).")
+]
+Discount = Annotated[
+    str | None,
+    typer.Option(
+        help="What rank r counts in DCG: log2 (1/log2(r + 1)), one_plus_log2 (1/(1 + log2 r)), letor (1/log2(max(r, "
+        "2))), or such as table(1,0.5,0.25)."
+    ),
+]
+Ties = Annotated[
+    str | None,
+    typer.Option(
+        help="Equal scores: expected (mean over all orders), doc_id, doc_id_descending, pessimistic, optimistic, "
+        "row_order, random."
+    ),
+]
+TiesSeed = Annotated[int | None, typer.Option(min=0, help="Chooses the shuffling of --ties random.")]
+NothingRelevant = Annotated[
+    str | None, typer.Option(help="A query with nothing relevant: skip it, or count it as zero or one.")
+]
+RelevantFrom = Annotated[
+    int | None,
+    typer.Option(help="Grade from which map, mrr, precision, recall, rbp and balanced_error call it relevant."),
+]
+MaxGrade = Annotated[
+    int | None,
+    typer.Option(help="Highest grade of the scale, for err; else the convention's, the model's, or the highest seen."),
+]
+ShortLists = Annotated[
+    str | None, typer.Option(help="Queries of fewer than k documents in ndcg@k: normal, or zero (they count 0).")
+]
+MapNormalisation = Annotated[
+    str | None,
+    typer.Option(help="What map's precisions are divided by: R, min(R,k) or hits (relevant above the cutoff)."),
+]
+PrecisionNormalisation = Annotated[str | None, typer.Option(help="What hits are divided by: k or min(k,n).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
@@ -82,24 +127,22 @@ def evaluate(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="Repeat for several; by default ndcg@1, @5, @10, err@10, map, mrr and precision@10."),
-    ] = None,
-    gain: Annotated[str, typer.Option(help="Gain of a grade y: exp (2^y - 1) or linear (y).")] = "exp",
-    ties: Annotated[
-        str,
         typer.Option(
-            help="Equal scores: expected (mean over all orders), doc_id, doc_id_descending, pessimistic, optimistic, "
-            "row_order."
+            help="Repeat for several; by default ndcg@1, @5, @10, err@10, map, mrr and precision@10.  Also dcg, recall@k, "
+            "wta, rbp(0.8), concordance, concordance_micro and balanced_error."
         ),
-    ] = "expected",
-    nothing_relevant: Annotated[
-        str, typer.Option(help="A query with nothing relevant: skip it, or count it as zero or one.")
-    ] = "skip",
-    relevant_from: Annotated[int, typer.Option(help="Grade from which map, mrr and precision call it relevant.")] = 1,
-    max_grade: Annotated[
-        int | None,
-        typer.Option(help="Highest grade of the scale, for err; by default the model's, else the highest seen."),
     ] = None,
+    convention: ConventionName = "rankmill",
+    gain: Gain = None,
+    discount: Discount = None,
+    ties: Ties = None,
+    ties_seed: TiesSeed = None,
+    nothing_relevant: NothingRelevant = None,
+    relevant_from: RelevantFrom = None,
+    max_grade: MaxGrade = None,
+    short_lists: ShortLists = None,
+    map_normalisation: MapNormalisation = None,
+    precision_normalisation: PrecisionNormalisation = None,
     complete: Annotated[
         bool, typer.Option("--complete", help="With --qrels: count judged queries that the run lacks.")
     ] = False,
@@ -120,6 +163,8 @@ def evaluate(
     Example: rankmill evaluate ranked --metric ndcg@10 --metric map
 
     Example: rankmill evaluate web.dataset --split test --model web@latest
+
+    Example: rankmill evaluate my.run --qrels qrels.txt --convention trec
     """
     from scorer import evaluate as evaluating
 
@@ -128,8 +173,10 @@ def evaluate(
     forest = None if model is None else find_model(model, registry)[0]
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     evaluation = evaluating.evaluate(
-        subject, model=forest, qrels=qrels, metrics=metric or evaluating.DEFAULT_METRICS, split=split, gain=gain, ties=ties,
-        nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, complete=complete,
+        subject, model=forest, qrels=qrels, metrics=metric or evaluating.DEFAULT_METRICS, split=split,
+        convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,
+        nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
+        map_normalisation=map_normalisation, precision_normalisation=precision_normalisation, complete=complete,
         n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, **options,
     )  # fmt: skip
     if per_query is not None:

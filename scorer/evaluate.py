@@ -24,7 +24,8 @@ from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
-from scorer.metrics import Metric, Policy, parse_metric
+from scorer.metrics import Metric, parse_metric
+from scorer.metrics.conventions import OURS, named_convention
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
 from scorer.ranked_file import FACTS, GRADES, MANIFEST, counts_belong_to
@@ -45,11 +46,17 @@ def evaluate(
     qrels: PathLike | None = None,
     metrics: Sequence[str | Metric] = DEFAULT_METRICS,
     split: str | None = None,
-    gain: str = "exp",
-    ties: str = "expected",
-    nothing_relevant: str = "skip",
-    relevant_from: int = 1,
+    convention: str = OURS,
+    gain: str | None = None,
+    discount: str | None = None,
+    ties: str | None = None,
+    ties_seed: int | None = None,
+    nothing_relevant: str | None = None,
+    relevant_from: int | None = None,
     max_grade: int | None = None,
+    short_lists: str | None = None,
+    map_normalisation: str | None = None,
+    precision_normalisation: str | None = None,
     complete: bool = False,
     input_format: Format = "auto",
     absent: Literal["zero", "missing"] | None = None,
@@ -74,9 +81,11 @@ def evaluate(
         Such as "ndcg@10"; see `scorer.metrics.parse_metric`.
     split
         The split of the dataset to evaluate on; None for all of it.
-    gain, ties, nothing_relevant, relevant_from, max_grade
-        The conventions, see `scorer.metrics.Policy`.  ``max_grade`` None: that of the model's training data, else the
-        highest grade there is.
+    convention
+        Whose conventions: "rankmill" or a tool's, see `scorer.metrics.conventions`.
+    gain, discount, ties, ties_seed, nothing_relevant, relevant_from, max_grade, short_lists, map_normalisation, precision_normalisation
+        What rules over the convention, see `scorer.metrics.Policy`.  Where neither says ``max_grade``, it is that of
+        the model's training data, else the highest grade there is.
     complete
         With qrels: judged queries that the run lacks count as well, with nothing retrieved.
     input_format, absent, index_base, n_features
@@ -92,14 +101,11 @@ def evaluate(
         The scored list or the candidates cannot be used.
     """
     wanted = [metric if isinstance(metric, Metric) else parse_metric(metric) for metric in metrics]
-    # Policy itself says what is wrong with a value that it does not know.
-    convention: dict[str, Any] = {
-        "gain": gain,
-        "ties": ties,
-        "nothing_relevant": nothing_relevant,
-        "relevant_from": relevant_from,
-    }
-    Policy(**convention, max_grade=max_grade)
+    rules = named_convention(convention).but(
+        gain=gain, discount=discount, ties=ties, ties_seed=ties_seed, nothing_relevant=nothing_relevant,
+        relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
+        map_normalisation=map_normalisation, precision_normalisation=precision_normalisation,
+    )  # fmt: skip
     counts: Path | None = None
     scored: Path | pa.Table
     known_grade: int | None = None
@@ -132,12 +138,12 @@ def evaluate(
         facts = _recorded_facts(scored)
         known_grade = _grade_or_none(facts.get("max_grade"))
         counts = _grade_counts(scored, facts) if qrels is None else None
-    if max_grade is None and any(metric.name == "err" for metric in wanted):
-        max_grade = known_grade or _highest_grade(scored, None if qrels is None else Path(qrels))
+    if rules.policy.max_grade is None and any(metric.name == "err" for metric in wanted):
+        rules = rules.but(max_grade=known_grade or _highest_grade(scored, None if qrels is None else Path(qrels)))
     return evaluate_scored(
         scored,
         wanted,
-        Policy(**convention, max_grade=max_grade),
+        rules,
         qrels=None if qrels is None else Path(qrels),
         grade_counts=counts,
         complete=complete,

@@ -15,6 +15,7 @@ from scorer.lists import ScoredLists, graded_lists, judged_lists, with_grade_cou
 from scorer.metrics import Metric, Policy
 from scorer.metrics._kernels import count_tied
 from scorer.metrics.bootstrap import REPLICATES, SEED, percentile_interval
+from scorer.metrics.conventions import Convention, as_convention
 from scorer.metrics.queries import PreparedQueries
 from scorer.scored_file import as_scored, read_scored
 
@@ -22,7 +23,7 @@ from scorer.scored_file import as_scored, read_scored
 def evaluate_scored(
     scored: Path | str | pa.Table,
     metrics: Sequence[Metric],
-    policy: Policy,
+    policy: Policy | Convention,
     *,
     qrels: Path | str | None = None,
     grade_counts: Path | str | pa.Table | None = None,
@@ -38,7 +39,7 @@ def evaluate_scored(
         A table with the columns of `scorer.scored_file.read_scored`, or a path that it can read.  A rank written there
         is ignored: documents are ranked by score, ties by the policy.
     metrics, policy
-        What to compute, and under which conventions.
+        What to compute, and under which conventions: one policy for all, or a tool's.
     qrels
         Judgments in TREC format.  They replace grades of the file; a document they lack has grade 0; the ideal list is
         that of all judged documents, retrieved or not.  Queries without judgments are left out, and counted.
@@ -71,13 +72,12 @@ def evaluate_scored(
         lists = graded_lists(table, where)
         if grade_counts is not None:
             lists = with_grade_counts(lists, Path(grade_counts) if isinstance(grade_counts, str) else grade_counts)
-    return _evaluate(lists, metrics, policy, replicates, seed)
+    return evaluate_lists(lists, metrics, as_convention(policy), replicates, seed)
 
 
-def _evaluate(
-    lists: ScoredLists, metrics: tuple[Metric, ...], policy: Policy, replicates: int, seed: int
-) -> Evaluation:
-    queries = PreparedQueries(
+def prepared(lists: ScoredLists, policy: Policy) -> PreparedQueries:
+    """Prepare ``lists`` for metrics under ``policy``."""
+    return PreparedQueries(
         lists.grades,
         lists.starts,
         policy,
@@ -85,18 +85,31 @@ def _evaluate(
         ideal_grades=lists.ideal_grades,
         ideal_starts=lists.ideal_starts,
     )
-    values = queries.evaluate(metrics, lists.scores)
+
+
+def evaluate_lists(
+    lists: ScoredLists, metrics: tuple[Metric, ...], convention: Convention, replicates: int, seed: int
+) -> Evaluation:
+    """Evaluate ``lists``, each metric under the policy that the convention has for it."""
+    by_policy: dict[Policy, list[Metric]] = {}
+    for metric in metrics:
+        by_policy.setdefault(convention.policy_for(metric), []).append(metric)
+    values: dict[Metric, npt.NDArray[np.float64]] = {}
+    weights: dict[Metric, npt.NDArray[np.float64] | None] = {}
+    for policy, some in by_policy.items():
+        queries = prepared(lists, policy)
+        values |= queries.evaluate(some, lists.scores)
+        weights |= {metric: queries.weights(metric) for metric in some}
+    queries = prepared(lists, convention.policy)
     sizes = np.diff(lists.starts)
     return Evaluation(
         metrics=metrics,
-        policy=policy,
+        convention=convention,
         ideal=lists.ideal,
         qids=tuple(lists.qids),
         values=values,
         intervals={
-            metric: percentile_interval(
-                values[metric], weights=queries.weights(metric), replicates=replicates, seed=seed
-            )
+            metric: percentile_interval(values[metric], weights=weights[metric], replicates=replicates, seed=seed)
             if replicates
             else None
             for metric in metrics

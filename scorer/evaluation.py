@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorer.metrics import Metric, Policy
+from scorer.metrics.conventions import Convention
 from scorer.metrics.queries import mean_of
 
 _IDEAL_WORDS = {
@@ -55,12 +56,17 @@ class Evaluation:
     """
 
     metrics: tuple[Metric, ...]
-    policy: Policy
+    convention: Convention
     ideal: str
     qids: tuple[str, ...]
     values: Mapping[Metric, npt.NDArray[np.float64]]
     intervals: Mapping[Metric, tuple[float, float] | None]
     counts: Counts
+
+    @property
+    def policy(self) -> Policy:
+        """The conventions by field, but for the metrics that are exceptions."""
+        return self.convention.policy
 
     @property
     def means(self) -> dict[Metric, float]:
@@ -82,6 +88,7 @@ class Evaluation:
                 }
                 for metric, mean in self.means.items()
             },
+            "convention": self.convention.to_dict(),
             "policy": self.policy.to_dict(),
             "ideal": self.ideal,
             "counts": asdict(self.counts) | {"tied_share": self.counts.tied_share},
@@ -126,12 +133,18 @@ class Evaluation:
             some = _share(counts.n_below_relevant_from, counts.n_queries)
             oddities.insert(1, f"no grade of {self.policy.relevant_from} or more: {some}")
         notes = [
-            ("conventions", self.policy.describe()),
+            ("conventions", self.convention.describe()),
+            *(("", remark) for remark in self.convention.remarks),
             ("ideal list", _IDEAL_WORDS[self.ideal]),
             ("data", f"{counts.n_queries:,} queries, {counts.n_documents:,} documents"),
             ("of the queries", "; ".join(oddities)),
             ("tied documents", _share(counts.n_tied_documents, counts.n_documents)),
         ]
+        foreign = [str(metric) for metric in self.metrics if metric.name not in self.convention.metrics]
+        if foreign:
+            notes.append(
+                ("note", f"{self.convention.name} has no {', '.join(foreign)}: computed under its conventions")
+            )
         for count, words in (
             (counts.n_unjudged_documents, "scored documents have no grade: counted as grade 0"),
             (counts.n_unjudged_queries, "scored queries are not judged: left out"),

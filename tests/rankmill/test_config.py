@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -39,9 +38,19 @@ def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) ->
     assert config.train.parameters == TrainParameters()
     assert config.ingest.options == IngestOptions(overwrite=True)
     assert config.bin.max_bin == 255
-    assert {field.name: getattr(config.evaluate, field.name) for field in fields(Policy)} == Policy().to_dict()
+    assert config.evaluate.conventions == {"convention": "rankmill"}
     assert config.promote is None
     assert config.rerank is None
+
+
+def test_every_convention_is_a_key(tmp_path: Path) -> None:
+    policy = Policy(
+        gain="table(0,1,5)", discount="letor", ties="random", ties_seed=3, nothing_relevant="one", relevant_from=2,
+        max_grade=2, short_lists="zero", map_normalisation="hits", precision_normalisation="min(k,n)",
+    )  # fmt: skip
+    lines = [f"{name} = {value if isinstance(value, int) else repr(value)}" for name, value in policy.to_dict().items()]
+    config = read(tmp_path, rest="\n".join(["[evaluate]", "convention = 'trec'", *lines]))
+    assert config.evaluate.conventions == {"convention": "trec"} | policy.to_dict()
 
 
 def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
@@ -102,6 +111,9 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ("rest", "[evaluate]\nmetrics = 'ndcg'", "evaluate.metrics: expected a valid array, found 'ndcg'"),
         ("rest", "[evaluate]\nmetrics = ['ndgc@10']", "evaluate.metrics: unknown metric 'ndgc'; did you mean 'ndcg'?"),
         ("rest", "[evaluate]\nrelevant_from = 0", "[evaluate] relevant_from must be at least 1, got 0"),
+        ("rest", "[evaluate]\ngain = 'expo'", "[evaluate] unknown value of gain 'expo'; did you mean 'exp'?"),
+        ("rest", "[evaluate]\nconvention = 'trek'", "[evaluate] unknown convention 'trek'; did you mean 'trec'?"),
+        ("rest", "[evaluate]\nshort = 'zero'", "unknown key 'short' in [evaluate]; did you mean 'short_lists'?"),
         ("rest", "[rerank]\nout = 'x'", "rerank.candidates is missing"),
         (
             "rest",

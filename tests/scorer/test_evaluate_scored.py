@@ -304,8 +304,8 @@ def test_the_report_for_people():
  ndcg@10   0.8155   0.6309 to 1.0000         2
  mrr       0.7500   0.5000 to 1.0000         2
 
-conventions     gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected, nothing relevant
-                skipped, relevant from grade 1
+conventions     rankmill: gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected, nothing
+                relevant skipped, relevant from grade 1
 ideal list      the scored documents of the query
 data            3 queries, 5 documents
 of the queries  nothing relevant: 1 (33.3%); a single document: 1 (33.3%); one grade only: none

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from scorer.evaluate_scored import evaluate_scored
 from scorer.metrics import Metric, Policy, parse_metric
+from scorer.metrics.conventions import CONVENTIONS
 from scorer.metrics.queries import evaluate_queries
 
-TREC = Policy(gain="linear", ties="doc_id_descending", nothing_relevant="zero")
+TREC = CONVENTIONS["trec"].policy
 CUTS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)
 TREC_NAMES = {"ndcg": "ndcg", "map": "map", "mrr": "recip_rank"} | {
     f"{ours}@{k}": f"{theirs}_{k}"
-    for ours, theirs in (("ndcg", "ndcg_cut"), ("map", "map_cut"), ("precision", "P"))
+    for ours, theirs in (("ndcg", "ndcg_cut"), ("map", "map_cut"), ("precision", "P"), ("recall", "recall"))
     for k in CUTS
 }
 METRICS = [parse_metric(name) for name in TREC_NAMES]
@@ -48,9 +49,9 @@ def test_graded_and_negative_judgments_agree_with_pytrec_eval(test_data, results
         qid, _, doc_id, _, score = line.split()[:5]
         run.setdefault(qid, {})[doc_id] = float(score)
     assert any(grade < 0 for judged in qrels.values() for grade in judged.values())
-    peer = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg", "map", "recip_rank", "ndcg_cut", "map_cut", "P"}).evaluate(
-        run
-    )
+    peer = pytrec_eval.RelevanceEvaluator(
+        qrels, {"ndcg", "map", "recip_rank", "ndcg_cut", "map_cut", "P", "recall"}
+    ).evaluate(run)
     found = evaluate_scored(folder / results, METRICS, TREC, qrels=folder / "qrels.rel_level")
     assert set(found.qids) == set(peer)
     for name, theirs in TREC_NAMES.items():
@@ -85,9 +86,9 @@ def test_drawn_runs_agree_with_pytrec_eval(tmp_path_factory, lists, relevant_fro
     (folder / "run").write_text(
         "".join(f"{q}\tQ0 {d} 0 {s} x\n" for q, scored in run.items() for d, s in scored.items())
     )
-    policy = Policy(gain="linear", ties="doc_id_descending", nothing_relevant="zero", relevant_from=relevant_from)
-    found = evaluate_scored(folder / "run", METRICS, policy, qrels=folder / "qrels", replicates=0)
-    measures = {"ndcg", "map", "recip_rank", "ndcg_cut", "map_cut", "P"}
+    convention = CONVENTIONS["trec"].but(relevant_from=relevant_from)
+    found = evaluate_scored(folder / "run", METRICS, convention, qrels=folder / "qrels", replicates=0)
+    measures = {"ndcg", "map", "recip_rank", "ndcg_cut", "map_cut", "P", "recall"}
     peer = pytrec_eval.RelevanceEvaluator(qrels, measures, relevance_level=relevant_from).evaluate(run)
     for name, theirs in TREC_NAMES.items():
         expected = [peer[qid][theirs] for qid in found.qids]
@@ -102,11 +103,30 @@ def test_tied_documents_count_as_in_scikit_learn(data, n, k, gain):
     grades = np.array(data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n)), np.int32)
     scores = np.array(data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), float)
     gains = np.exp2(grades) - 1.0 if gain == "exp" else grades * 1.0
-    policy = Policy(gain=gain, nothing_relevant="zero")
+    policy = CONVENTIONS["sklearn"].but(gain=gain).policy
     ndcg, dcg = Metric("ndcg", k), Metric("dcg", k)
     ours = evaluate_queries([ndcg, dcg], scores, grades, np.array([0, n]), policy)
     assert ours[ndcg][0] == pytest.approx(peer.ndcg_score([gains], [scores], k=k), abs=1e-12)
     assert ours[dcg][0] == pytest.approx(peer.dcg_score([gains], [scores], k=k), abs=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.integers(2, 25), st.integers(1, 3))
+def test_concordance_and_balanced_errors_agree_with_scikit_learn(data, n, relevant_from):
+    """For two grades concordance is the area under the ROC curve, over one query or over all pairs of one list."""
+    peer = pytest.importorskip("sklearn.metrics")
+    grades = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int32)
+    scores = np.array(data.draw(st.lists(st.integers(-3, 3), min_size=n, max_size=n)), float)
+    relevant = (grades >= relevant_from).astype(np.int32)
+    names = [Metric("concordance"), Metric("concordance_micro")]
+    for found in evaluate_queries(names, scores, relevant, np.array([0, n]), Policy()).values():
+        two = 0 < relevant.sum() < n
+        assert found[0] == pytest.approx(peer.roc_auc_score(relevant, scores) if two else np.nan, nan_ok=True)
+    error = Metric("balanced_error", None, 0.25)
+    starts = np.array([0, n // 2, n])
+    found = evaluate_queries([error], scores, grades, starts, Policy(relevant_from=relevant_from))[error].mean()
+    expected = 1 - peer.balanced_accuracy_score(relevant, scores > 0.25) if two else np.nan
+    assert found == pytest.approx(expected, nan_ok=True)
 
 
 def test_input_order_of_mq2008(test_data):

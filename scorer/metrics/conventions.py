@@ -1,0 +1,206 @@
+"""The conventions of other tools by name, each as a `Policy` and what it says of single metrics.
+
+What a tool computes by a mistake of its own is not copied: it is stated in the convention's remarks.  Sources: the tools
+themselves, run on small lists and read (trec_eval 9, gdeval.pl 1.3, LightGBM 4.7, XGBoost 3.2, CatBoost 1.2, RankLib 2.18,
+scikit-learn 1.9, Eval-Score-4.0.pl, eval-score-mslr.pl), and Chapelle & Chang 2011 for the Yahoo challenge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from scorer.errors import InputError
+from scorer.metrics.metric import METRIC_NAMES, Metric
+from scorer.metrics.policy import Policy
+
+Exceptions = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+OURS = "rankmill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convention:
+    """How one tool computes its metrics.
+
+    Attributes
+    ----------
+    name
+        What ``--convention`` calls it.
+    policy
+        What holds for every metric but for the exceptions.
+    exceptions
+        (name of a metric, ((field of its policy, value), ..)), in the order of the metrics' names.
+    metrics
+        Names of the metrics that the tool has; others are computed under its policy all the same.
+    remarks
+        What else to know: what the tool does not say, and its mistakes, which are not copied.
+    changed
+        Fields of the policy that were given one by one, and rule over the convention.
+    """
+
+    name: str
+    policy: Policy
+    exceptions: Exceptions = ()
+    metrics: tuple[str, ...] = METRIC_NAMES
+    remarks: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    def policy_for(self, metric: Metric) -> Policy:
+        """Return the policy under which ``metric`` is computed."""
+        return replace(self.policy, **dict(dict(self.exceptions).get(metric.name, ())))
+
+    def but(self, **options: object) -> Convention:
+        """Return this convention with the policy's fields in ``options`` as given there, for every metric; None: not given.
+
+        Raises
+        ------
+        InputError
+            A value is none that `Policy` knows.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        single = {field for _, own in self.exceptions for field, _ in own}
+        other = {name for name, value in given.items() if value != getattr(self.policy, name) or name in single}
+        if self.policy.max_grade is None:
+            other.discard("max_grade")  # the data's scale, which the convention leaves open
+        kept = ((metric, tuple(row for row in own if row[0] not in given)) for metric, own in self.exceptions)
+        return replace(
+            self,
+            policy=replace(self.policy, **given),  # type: ignore[arg-type]  # Policy itself says what is wrong
+            exceptions=tuple((metric, own) for metric, own in kept if own),
+            changed=tuple(field.name for field in fields(Policy) if field.name in {*self.changed, *other}),
+        )
+
+    def describe(self) -> str:
+        """One line for reports.
+
+        >>> print(named_convention("catboost").but(ties="doc_id").describe()[:75])
+        catboost with another ties: gain linear (grade), discount 1/log2(rank + 1),
+        """
+        other = f" with another {', '.join(self.changed)}" if self.changed else ""
+        parts = [f"{self.name}{other}: {self.policy.describe()}"]
+        for metric, own in self.exceptions:
+            words = ", ".join(f"{field.replace('_', ' ')} {value}" for field, value in own)
+            parts.append(f"{metric}: {words}")
+        return "; ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the policy as plain values, for a JSON report."""
+        return {
+            "name": self.name,
+            "changed": list(self.changed),
+            "exceptions": {metric: dict(own) for metric, own in self.exceptions},
+            "remarks": list(self.remarks),
+        }
+
+
+def as_convention(policy: Policy | Convention) -> Convention:
+    """Return a convention as it is, and a bare policy as ours with what it changes."""
+    if isinstance(policy, Convention):
+        return policy
+    return CONVENTIONS[OURS].but(**policy.to_dict())
+
+
+def named_convention(name: str) -> Convention:
+    """Return the convention called ``name``; InputError if there is none, with the nearest spelling."""
+    if name not in CONVENTIONS:
+        raise InputError.unknown("convention", name, CONVENTIONS)
+    return CONVENTIONS[name]
+
+
+_ZERO = (("nothing_relevant", "zero"),)
+_ALL = (
+    Convention(name=OURS, policy=Policy()),
+    Convention(
+        name="trec",
+        policy=Policy(gain="linear", ties="doc_id_descending", nothing_relevant="zero"),
+        metrics=("ndcg", "map", "mrr", "precision", "recall"),
+        remarks=(
+            "trec_eval rounds scores to float32 before it looks for ties; here they keep double precision",
+            "a query that the run lacks is left out, as without -c; --complete counts it",
+        ),
+    ),
+    Convention(
+        name="gdeval",
+        policy=Policy(ties="doc_id_descending", max_grade=4),
+        metrics=("ndcg", "err"),
+        remarks=(
+            "gdeval.pl dies on a grade above 4; here only err does",
+            "with --complete a judged query that the run lacks counts 0; one with no judgment above 0 never counts",
+        ),
+    ),
+    Convention(
+        name="lightgbm",
+        policy=Policy(ties="row_order", nothing_relevant="one", map_normalisation="min(R,k)"),
+        metrics=("ndcg", "map"),
+        remarks=(
+            "with query weights LightGBM counts a query with nothing relevant 1 whatever its weight; not copied",
+            "ties by row reward a file that is sorted by grade",
+        ),
+    ),
+    Convention(
+        name="xgboost",
+        policy=Policy(
+            ties="row_order",
+            nothing_relevant="one",
+            map_normalisation="min(R,k)",
+            precision_normalisation="min(k,n)",
+        ),
+        exceptions=(("precision", _ZERO),),
+        metrics=("ndcg", "map", "precision"),
+        remarks=(
+            "XGBoost's ndcg@k- and map@k- are these with nothing relevant zero; ndcg_exp_gain=0 is gain linear",
+            "its map and pre refuse labels other than 0 and 1; here relevant_from decides",
+            "ties by row reward a file that is sorted by grade",
+        ),
+    ),
+    Convention(
+        name="catboost",
+        policy=Policy(
+            gain="linear",
+            ties="pessimistic",
+            nothing_relevant="one",
+            map_normalisation="min(R,k)",
+            precision_normalisation="min(k,n)",
+        ),
+        exceptions=(("err", _ZERO), ("map", _ZERO), ("mrr", _ZERO), ("precision", _ZERO)),
+        metrics=("ndcg", "dcg", "err", "map", "mrr", "precision", "recall"),
+        remarks=(
+            "type=Exp is gain exp",
+            "CatBoost's ERR takes each label for the probability that its document satisfies the reader; here err makes "
+            "that of grade and max grade",
+        ),
+    ),
+    Convention(
+        name="ranklib",
+        policy=Policy(ties="row_order", nothing_relevant="zero", max_grade=4, precision_normalisation="min(k,n)"),
+        metrics=("ndcg", "dcg", "err", "map", "mrr", "precision"),
+        remarks=("RankLib's MAP ignores its cutoff: compare it with map; its RR@0 is 0 by a mistake",),
+    ),
+    Convention(
+        name="letor4",
+        policy=Policy(
+            discount="letor", ties="row_order", nothing_relevant="zero", max_grade=2, short_lists="zero"
+        ),
+        metrics=("ndcg", "map", "precision"),
+    ),
+    Convention(
+        name="mslr",
+        policy=Policy(discount="letor", ties="row_order", nothing_relevant="zero", relevant_from=2, max_grade=4),
+        metrics=("ndcg", "map", "precision"),
+    ),
+    Convention(
+        name="yahoo",
+        policy=Policy(max_grade=4),
+        metrics=("ndcg", "err"),
+        remarks=("the challenge's paper says nothing of ties and of queries with nothing relevant: these are ours",),
+    ),
+    Convention(
+        name="sklearn",
+        policy=Policy(gain="linear", nothing_relevant="zero"),
+        metrics=("ndcg", "dcg"),
+        remarks=("scikit-learn takes gains, not grades: hand it 2**y - 1 for gain exp; it refuses single documents",),
+    ),
+)  # fmt: skip
+CONVENTIONS: Mapping[str, Convention] = MappingProxyType({convention.name: convention for convention in _ALL})

@@ -1,0 +1,227 @@
+"""Conventions of other tools: against the tools where they are installed, else by hand from their definitions.
+
+Scores are exact in float32, for XGBoost and trec_eval keep no more; trec_eval itself is in test_metrics_peers.
+"""
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scorer.errors import InputError
+from scorer.evaluate import evaluate
+from scorer.metrics import Metric, Policy, parse_metric
+from scorer.metrics.conventions import CONVENTIONS, as_convention, named_convention
+from scorer.metrics.queries import evaluate_queries, mean_of
+
+DRAWS = 12
+
+
+def value(name, convention, grades, scores, sizes=None, **more):
+    """Mean of one metric under a convention, over queries of these sizes (one, by default)."""
+    metric = parse_metric(name)
+    more = {"doc_order": np.arange(len(grades))} | more
+    starts = np.cumsum([0, *(sizes if sizes is not None else [len(grades)])])
+    values = evaluate_queries(
+        [metric], np.array(scores, float), np.array(grades, np.int32), starts, convention.policy_for(metric), **more
+    )
+    return mean_of(values[metric])
+
+
+def drawn(draw, highest=4):
+    """Queries of 1 to 12 documents, some with nothing relevant; scores are quarters, so that they tie now and then."""
+    rng = np.random.default_rng(draw)
+    sizes = rng.integers(1, 13, 9)
+    grades = np.concatenate([rng.integers(0, (0 if rng.random() < 0.3 else highest) + 1, size) for size in sizes])
+    return grades.astype(np.int32), rng.integers(-12, 12, sizes.sum()) / 4.0, sizes
+
+
+@pytest.mark.parametrize("draw", range(DRAWS))
+def test_lightgbm_agrees_on_ndcg_and_map(draw):
+    lightgbm = pytest.importorskip("lightgbm")
+    grades, scores, sizes = drawn(draw)
+    quiet = {"verbose": -1, "min_data_in_leaf": 1, "feature_pre_filter": False, "num_threads": 1}
+    cuts = [1, 2, 3, 5, 10, 30]
+    data = lightgbm.Dataset(np.zeros((len(grades), 1)), label=grades, group=sizes, init_score=scores, params=quiet)
+    booster = lightgbm.Booster({"objective": "lambdarank", "metric": ["ndcg", "map"], "eval_at": cuts, **quiet}, data)
+    found = {row[1]: row[2] for row in booster.eval_train()}
+    assert len(found) == 2 * len(cuts)
+    for name, theirs in found.items():
+        assert value(name, CONVENTIONS["lightgbm"], grades, scores, sizes) == pytest.approx(theirs, abs=1e-12), name
+
+
+@pytest.mark.parametrize("draw", range(DRAWS))
+def test_xgboost_agrees_on_ndcg_map_and_precision(draw):
+    """Its map and precision need labels 0 and 1; ``-`` is nothing relevant zero; sums are in float64, means in float32."""
+    xgboost = pytest.importorskip("xgboost")
+    convention = CONVENTIONS["xgboost"]
+    for highest, theirs, gain in ((4, ("ndcg",), "exp"), (4, ("ndcg",), "linear"), (1, ("ndcg", "map", "pre"), "exp")):
+        grades, scores, sizes = drawn(draw, highest)
+        data = xgboost.DMatrix(np.zeros((len(grades), 1)), label=grades, base_margin=scores)
+        data.set_group(sizes)
+        names = [f"{name}{at}{sign}" for name in theirs for at in ("@1", "@3", "@10", "") for sign in ("", "-")]
+        names = [name for name in names if "@" in name or name in {"ndcg", "map"}]
+        settings = {"objective": "rank:pairwise", "base_score": 0.0, "nthread": 1, "ndcg_exp_gain": gain == "exp"}
+        booster = xgboost.Booster({**settings, "eval_metric": names}, [data])
+        found = [float(text.rsplit(":", 1)[1]) for text in booster.eval(data).split("\t")[1:]]
+        for name, theirs_value in zip(names, found, strict=True):
+            rules = convention.but(gain=gain, nothing_relevant="zero" if name.endswith("-") else None)
+            ours = value(name.rstrip("-").replace("pre@", "precision@"), rules, grades, scores, sizes)
+            assert ours == pytest.approx(theirs_value, abs=1e-6), name
+
+
+@pytest.mark.parametrize("draw", range(DRAWS))
+def test_catboost_agrees_on_all_it_has(draw):
+    catboost = pytest.importorskip("catboost.utils")
+    grades, scores, sizes = drawn(draw)
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    convention = CONVENTIONS["catboost"]
+    names = {
+        "ndcg": "NDCG:type=Base", "dcg": "DCG:type=Base", "map": "MAP", "mrr": "MRR",
+        "precision": "PrecisionAt", "recall": "RecallAt",
+    }  # fmt: skip
+    for name, theirs in names.items():
+        for k in (1, 2, 3, 5, 10, 30):
+            described = f"{theirs}{';' if ':' in theirs else ':'}top={k}"
+            expected = catboost.eval_metric(grades, scores, described, group_id=groups, thread_count=1)[0]
+            ours = value(f"{name}@{k}", convention, grades, scores, sizes)
+            assert ours == pytest.approx(expected, abs=1e-12), described
+    for gain, kind in (("linear", "Base"), ("exp", "Exp")):
+        expected = catboost.eval_metric(grades, scores, f"NDCG:type={kind}", group_id=groups, thread_count=1)[0]
+        assert value("ndcg", convention.but(gain=gain), grades, scores, sizes) == pytest.approx(expected, abs=1e-12)
+    # its ERR takes the label for the probability that a document satisfies the reader
+    stops = (2.0**grades - 1) / 16
+    expected = catboost.eval_metric(stops, scores, "ERR:top=5", group_id=groups, thread_count=1)[0]
+    ours = value("err@5", convention.but(max_grade=4), grades, scores, sizes)
+    assert ours == pytest.approx(expected, abs=1e-7)  # labels are float32 there
+
+
+@pytest.mark.parametrize("draw", range(DRAWS))
+def test_scikit_learn_agrees_on_ndcg_and_dcg(draw):
+    """It refuses a list of a single document."""
+    peer = pytest.importorskip("sklearn.metrics")
+    grades, scores, sizes = drawn(draw)
+    ends = np.cumsum(sizes)
+    for lo, hi in zip(ends - sizes, ends, strict=True):
+        if hi - lo < 2:
+            continue
+        for k in (1, 3, None):
+            name = "" if k is None else f"@{k}"
+            for ours, theirs in (("ndcg", peer.ndcg_score), ("dcg", peer.dcg_score)):
+                expected = theirs([grades[lo:hi]], [scores[lo:hi]], k=k)
+                found = value(f"{ours}{name}", CONVENTIONS["sklearn"], grades[lo:hi], scores[lo:hi])
+                assert found == pytest.approx(expected, abs=1e-12)
+
+
+# ---- by hand -----------------------------------------------------------------------------------------------------
+
+LOG3 = math.log2(3)
+
+
+def falling(n):
+    return -np.arange(n)
+
+
+def test_gdeval_by_hand():
+    rules = CONVENTIONS["gdeval"]
+    assert value("ndcg@2", rules, [1, 0, 2], falling(3)) == pytest.approx(1 / (3 + 1 / LOG3))
+    assert value("err@2", rules, [1, 4, 2], falling(3)) == pytest.approx(1 / 16 + 15 / 16 * 15 / 16 / 2)
+    assert math.isnan(value("ndcg@20", rules, [0, 0], falling(2)))  # never counted
+    assert value("ndcg@1", rules, [0, 3], [1, 1], doc_order=np.array([4, 7])) == 1.0  # the later id first
+    with pytest.raises(InputError, match="found grade 5, above max_grade 4"):
+        value("err@2", rules, [5, 0], falling(2))
+
+
+def test_ranklib_by_hand():
+    rules = CONVENTIONS["ranklib"]
+    assert value("ndcg@3", rules, [0, 2, 1], falling(3)) == pytest.approx((3 / LOG3 + 1 / 2) / (3 + 1 / LOG3))
+    assert value("ndcg@3", rules, [0, 0], falling(2)) == 0.0
+    assert value("err@10", rules, [2, 4], falling(2)) == pytest.approx(3 / 16 + 13 / 16 * 15 / 16 / 2)
+    assert value("precision@5", rules, [0, 2, 1], falling(3)) == pytest.approx(2 / 3)
+    assert value("map", rules, [0, 2, 1], falling(3)) == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert value("mrr@10", rules, [0, 2, 1], [0, 0, 0]) == 0.5  # a stable sort
+
+
+def test_letor4_by_hand():
+    rules = CONVENTIONS["letor4"]
+    best = 3 + 1 + 1 / LOG3
+    assert value("ndcg@3", rules, [0, 2, 1, 1], falling(4)) == pytest.approx((3 + 1 / LOG3) / best)
+    assert value("ndcg@4", rules, [0, 2, 1, 1], falling(4)) == pytest.approx((3 + 1 / LOG3 + 1 / 2) / best)
+    assert value("ndcg@5", rules, [0, 2, 1, 1], falling(4)) == 0.0  # four documents
+    assert value("ndcg@2", rules, [2, 1], falling(2)) == 1.0
+    assert value("precision@10", rules, [0, 2, 1, 1], falling(4)) == 0.3  # the lacking ones are not relevant
+    assert value("map", rules, [0, 2, 1, 1], falling(4)) == pytest.approx((1 / 2 + 2 / 3 + 3 / 4) / 3)
+    assert value("map", rules, [0, 0], falling(2)) == 0.0
+    assert value("ndcg@1", rules, [1, 2], [0, 0]) == pytest.approx(1 / 3)  # as the file lists them
+
+
+def test_mslr_by_hand():
+    rules = CONVENTIONS["mslr"]
+    best = 15 + 3 + 1 / LOG3
+    assert value("ndcg@3", rules, [1, 4, 2], falling(3)) == pytest.approx((1 + 15 + 3 / LOG3) / best)
+    assert value("ndcg@10", rules, [1, 4, 2], falling(3)) == pytest.approx((1 + 15 + 3 / LOG3) / best)
+    assert value("map", rules, [1, 4, 2], falling(3)) == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert value("precision@3", rules, [1, 4, 2], falling(3)) == pytest.approx(2 / 3)
+    assert value("map", rules, [1, 0], falling(2)) == 0.0
+
+
+def test_yahoo_by_hand():
+    rules = CONVENTIONS["yahoo"]
+    assert value("ndcg@10", rules, [3, 4], falling(2)) == pytest.approx((7 + 15 / LOG3) / (15 + 7 / LOG3))
+    assert value("err", rules, [3, 4], falling(2)) == pytest.approx(7 / 16 + 9 / 16 * 15 / 16 / 2)
+
+
+# ---- a convention as a value ---------------------------------------------------------------------------------------
+
+
+def test_single_options_rule_over_a_convention_and_its_exceptions():
+    convention = named_convention("catboost")
+    assert convention.policy_for(Metric("ndcg")).nothing_relevant == "one"
+    assert convention.policy_for(Metric("map")).nothing_relevant == "zero"
+    other = convention.but(nothing_relevant="skip", gain=None, ties="pessimistic")
+    assert other.exceptions == ()
+    assert other.changed == ("nothing_relevant",)
+    assert other.policy_for(Metric("map")).nothing_relevant == "skip"
+    assert convention.but(nothing_relevant="one").changed == ("nothing_relevant",)  # it was another for map
+    assert hash(convention) == hash(convention.but())
+    with pytest.raises(InputError, match="unknown value of ties 'worst'; known"):
+        convention.but(ties="worst")
+    with pytest.raises(InputError, match="unknown convention 'treceval'; did you mean 'trec'"):
+        named_convention("treceval")
+
+
+def test_a_policy_is_our_convention_with_what_it_changes():
+    assert as_convention(Policy(max_grade=4)).changed == ()
+    assert as_convention(Policy(gain="linear")).describe().startswith("rankmill with another gain: gain linear")
+    assert as_convention(CONVENTIONS["trec"]) is CONVENTIONS["trec"]
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_every_report_names_its_convention_and_what_it_does_not_have(name):
+    rows = {"qid": ["a", "a", "b"], "doc_id": ["x", "y", "z"], "score": [1.0, 1.0, 0.0]}
+    table = pa.table(rows | {"grade": pa.array([0, 2, 0], pa.int32())})
+    found = evaluate(table, metrics=["ndcg@3", "map", "wta"], convention=name)
+    for metric in found.metrics:
+        policy = CONVENTIONS[name].policy_for(metric)
+        assert found.n_counted(metric) == (1 if policy.nothing_relevant == "skip" else 2)
+    text = " ".join(found.render().split())
+    assert f"conventions {name}: gain" in text
+    assert (f"{name} has no" in text) == (name != "rankmill")
+    report = json.loads(found.to_json())
+    assert report["convention"]["name"] == name
+    assert report["policy"] == CONVENTIONS[name].policy.to_dict()
+    words = ("2 queries", "nothing relevant: 1", "a single document: 1", "one grade only: none", "tied documents 2")
+    for word in words:
+        assert word in text
+    changed = evaluate(table, metrics=["ndcg"], convention=name, ties="optimistic", nothing_relevant="skip")
+    assert changed.means[Metric("ndcg")] == 1.0
+    assert "ties" in json.loads(changed.to_json())["convention"]["changed"]
+
+
+def test_a_convention_of_a_scale_keeps_it_and_one_without_takes_the_data_s():
+    table = pa.table({"qid": ["a"], "doc_id": ["x"], "score": [1.0], "grade": pa.array([2], pa.int32())})
+    assert evaluate(table, metrics=["err"], convention="ranklib").policy.max_grade == 4
+    found = evaluate(table, metrics=["err"], convention="xgboost")
+    assert (found.policy.max_grade, found.convention.changed) == (2, ())
