@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 if TYPE_CHECKING:
-    from pipeline.sources.batch import Absent
+    from pipeline.sources.batch import Absent, Labels
 
 app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
 
@@ -32,6 +32,9 @@ def ingest(
     n_features: Annotated[
         int | None, typer.Option(min=1, help="Features of LETOR text; default: highest seen.")
     ] = None,
+    labels: Annotated[
+        str, typer.Option(metavar="grade|real", help="What the first number of a line of LETOR text is.")
+    ] = "grade",
     max_grade: Annotated[int | None, typer.Option(min=0, help="Highest grade allowed; default: highest seen.")] = None,
     max_rejects: Annotated[int, typer.Option(min=0, help="Bad rows to put aside before giving up.")] = 0,
     buckets: Annotated[int, typer.Option(min=1, help="Shards of the dataset.")] = 32,
@@ -42,7 +45,8 @@ def ingest(
 ) -> None:
     """Group judgments by query and write them as a dataset.
 
-    Rows of a query may stand anywhere in the input.  Example:
+    Rows of a query may stand anywhere in the input.  Tables may have the columns label (real number), event, weight, offset
+    and query_weight besides grade and features.  Example:
 
     rankmill data ingest S1.txt S2.txt S3.txt --valid S4.txt --test S5.txt -o DATASET
     """
@@ -55,7 +59,11 @@ def ingest(
     options = IngestOptions(
         format=format,
         read=ReadOptions(
-            absent=cast("Absent", absent), index_base=1 if index_base else 0, n_features=n_features, max_grade=max_grade
+            absent=cast("Absent", absent),
+            index_base=1 if index_base else 0,
+            n_features=n_features,
+            max_grade=max_grade,
+            labels=cast("Labels", labels),
         ),
         shares=None if split is None else parse_shares(split),
         max_rejects=max_rejects,

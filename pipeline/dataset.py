@@ -29,11 +29,13 @@ from pipeline.binspec import BinSpec
 from pipeline.errors import DatasetFormatError, InputError
 from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, Shard
 from pipeline.publish import file_digest, write_atomically
+from pipeline.sources.optional import OPTIONAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+QUERY_WEIGHT = "query_weight"
 _TRANSPOSE_ROWS = 512  # rows turned at a time, so that the tile written to stays in cache
 
 
@@ -44,6 +46,7 @@ class Queries:
     qid: pa.StringArray  # (n_queries,)
     starts: npt.NDArray[np.int64]  # (n_queries + 1,) row offsets within the split
     split: str | None
+    weights: npt.NDArray[np.float64] | None = None  # (n_queries,), where the dataset has query weights
 
     def __len__(self) -> int:
         return len(self.qid)
@@ -99,6 +102,11 @@ class Dataset:
         return tuple(self.manifest.features)
 
     @property
+    def optional_columns(self) -> tuple[str, ...]:
+        """Columns that :meth:`rows` can read besides qid, doc_id, grade and features: of label, event, weight and offset."""
+        return tuple(name for name in self.manifest.columns if name != QUERY_WEIGHT)
+
+    @property
     def max_grade(self) -> int:
         """The highest grade there may be."""
         return self.manifest.max_grade
@@ -138,17 +146,25 @@ class Dataset:
         self._check_split(split)
         qids: list[pa.Array[Any]] = [pa.array([], pa.string())]
         sizes: list[npt.NDArray[np.int64]] = []
+        weights: list[npt.NDArray[np.float64]] = [np.empty(0)]
         for table in self._query_tables:
             chosen = table if split is None else table.filter(pa.array(_is_in(table, split)))
             qids.append(chosen.column("qid").combine_chunks())
             sizes.append(chosen.column("n_docs").to_numpy())
+            if QUERY_WEIGHT in self.manifest.columns:
+                weights.append(chosen.column(QUERY_WEIGHT).to_numpy())
         starts = np.zeros(sum(map(len, sizes)) + 1, dtype=np.int64)
         if sizes:
             np.cumsum(np.concatenate(sizes), out=starts[1:])
-        return Queries(qid=cast("pa.StringArray", pa.concat_arrays(qids)), starts=starts, split=split)
+        return Queries(
+            qid=cast("pa.StringArray", pa.concat_arrays(qids)),
+            starts=starts,
+            split=split,
+            weights=np.concatenate(weights) if QUERY_WEIGHT in self.manifest.columns else None,
+        )
 
     def rows(self, split: str | None = None, columns: Sequence[str] = ("grade",)) -> pa.Table:
-        """Return narrow ``columns`` (qid, doc_id, grade, features by name) of ``split``, in canonical order."""
+        """Return narrow ``columns`` of ``split``, in canonical order: qid, doc_id, grade, optional ones, features by name."""
         self._check_columns(columns)
         parts = []
         for shard, keep in self._chosen(split):
@@ -156,6 +172,7 @@ class Dataset:
             parts.append(table if keep is None else table.filter(pa.array(keep)))
         if not parts:
             types: dict[str, pa.DataType] = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32()}
+            types |= {name: OPTIONAL[name].type for name in self.optional_columns}
             return pa.schema([pa.field(name, types.get(name, pa.float32())) for name in columns]).empty_table()
         return pa.concat_tables(parts).combine_chunks()
 
@@ -281,7 +298,7 @@ class Dataset:
     def _check_columns(self, names: Sequence[str], *, only_features: bool = False) -> None:
         known = set(self.manifest.features)
         if not only_features:
-            known |= {"qid", "doc_id", "grade"}
+            known |= {"qid", "doc_id", "grade", *self.optional_columns}
         for name in names:
             if name not in known:
                 raise InputError.unknown("feature" if only_features else "column", name, sorted(known))

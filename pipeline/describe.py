@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from pipeline.binning import columns_of
+from pipeline.dataset import QUERY_WEIGHT
 from pipeline.manifest import SPLITS
 
 if TYPE_CHECKING:
@@ -21,6 +23,22 @@ if TYPE_CHECKING:
 
 _FEW_GRADES = 10  # shown even where no row has them
 _MAX_FEATURES_SHOWN = 200  # above, a person wants the remarkable ones
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The numbers of one optional column in one split; all of them 0 where there are no rows."""
+
+    minimum: float
+    mean: float
+    maximum: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any]) -> Spread:
+        """Return the spread of ``values`` (n,); the mean does not depend on the order of summation."""
+        if not len(values):
+            return cls(0.0, 0.0, 0.0)
+        return cls(float(values.min()), math.fsum(values.tolist()) / len(values), float(values.max()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,8 @@ class SplitSummary:
     one_document: int
     grades: dict[int, int]
     """Rows by grade, ascending: every grade of the dataset, and the first few whether or not a row has them."""
+    columns: dict[str, Spread]
+    """The optional columns of the rows, and the weights of the queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +186,10 @@ class Description:
             ("queries with one document", [f"{s.one_document:,}" for s in self.splits]),
         ]
         rows += [
+            (f"{name}, min / mean / max", [_spread(s.columns[name]) for s in self.splits])
+            for name in self.splits[0].columns
+        ]
+        rows += [
             (f"grade {g}", [f"{s.grades[g]:,} ({_share(s.grades[g], s.rows)})" for s in self.splits])
             for g in self.splits[0].grades  # the same in all of them
         ]
@@ -228,7 +252,13 @@ def _split(dataset: Dataset, name: SplitName) -> SplitSummary:
     # not all there may be: the highest may be in the thousands of millions
     shown = {*range(min(dataset.max_grade, _FEW_GRADES) + 1), *(count.grade for count in dataset.manifest.grades)}
     grades = {grade: rows_of.get(grade, 0) for grade in sorted(shown)}
-    return SplitSummary(name=name, grades=grades, **summary.row(0, named=True))
+    columns = {
+        column: Spread.of(dataset.rows(name, [column]).column(0).to_numpy()) for column in dataset.optional_columns
+    }
+    weights = dataset.queries(name).weights
+    if weights is not None:
+        columns[QUERY_WEIGHT] = Spread.of(weights)
+    return SplitSummary(name=name, grades=grades, columns=columns, **summary.row(0, named=True))
 
 
 def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:
@@ -266,6 +296,10 @@ def _constant_in_query(values: npt.NDArray[np.float32], starts: npt.NDArray[np.i
     inside = np.ones(len(changes), dtype=np.bool_)
     inside[starts[1:-1] - 1] = False  # from the last row of a query to the first of the next
     return not bool(np.any(changes & inside))
+
+
+def _spread(found: Spread) -> str:
+    return f"{found.minimum:g} / {found.mean:.4g} / {found.maximum:g}"
 
 
 def _share(part: int, whole: int) -> str:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -27,18 +27,22 @@ from pipeline.publish import staging_folder
 from pipeline.rejects import write_rejects
 from pipeline.replace import check_destination, publish_dataset
 from pipeline.report import IngestReport
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch
+from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
 from pipeline.sources.opening import check_file, open_source
 from pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from pipeline.group.shards import ShardSummary
+    from pipeline.manifest import ColumnName
     from pipeline.sources.batch import Source
 
 MIN_MEMORY = 512 * 10**6
 MAX_BUCKETS = 4096
+HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
 _RESIDENT = 450 * 10**6  # the process with its libraries, a row group on its way out, ids and order of a bucket
 _MIN_GATHER = 64 << 20
 
@@ -137,9 +141,10 @@ def ingest(
     sources = [open_source(given.path, options.format, options.read, quarantine) for given in inputs]
     columns = _common_columns(sources, options)
     with staging_folder(out) as staging, SourceDigests([given.path for given in inputs]) as digests:
-        spill = Spill(staging / "spill", options.buckets)
+        extras = tuple(name for name in sources[0].fields if name != "grade")
+        spill = Spill(staging / "spill", options.buckets, extras)
         try:
-            _read_all(sources, columns, spill, options, progress)
+            labels_are_grades = _read_all(sources, columns, spill, options, progress)
         except TooManyRejects as error:
             listed = out.with_name(f"{out.name}.rejects.parquet")
             write_rejects(listed, quarantine.rejects)
@@ -153,6 +158,8 @@ def ingest(
             shares=options.shares,
             source_split=[SPLITS.index(given.split) for given in inputs],
             source_name=[str(given.path) for given in inputs],
+            extras=extras,
+            labels_are_grades=labels_are_grades,
         )
         staged = staging / "dataset"
         staged.mkdir()
@@ -164,7 +171,9 @@ def ingest(
             SourceFile(name=given.path.name, size=size, sha256=sha256, split=None if options.shares else given.split)
             for given, (size, sha256) in zip(inputs, digests.results(), strict=True)
         ]
-        manifest = _manifest(features, summaries, files, options, len(quarantine.rejects))
+        manifest = _manifest(
+            features, cast("Sequence[ColumnName]", extras), summaries, files, options, len(quarantine.rejects)
+        )
         if quarantine.rejects:
             write_rejects(staged / "rejects.parquet", quarantine.rejects)
         publish_dataset(staged, out, manifest, overwrite=options.overwrite)
@@ -197,10 +206,17 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[
             )
         if first.columns is not None and other.columns is not None:
             complaint = sources_disagree(first.columns, str(first.path), other.columns, str(other.path))
+            complaint = complaint or sources_disagree(
+                first.fields, str(first.path), other.fields, str(other.path), "columns besides the features"
+            )
             if complaint:
                 raise DataRejected(complaint)
     if first.columns is not None and options.read.n_features is not None:
         raise InputError(f"--n-features is for LETOR text; {first.path} names its features")
+    if first.columns is not None and options.read.labels != "grade":
+        raise InputError(
+            f"--labels is for LETOR text; {first.path} names its columns: labels go into one called 'label'"
+        )
     return first.columns
 
 
@@ -210,7 +226,9 @@ def _read_all(
     spill: Spill,
     options: IngestOptions,
     progress: Callable[[int, int], None] | None,
-) -> None:
+) -> bool:
+    """Spill all rows; returns whether they have labels, no grades, and all the labels can be grades."""
+    labels_are_grades = "grade" not in sources[0].fields
     sizes = [source.path.stat().st_size for source in sources]
     for number, source in enumerate(sources):
         rows = 0
@@ -220,17 +238,27 @@ def _read_all(
         for batch in source.batches(options.block_bytes):
             rows += len(batch)
             if place is not None:
-                batch = RowBatch(batch.qid, batch.doc_id, batch.grade, batch.values[:, place])  # noqa: PLW2901
+                batch = replace(batch, values=batch.values[:, place])  # noqa: PLW2901
+            if labels_are_grades:
+                labels_are_grades = bool(_can_be_grades(batch.extras["label"], options.read.max_grade).all())
             if len(batch):
                 spill.add(batch, number)
             if progress is not None:
                 progress(sum(sizes[:number]) + source.position, sum(sizes))
         if not rows:
             raise DataRejected(f"{source.path}: no rows in it")
+    return labels_are_grades
+
+
+def _can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt.NDArray[np.bool_]:
+    highest = HIGHEST_LABEL_AS_GRADE if max_grade is None else max_grade
+    fitting: npt.NDArray[np.bool_] = (label >= 0) & (label <= highest) & (label == np.floor(label))
+    return fitting
 
 
 def _manifest(
     features: tuple[str, ...],
+    columns: Sequence[ColumnName],
     summaries: Sequence[ShardSummary],
     files: list[SourceFile],
     options: IngestOptions,
@@ -248,6 +276,7 @@ def _manifest(
             absent=options.read.absent,
             index_base=options.read.index_base,
             split=None if options.shares is None else dict(options.shares),
+            labels=options.read.labels,
         ),
         rows=rows.total(),
         queries=queries.total(),
@@ -257,4 +286,5 @@ def _manifest(
         shards=[summary.shard for summary in summaries],
         sources=sorted(files, key=lambda file: (file.name, file.sha256)),
         rejected_rows=rejected,
+        columns=list(columns),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -17,8 +17,22 @@ SplitName = Literal["train", "valid", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
 
 
+ColumnName = Literal["label", "event", "weight", "offset", "query_weight"]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    unless_default: ClassVar[frozenset[str]] = frozenset()  # written only where they say something
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in content.items()
+            if name not in self.unless_default or getattr(self, name) != fields[name].default
+        }
 
 
 class SourceFile(_Strict):
@@ -70,6 +84,9 @@ class Meaning(_Strict):
     absent: Literal["zero", "missing"]
     index_base: Literal[0, 1]
     split: dict[str, float] | None  # shares of a split by hash; None: splits by files
+    labels: Literal["grade", "real"] = "grade"  # what the first number of a line of text was
+
+    unless_default = frozenset({"labels"})
 
 
 class Manifest(_Strict):
@@ -89,6 +106,9 @@ class Manifest(_Strict):
     sources: list[SourceFile]  # sorted by name, then digest
     rejected_rows: Count
     bins: list[BinSet] = []  # oldest first
+    columns: list[ColumnName] = []  # optional ones that rows and queries have, in the order in which they are stored
+
+    unless_default = frozenset({"columns"})
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON: sorted keys, two spaces, one newline at the end."""

@@ -44,6 +44,8 @@ class IngestReport:
             f"  read      {len(manifest.sources)} file{'s' * (len(manifest.sources) > 1)}, {size:.1f} MB in {self.seconds:.1f} s"
             f" ({self.megabytes_per_second:.1f} MB/s)",
         ]
+        if manifest.columns:
+            lines.insert(3, f"  besides   {', '.join(manifest.columns)}")
         if manifest.rejected_rows:
             lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {self.path / 'rejects.parquet'}")
         return "\n".join(lines)
@@ -58,6 +60,7 @@ class IngestReport:
             "queries": manifest.queries,
             "features": len(manifest.features),
             "max_grade": manifest.max_grade,
+            "columns": list(manifest.columns),
             "grades": {str(g.grade): g.rows for g in manifest.grades},
             "splits": {name: {"queries": c.queries, "rows": c.rows} for name, c in manifest.splits.items()},
             "missing_values": manifest.missing_values,

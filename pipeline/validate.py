@@ -47,12 +47,35 @@ def check_one_split(
     )
 
 
-def sources_disagree(first: tuple[str, ...], first_name: str, other: tuple[str, ...], other_name: str) -> str:
-    """Say in which columns two tables differ; empty if they have the same ones."""
+def check_one_weight(
+    qid: pa.Array[Any],
+    starts: npt.NDArray[np.int64],
+    weight: npt.NDArray[np.float64],
+    source: npt.NDArray[np.int32],
+    source_name: Sequence[str],
+) -> None:
+    """Raise DataRejected if the rows of a query give it more than one ``weight`` (n_rows,); else as `check_one_split`."""
+    low, high = np.minimum.reduceat(weight, starts), np.maximum.reduceat(weight, starts)
+    mixed = np.flatnonzero(low != high)
+    if not len(mixed):
+        return
+    query = int(mixed[0])
+    rows = slice(starts[query], starts[query + 1] if query + 1 < len(starts) else len(weight))
+    files = [source_name[int(source[rows][weight[rows] == side].min())] for side in (low[query], high[query])]
+    raise DataRejected(
+        f"query {qid[query].as_py()!r} has query_weight {low[query]:g} ({files[0]}) and {high[query]:g} ({files[1]}): "
+        "it must be the same in all rows of a query; a document's own goes into the column weight"
+    )
+
+
+def sources_disagree(
+    first: tuple[str, ...], first_name: str, other: tuple[str, ...], other_name: str, what: str = "features"
+) -> str:
+    """Say in which columns, called ``what``, two tables differ; empty if they have the same ones."""
     lacking = sorted(set(first) - set(other))
     added = sorted(set(other) - set(first))
     if lacking:
-        return f"{other_name}: no column {lacking[0]!r}, which {first_name} has; all files must have the same features"
+        return f"{other_name}: no column {lacking[0]!r}, which {first_name} has; all files must have the same {what}"
     if added:
-        return f"{other_name}: column {added[0]!r} is not in {first_name}; all files must have the same features"
+        return f"{other_name}: column {added[0]!r} is not in {first_name}; all files must have the same {what}"
     return ""

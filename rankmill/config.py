@@ -65,6 +65,7 @@ class Ingest:
     format: Literal["auto", "letor", "csv", "tsv", "parquet"] = "auto"
     absent: Literal["zero", "missing"] = "zero"
     index_base: Literal[0, 1] = 1
+    labels: Literal["grade", "real"] = "grade"
     n_features: int | None = None
     max_grade: int | None = None
     max_rejects: int = 0
@@ -82,6 +83,7 @@ class Ingest:
             read=ReadOptions(
                 absent=self.absent,
                 index_base=self.index_base,
+                labels=self.labels,
                 n_features=self.n_features,
                 max_grade=self.max_grade,
             ),

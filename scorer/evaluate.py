@@ -158,6 +158,7 @@ class DatasetSource:
         self.position = 0
         lacking = set(features) - set(dataset.feature_names)
         self.columns: tuple[str, ...] | None = dataset.feature_names if lacking else tuple(features)
+        self.fields: tuple[str, ...] = ("grade",)
         self._dataset, self._split = dataset, split
 
     def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002

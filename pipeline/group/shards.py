@@ -1,7 +1,7 @@
 """Second pass: one bucket at a time becomes a shard in canonical order.
 
-Canonical order inside a bucket: qid, then doc_id (rows without one last), then a 128-bit digest of grade and values,
-ids compared byte by byte.  Rows equal in all of these have the same bytes (but for a chance of 2^-128), so the shard does not depend on
+Canonical order inside a bucket: qid, then doc_id (rows without one last), then a 128-bit digest of grade and values, then the
+optional columns, ids compared byte by byte.  Rows equal in all of these have the same bytes (but for a chance of 2^-128), so the shard does not depend on
 the order of the input.
 """
 
@@ -23,7 +23,8 @@ from pipeline.group import _kernels
 from pipeline.group.hashing import splits_of
 from pipeline.manifest import SPLITS, Shard
 from pipeline.publish import keep_by_digest
-from pipeline.validate import check_one_split
+from pipeline.sources.optional import OPTIONAL
+from pipeline.validate import check_one_split, check_one_weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ _QUERIES = schema_of(
         ("n_relevant", pa.int64(), False),
     ]
 )
+_QUERY_WEIGHT = "query_weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,10 @@ class Layout:
         Shares of train, valid and test by hash of the query; None where the files decide.
     source_split, source_name
         For each input file its split (index into SPLITS) and its name for messages.
+    extras
+        Optional columns of the rows.
+    labels_are_grades
+        Whether the grades are to be taken from the labels, all of which are whole numbers.
     """
 
     features: tuple[str, ...]
@@ -66,6 +72,13 @@ class Layout:
     shares: Mapping[str, float] | None
     source_split: Sequence[int]
     source_name: Sequence[str]
+    extras: tuple[str, ...] = ()
+    labels_are_grades: bool = False
+
+    @property
+    def row_extras(self) -> tuple[str, ...]:
+        """The optional columns that are a row's own, not its query's."""
+        return tuple(name for name in self.extras if name != _QUERY_WEIGHT)
 
     @property
     def row_group_rows(self) -> int:
@@ -94,6 +107,7 @@ class _Keys:
     doc_id: pa.Array[Any]
     grade: npt.NDArray[np.int32]
     source: npt.NDArray[np.int32]
+    extras: Mapping[str, npt.NDArray[Any]]
     missing_values: int
 
 
@@ -109,7 +123,7 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     held = np.empty((n, width), dtype=np.float32) if n * width * 4 <= memory else None
     keys = _sorted_keys(spill, bucket, layout, held)
     staged = folder / f"shard-{bucket:05d}.parquet"
-    schema = _features_schema(layout.features)
+    schema = _features_schema(layout)
     with _writer(staged, schema) as writer:
         if held is not None:
             for low in range(0, n, layout.row_group_rows):
@@ -123,7 +137,7 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     digest = keep_by_digest(staged, folder / "features")
 
     queries = _queries(bucket, keys, layout)
-    with _writer(staged, _QUERIES) as writer:
+    with _writer(staged, queries.schema) as writer:
         writer.write_table(queries)
     queries_size = staged.stat().st_size
     split = np.array(queries.column("split").to_pylist())
@@ -155,21 +169,26 @@ def _sorted_keys(spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np
     grade = np.empty(n, dtype=np.int32)
     source = np.empty(n, dtype=np.int32)
     digest = np.empty((n, 2), dtype=np.uint64)
+    extras = {name: np.empty(n, dtype=OPTIONAL[name].type.to_pandas_dtype()) for name in layout.extras}
     missing, low = 0, 0
     for rows in spill.batches(bucket):
         high = low + len(rows.grade)
         values = _padded(rows, layout, None if held is None else held[low:high])
-        _kernels.digest_rows(values.view(np.uint32), rows.grade, digest[low:high])
+        grade[low:high] = rows.extras["label"] if layout.labels_are_grades else rows.grade
+        source[low:high] = rows.source
+        for name, column in extras.items():
+            column[low:high] = rows.extras[name]
+        _kernels.digest_rows(values.view(np.uint32), grade[low:high], digest[low:high])
         missing += int(np.count_nonzero(np.isnan(values)))
-        grade[low:high], source[low:high] = rows.grade, rows.source
         copied = as_array(np.arange(len(rows.grade)))  # a slice would keep the values that were read with it
         qids.append(rows.qid.take(copied))
         doc_ids.append(rows.doc_id.take(copied))
         low = high
     qid, doc_id = pa.concat_arrays(qids), pa.concat_arrays(doc_ids)
-    table = pa.table({"qid": qid, "doc_id": doc_id, "high": digest[:, 0].copy(), "low": digest[:, 1].copy()})
-    columns = ("qid", "doc_id", "high", "low")
-    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns]).to_numpy().astype(np.int64)
+    columns = {"qid": qid, "doc_id": doc_id, "high": digest[:, 0].copy(), "low": digest[:, 1].copy()}
+    columns |= {f"its {name}": as_array(column) for name, column in extras.items()}
+    keys = [(name, "ascending") for name in columns]
+    order = pc.sort_indices(pa.table(columns), sort_keys=cast("Any", keys)).to_numpy().astype(np.int64)
     places = as_array(order)
     return _Keys(
         order=order,
@@ -177,6 +196,7 @@ def _sorted_keys(spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np
         doc_id=doc_id.take(places),
         grade=grade[order],
         source=source[order],
+        extras={name: column[order] for name, column in extras.items()},
         missing_values=missing,
     )
 
@@ -212,20 +232,21 @@ def _regathered(
         yield low, chunk
 
 
-def _features_schema(features: tuple[str, ...]) -> pa.Schema:
+def _features_schema(layout: Layout) -> pa.Schema:
     return schema_of(
         [
             ("qid", pa.string(), False),
             ("doc_id", pa.string(), True),
             ("grade", pa.int32(), False),
-            *((name, pa.float32(), False) for name in features),
+            *((name, OPTIONAL[name].type, False) for name in layout.row_extras),
+            *((name, pa.float32(), False) for name in layout.features),
         ]
     )
 
 
 def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """Open a writer whose every setting that shows in the bytes is given: equal rows make equal files."""
-    repeated = [name for name in ("qid", "grade", "split", "shard") if name in schema.names]
+    repeated = [name for name in ("qid", "grade", "event", "split", "shard") if name in schema.names]
     return pq.ParquetWriter(
         path,
         schema,
@@ -256,13 +277,14 @@ def _write_group(
         keys.qid.slice(low, len(rows)),
         keys.doc_id.slice(low, len(rows)),
         as_array(keys.grade[low : low + len(rows)]),
+        *(as_array(column[low : low + len(rows)]) for name, column in keys.extras.items() if name != _QUERY_WEIGHT),
     ]
     table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=schema)
     writer.write_table(table, row_group_size=len(rows))
 
 
 def _queries(bucket: int, keys: _Keys, layout: Layout) -> pa.Table:
-    """Return the queries table of a bucket; DataRejected if a query is in two splits."""
+    """Return the queries table of a bucket; DataRejected if a query is in two splits or has two weights."""
     runs = keys.qid.dictionary_encode()  # rows of a query stand together: codes go up by one from query to query
     qid = runs.dictionary
     starts = np.searchsorted(runs.indices.to_numpy(), np.arange(len(qid)))
@@ -273,7 +295,7 @@ def _queries(bucket: int, keys: _Keys, layout: Layout) -> pa.Table:
         check_one_split(qid, starts, split_of_row, keys.source, layout.source_name)
     else:
         split = splits_of(qid, layout.shares)
-    return pa.Table.from_arrays(
+    table = pa.Table.from_arrays(
         [
             qid,
             pa.array([SPLITS[code] for code in split.tolist()], pa.string()),
@@ -284,3 +306,8 @@ def _queries(bucket: int, keys: _Keys, layout: Layout) -> pa.Table:
         ],
         schema=_QUERIES,
     )
+    weight = keys.extras.get(_QUERY_WEIGHT)
+    if weight is None:
+        return table
+    check_one_weight(qid, starts, weight, keys.source, layout.source_name)
+    return table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight[starts]))

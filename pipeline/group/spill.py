@@ -17,21 +17,12 @@ import pyarrow as pa
 
 from pipeline.arrow import as_array, as_buffer, as_numbers, schema_of
 from pipeline.group.hashing import buckets_of
+from pipeline.sources.optional import OPTIONAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pipeline.sources.batch import RowBatch
-
-_SCHEMA = schema_of(
-    [
-        ("qid", pa.string(), False),
-        ("doc_id", pa.string(), True),
-        ("grade", pa.int32(), False),
-        ("source", pa.int32(), False),
-        ("values", pa.large_binary(), False),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +34,37 @@ class SpilledRows:
     grade: npt.NDArray[np.int32]
     source: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]  # (n, width)
+    extras: Mapping[str, npt.NDArray[Any]]  # (n,) each
 
 
 class Spill:
     """The buckets of an ingest.  Memory: a copy of the batch that is being added."""
 
-    def __init__(self, folder: Path, buckets: int) -> None:
+    def __init__(self, folder: Path, buckets: int, extras: Sequence[str] = ()) -> None:
         folder.mkdir()
         self._folder = folder
+        self._extras = tuple(extras)
+        self._schema = schema_of(
+            [
+                ("qid", pa.string(), False),
+                ("doc_id", pa.string(), True),
+                ("grade", pa.int32(), False),
+                ("source", pa.int32(), False),
+                ("values", pa.large_binary(), False),
+                *((name, OPTIONAL[name].type, False) for name in self._extras),
+            ]
+        )
         self.rows = np.zeros(buckets, dtype=np.int64)
         self.width = 0
 
     def add(self, batch: RowBatch, source: int) -> None:
-        """Append the rows of ``batch``, which came from input file number ``source``."""
+        """Append the rows of ``batch``, which came from input file number ``source``; they need grades or labels."""
         n, width = batch.values.shape
         grade = batch.grade
         if grade is None:
-            raise ValueError("training rows need grades")
+            if "label" not in self._extras:
+                raise ValueError("training rows need grades")
+            grade = np.zeros(n, dtype=np.int32)
         self.width = max(self.width, width)
         bucket = buckets_of(batch.qid, len(self.rows))
         order = np.argsort(bucket, kind="stable")
@@ -77,8 +82,9 @@ class Spill:
                 as_array(grade[order]),
                 as_array(np.full(n, source, dtype=np.int32)),
                 values,
+                *(as_array(batch.extras[name][order]) for name in self._extras),
             ],
-            schema=_SCHEMA,
+            schema=self._schema,
         )
         start = 0
         for number in np.flatnonzero(counts):
@@ -102,6 +108,7 @@ class Spill:
                     grade=batch.column("grade").to_numpy(),
                     source=batch.column("source").to_numpy(),
                     values=values.reshape(len(batch), width),
+                    extras={name: batch.column(name).to_numpy() for name in self._extras},
                 )
 
     def drop(self, bucket: int) -> None:
@@ -113,7 +120,7 @@ class Spill:
         new = not self.rows[bucket]
         with path.open("ab") as file:
             if new:
-                file.write(_SCHEMA.serialize())
+                file.write(self._schema.serialize())
             file.write(rows.serialize())
 
     def _path(self, bucket: int) -> Path:

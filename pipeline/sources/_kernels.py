@@ -26,6 +26,7 @@ BAD_VALUE = 6
 BELOW_BASE = 7
 ABOVE_TOP = 8
 REPEATED = 9
+BAD_LABEL = 10
 
 # Cells of ``state``.
 AT, ROWS, ENTRIES, DEFERS, STAMP, CODE, WHERE, LINE_START, WIDTH = range(9)
@@ -51,7 +52,8 @@ def number_at(text, i, out, cell, powers):
     any case.  The result is float32(float64(token)), both correctly rounded.  Two cases are decided here.  Up to 2^53
     and with a power of ten up to 22 both factors are exact in float64, so one operation rounds correctly.  Else the
     correctly rounded float64 lies between x - slack and x + slack, and rounding to float32 is monotone: if both ends
-    round to one float32, that is it.  What remains (one in some ten million) is deferred.
+    round to one float32, that is it.  What remains (one in some ten million) is deferred, with a value in ``out`` that is as good as
+    that without its sign.
     """
     c = text[i]
     negative = c == 45
@@ -110,6 +112,7 @@ def number_at(text, i, out, cell, powers):
         out[cell] = np.float32(-0.0) if negative else np.float32(0.0)
         return NUMBER, i
     if power < -308 or power > 308:
+        out[cell] = np.float32(0.0) if power < 0 else np.float32(np.inf)
         return DEFERRED, i
     x = np.float64(mantissa)
     x = x * powers[power] if power >= 0 else x / powers[-power]
@@ -118,6 +121,7 @@ def number_at(text, i, out, cell, powers):
         if np.float32(x - slack) != np.float32(x + slack):
             # x infinite: no slack to speak of (inf - inf is no number), and float() says inf as well
             if x < np.inf:
+                out[cell] = np.float32(x)
                 return DEFERRED, i
     out[cell] = np.float32(-x) if negative else np.float32(x)
     return NUMBER, i
@@ -170,15 +174,16 @@ def _ends_token(text, i):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def parse_lines(
-    text, stop, index_base, top, max_grade, powers, last_line,
-    grade, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
+    text, stop, index_base, top, max_grade, real, powers, last_line,
+    grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
 ):  # fmt: skip
     """Parse the lines of ``text[state[AT]:stop]`` (the last one ends with a newline) into rows and sparse entries.
 
     Stops at the first bad line, says why in ``state[CODE]`` and where in ``state[WHERE]``, and leaves no trace of the
     line in the output; the caller may set ``state[AT]`` behind it and call again.  ``last_line[f]`` is the number
     (``state[STAMP]``) of the last line that had feature ``f``, which finds a repeated one.  ``entry_from`` has a cell
-    more than there are rows.
+    more than there are rows.  With ``real`` the first number may be any within the range of a float32 (``scratch`` is a
+    cell of one); ``label_from`` and ``label_to`` say where it stands, and grades are 0.
     """
     i = np.uint64(state[AT])
     stop = np.uint64(stop)
@@ -203,25 +208,38 @@ def parse_lines(
             i += _1
             continue
 
-        # The grade: digits, and after a point nothing but zeros.
+        # The grade: digits, and after a point nothing but zeros; or a label, any number.
         where = i
         label = 0
         first = i
-        while 48 <= text[i] <= 57:
-            if label <= 2147483647:
-                label = label * 10 + (np.int64(text[i]) - 48)
-            i += _1
-        bad = i == first
-        if text[i] == 46:
-            i += _1
-            while text[i] == 48:
+        if real:
+            verdict, i = number_at(text, first, scratch, _0, powers)
+            if (
+                verdict == MALFORMED
+                or verdict == MISSING
+                or not (np.abs(scratch[0]) < np.inf)
+                or not _ends_token(text, i)
+            ):
+                code = BAD_LABEL
+                break
+            label_from[row] = first
+            label_to[row] = i
+        else:
+            while 48 <= text[i] <= 57:
+                if label <= 2147483647:
+                    label = label * 10 + (np.int64(text[i]) - 48)
                 i += _1
-        if bad or not _ends_token(text, i):
-            code = BAD_GRADE
-            break
-        if label > max_grade:
-            code = GRADE_TOO_HIGH
-            break
+            bad = i == first
+            if text[i] == 46:
+                i += _1
+                while text[i] == 48:
+                    i += _1
+            if bad or not _ends_token(text, i):
+                code = BAD_GRADE
+                break
+            if label > max_grade:
+                code = GRADE_TOO_HIGH
+                break
 
         while text[i] == 32 or text[i] == 9:
             i += _1

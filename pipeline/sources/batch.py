@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,11 @@ import pyarrow as pa
 from pipeline.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet"]
 Absent = Literal["zero", "missing"]
+Labels = Literal["grade", "real"]
 
 DEFAULT_BLOCK_BYTES = 16 << 20
 BATCH_BYTES = 64 << 20  # most a batch of dense rows takes (but at least one row)
@@ -39,6 +40,8 @@ class RowBatch:
     """(n,) 0 or more; :data:`UNKNOWN_GRADE` for an empty cell where grades are optional; None where the source has no grades."""
     values: npt.NDArray[np.float32]
     """(n, width) row-major, NaN where missing.  Text may widen from batch to batch: what follows is absent."""
+    extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    """Optional columns (see :mod:`pipeline.sources.optional`), (n,) each, as they are stored."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -59,7 +62,10 @@ class ReadOptions:
     max_grade
         Highest grade allowed; None for no bound.
     grade_required
-        Whether a table must have a column ``grade`` with a value in every row.
+        Whether rows are judgments.  Without it they are candidates: a table need not have a column ``grade`` with a value in every
+        row, and optional columns are passed over.
+    labels
+        What the first number of a line of text is: a ``grade``, or a ``real`` number, stored as the column ``label``.
     """
 
     absent: Absent = "zero"
@@ -67,10 +73,13 @@ class ReadOptions:
     n_features: int | None = None
     max_grade: int | None = None
     grade_required: bool = True
+    labels: Labels = "grade"
 
     def __post_init__(self) -> None:
         if self.absent not in {"zero", "missing"}:
             raise InputError.unknown("value of --absent", self.absent, ("zero", "missing"))
+        if self.labels not in {"grade", "real"}:
+            raise InputError.unknown("value of --labels", self.labels, ("grade", "real"))
         if self.index_base not in {0, 1}:
             raise InputError(f"--index-base must be 0 or 1, got {self.index_base}")
         if self.n_features is not None and not 1 <= self.n_features <= MAX_FEATURES:
@@ -97,6 +106,8 @@ class Source(Protocol):
     """Bytes of the file used up so far, for a progress bar; may stay 0 where that is not known."""
     columns: tuple[str, ...] | None
     """Names of the features, in file order; None where the file does not name them (LETOR text)."""
+    fields: tuple[str, ...]
+    """Which of ``grade`` and the optional columns its rows bring."""
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file; the rows do not depend on ``block_bytes``, their batches do."""

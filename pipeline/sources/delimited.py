@@ -1,4 +1,4 @@
-"""CSV and TSV: the first line names the columns ``qid``, ``grade``, perhaps ``doc_id``; every other one is a feature.
+"""CSV and TSV: the first line names ``qid``, ``grade``, perhaps ``doc_id`` and optional columns; all others are features.
 
 Arrow cuts the text into cells, and every cell is read as a string; numbers are then read by the kernel that reads LETOR
 text, so that a token means the same float32 in either format.  An empty cell, ``nan`` or ``null`` is a missing value.
@@ -30,7 +30,8 @@ from pipeline.sources.batch import (
     shorten,
 )
 from pipeline.sources.blocks import compression_of
-from pipeline.sources.tables import GRADE_RULE, feature_columns, whole_number
+from pipeline.sources.optional import OPTIONAL, read_numbers
+from pipeline.sources.tables import GRADE_RULE, feature_columns, given_fields, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +46,7 @@ class _Problem:
 
     column: int
     expected: str
+    if_empty: str = ""
 
 
 class DelimitedSource:
@@ -59,6 +61,7 @@ class DelimitedSource:
         self._header = self._read_header()
         self._features = feature_columns(path, self._header, options)
         self.columns: tuple[str, ...] | None = self._features
+        self.fields = given_fields(self._header, options)
         self._ragged = 0
         self._problems: dict[int, _Problem] = {}  # by number of the row among those with the right number of cells
 
@@ -144,7 +147,11 @@ class DelimitedSource:
         qid = batch.column("qid")
         offsets, _ = parts_of(qid)
         self._note(np.diff(offsets) == 0, keep, first, "qid", "an id of the query")
-        grade = self._grades(batch.column("grade"), keep, first) if "grade" in self._header else None
+        grade = self._grades(batch.column("grade"), keep, first) if "grade" in self.fields else None
+        extras = {name: read_numbers(batch.column(name)) for name in self.fields if name != "grade"}
+        for name, column in extras.items():
+            rule = OPTIONAL[name]
+            self._note(~rule.fits(column), keep, first, name, rule.expected, rule.if_empty)
         values = np.empty((n, len(self._features)), dtype=np.float32)
         for number, name in enumerate(self._features):
             values[:, number], bad = _numbers(batch.column(name))
@@ -158,7 +165,11 @@ class DelimitedSource:
             qid, doc_id = qid.take(kept), None if doc_id is None else doc_id.take(kept)
             grade, values = None if grade is None else grade[keep], values[keep]
         return RowBatch(
-            qid=cast("pa.StringArray", qid), doc_id=cast("pa.StringArray", doc_id), grade=grade, values=values
+            qid=cast("pa.StringArray", qid),
+            doc_id=cast("pa.StringArray", doc_id),
+            grade=grade,
+            values=values,
+            extras={name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()},
         )
 
     def _grades(self, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int) -> npt.NDArray[np.int32]:
@@ -176,11 +187,17 @@ class DelimitedSource:
         return grades
 
     def _note(
-        self, bad: npt.NDArray[np.bool_], keep: npt.NDArray[np.bool_], first: int, name: str, expected: str
+        self,
+        bad: npt.NDArray[np.bool_],
+        keep: npt.NDArray[np.bool_],
+        first: int,
+        name: str,
+        expected: str,
+        if_empty: str = "",
     ) -> None:
         """Remember the first problem of each row."""
         for row in np.flatnonzero(bad & keep).tolist():
-            self._problems[first + row] = _Problem(self._header.index(name), expected)
+            self._problems[first + row] = _Problem(self._header.index(name), expected, if_empty)
         keep &= ~bad
 
     def _report(self) -> None:
@@ -205,7 +222,8 @@ class DelimitedSource:
                     if problem is not None:
                         column = _start_of_cell(text, problem.column, self._delimiter)
                         found = shorten(cells[problem.column])
-                        error = MalformedLine(self.path, line, column, found, problem.expected)
+                        cure = "" if found.strip() else problem.if_empty
+                        error = MalformedLine(self.path, line, column, found, problem.expected, cure)
                         found_rows += 1
                         self._quarantine.add(error, column, text)
                     row += 1

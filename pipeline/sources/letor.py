@@ -1,6 +1,7 @@
 """LETOR (SVMlight) text: ``grade qid:ID index:value ... #docid = X``, one document a line.
 
-Fields are separated by blanks or tabs.  The grade is a whole number of 0 or more (``2.0`` will do).  Features may come in any order,
+Fields are separated by blanks or tabs.  The grade is a whole number of 0 or more (``2.0`` will do); with ``labels="real"`` any
+number may stand there, and there are labels instead of grades.  Features may come in any order,
 each at most once a line; a value is a number, or ``nan`` or ``null`` where it is missing.  A comment runs from ``#`` to the
 end of the line; if it begins with ``docid =`` the next word is the document's id.  Blank lines and lines with nothing but
 a comment are skipped.  Lines may end with CR LF.
@@ -29,6 +30,7 @@ from pipeline.sources.batch import (
     shorten,
 )
 from pipeline.sources.blocks import read_blocks
+from pipeline.sources.optional import OPTIONAL, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +48,7 @@ class LetorSource:
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
         self.path = path
         self.position = 0
+        self.fields: tuple[str, ...] = ("label",) if options.labels == "real" else ("grade",)
         self._options = options
         self._quarantine = Quarantine() if quarantine is None else quarantine
 
@@ -70,6 +73,7 @@ class _Rows:
     qid: pa.StringArray
     doc_id: pa.StringArray | None
     grade: npt.NDArray[np.int32]
+    label: npt.NDArray[np.float64] | None  # where labels are real; grades are all 0 then
     entry_from: Positions
     feature: npt.NDArray[np.int32]
     value: npt.NDArray[np.float32]
@@ -85,8 +89,9 @@ class _Rows:
             yield RowBatch(
                 qid=self.qid.slice(first, step),
                 doc_id=None if self.doc_id is None else self.doc_id.slice(first, step),
-                grade=grade,
+                grade=grade if self.label is None else None,
                 values=values,
+                extras={} if self.label is None else {"label": self.label[first : first + step]},
             )
 
 
@@ -112,7 +117,10 @@ class _Parser:
         """Parse all lines of ``block``."""
         text = block.bytes_view
         lines, colons = _kernels.count_marks(text, block.start, block.stop)
+        real = self._options.labels == "real"
         grade = np.empty(lines, dtype=np.int32)
+        label_from, label_to = (np.empty(lines if real else 0, dtype=np.int64) for _ in range(2))
+        scratch = np.empty(1, dtype=np.float32)
         qid_from, qid_to, doc_from, doc_to = (np.empty(lines, dtype=np.int64) for _ in range(4))
         entry_from = np.zeros(lines + 1, dtype=np.int64)
         feature = np.empty(colons, dtype=np.int32)
@@ -122,8 +130,8 @@ class _Parser:
         state[_kernels.AT], state[_kernels.STAMP], state[_kernels.WIDTH] = block.start, self._lines, self._width
         while True:
             _kernels.parse_lines(
-                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, _kernels.POWERS,
-                self._last_line, grade, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value,
+                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, real, _kernels.POWERS,
+                self._last_line, grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value,
                 defer_entry, defer_from, defer_to, state,
             )  # fmt: skip
             if state[_kernels.CODE] == _kernels.END:
@@ -140,6 +148,9 @@ class _Parser:
             qid=_strings(text, qid_from[:n], qid_to[:n]),
             doc_id=_strings(text, doc_from[:n], doc_to[:n]) if (doc_from[:n] >= 0).any() else None,
             grade=grade[:n],
+            label=OPTIONAL["label"].stored(read_numbers(_strings(text, label_from[:n], label_to[:n])))
+            if real
+            else None,
             entry_from=entry_from[: n + 1],
             feature=feature,
             value=value,
@@ -163,6 +174,7 @@ class _Parser:
         no_grade = "" if self._options.grade_required else "candidates need one too: 0 if unknown"
         complaints = {
             _kernels.BAD_GRADE: _Complaint("a grade: a whole number, 0 or more", no_grade),
+            _kernels.BAD_LABEL: _Complaint(OPTIONAL["label"].expected),
             _kernels.GRADE_TOO_HIGH: _Complaint(f"a grade up to {self._options.highest_grade}"),
             _kernels.NO_QID: _Complaint("qid:ID after the grade", "every line must name its query"),
             _kernels.EMPTY_QID: _Complaint("an id after qid:"),

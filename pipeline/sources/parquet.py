@@ -1,4 +1,4 @@
-"""Parquet files: columns ``qid``, ``grade``, perhaps ``doc_id``, and numbers, each of them a feature."""
+"""Parquet files: columns ``qid``, ``grade``, perhaps ``doc_id`` and optional ones, and numbers, each of them a feature."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from pipeline.sources.batch import (
     RowBatch,
     shorten,
 )
-from pipeline.sources.tables import GRADE_RULE, ID_COLUMNS, feature_columns
+from pipeline.sources.optional import OPTIONAL
+from pipeline.sources.tables import GRADE_RULE, ID_COLUMNS, feature_columns, given_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +43,13 @@ class ParquetSource:
         self.columns: tuple[str, ...] | None = feature_columns(path, schema.names, options)
         self._features = self.columns
         self._has_doc_id = "doc_id" in schema.names
-        self._has_grade = "grade" in schema.names
+        self.fields = given_fields(schema.names, options)
+        self._has_grade = "grade" in self.fields
+        self._extras = tuple(name for name in self.fields if name != "grade")
+        read = {*self._features, "qid", "doc_id", *self.fields}
         for name in schema.names:
-            self._check_type(name, schema.field(name).type)
+            if name in read:
+                self._check_type(name, schema.field(name).type)
 
     def names(self, width: int) -> tuple[str, ...]:
         """Return the names of the features."""
@@ -56,7 +61,7 @@ class ParquetSource:
         """Yield the rows in the order of the file."""
         least, most = _ROWS
         size = min(max(block_bytes // (4 * len(self._features)), least), most)
-        wanted = [*self._features, "qid", *(["doc_id"] * self._has_doc_id), *(["grade"] * self._has_grade)]
+        wanted = [*self._features, "qid", *(["doc_id"] * self._has_doc_id), *self.fields]
         first = 1
         bytes_of_file = self.path.stat().st_size
         with open_parquet(self.path) as file:
@@ -85,7 +90,12 @@ class ParquetSource:
             )
             what = "numbers"
         if not fits:
-            cure = "" if name in ID_COLUMNS else "; every column but qid, doc_id and grade is a feature"
+            named = {*ID_COLUMNS, *OPTIONAL}
+            cure = (
+                ""
+                if name in named
+                else f"; it is taken for a feature, as all columns but {', '.join([*ID_COLUMNS, *OPTIONAL])}"
+            )
             raise DataRejected(f"{self.path}: column {name!r} must hold {what}, its type is {kind}{cure}")
 
     def _rows(self, batch: pa.RecordBatch, first: int) -> RowBatch:
@@ -98,6 +108,8 @@ class ParquetSource:
         doc_id = _strings(batch.column("doc_id")) if self._has_doc_id else None
         keep = self._check_qid(qid, first)
         grade = self._grades(batch.column("grade"), keep, first) if self._has_grade else None
+        extras = {name: self._extra(name, batch.column(name), keep, first) for name in self._extras}
+        extras = {name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()}
         if not keep.all():
             kept = as_array(np.flatnonzero(keep))
             qid, doc_id = qid.take(kept), None if doc_id is None else doc_id.take(kept)
@@ -105,7 +117,11 @@ class ParquetSource:
         if doc_id is not None:
             doc_id = pc.if_else(pc.equal(doc_id, pa.scalar("")), pa.scalar(None, pa.string()), doc_id)
         return RowBatch(
-            qid=cast("pa.StringArray", qid), doc_id=cast("pa.StringArray", doc_id), grade=grade, values=values
+            qid=cast("pa.StringArray", qid),
+            doc_id=cast("pa.StringArray", doc_id),
+            grade=grade,
+            values=values,
+            extras=extras,
         )
 
     def _check_qid(self, qid: pa.Array[Any], first: int) -> npt.NDArray[np.bool_]:
@@ -130,9 +146,22 @@ class ParquetSource:
         keep &= fine
         return np.where(known & fine, numbers, UNKNOWN_GRADE).astype(np.int32)
 
-    def _reject(self, row: int, column: str, found: str, expected: str) -> None:
-        place = ID_COLUMNS.index(column) + 1
-        self._quarantine.add(MalformedRow(self.path, row, column, shorten(found), expected), place, "")
+    def _extra(
+        self, name: str, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int
+    ) -> npt.NDArray[np.float64]:
+        """Return an optional column (n,) as read; clears ``keep`` for bad cells."""
+        numbers = _numbers(column).astype(np.float64)
+        fine = OPTIONAL[name].fits(numbers)
+        for row in np.flatnonzero(~fine & keep).tolist():
+            empty = bool(np.isnan(numbers[row]))
+            found, cure = ("nothing", OPTIONAL[name].if_empty) if empty else (f"{numbers[row]:g}", "")
+            self._reject(first + row, name, found, OPTIONAL[name].expected, cure)
+        keep &= fine
+        return numbers
+
+    def _reject(self, row: int, column: str, found: str, expected: str, cure: str = "") -> None:
+        error = MalformedRow(self.path, row, column, shorten(found), expected, cure)
+        self._quarantine.add(error, [*ID_COLUMNS, *OPTIONAL].index(column) + 1, "")
 
 
 def _numbers(column: pa.Array[Any]) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import DataRejected
 from pipeline.sources.batch import MAX_FEATURES
+from pipeline.sources.optional import OPTIONAL, optional_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from pipeline.sources.batch import ReadOptions
 
 ID_COLUMNS = ("qid", "doc_id", "grade")
-RESERVED = ("label", "event", "weight", "offset", "position", "split")  # columns of a dataset that are no features
+RESERVED = ("position", "split")  # not columns of rows yet, but no features either
 _HABITS = {
     "qid": ("query_id", "query", "queryid", "group", "group_id", "topic"),
-    "grade": ("label", "relevance", "rel", "rating", "judgment", "judgement", "target", "y"),
+    "grade": ("relevance", "rel", "rating", "judgment", "judgement", "target", "y"),
 }
 _WHOLE = re.compile(r"[ \t]*([0-9]+)(?:\.0*)?[ \t]*")
 GRADE_RULE = "a grade: a whole number, 0 or more"
@@ -32,7 +33,8 @@ def feature_columns(path: Path, names: Sequence[str], options: ReadOptions) -> t
     Raises
     ------
     DataRejected
-        ``qid`` or a required ``grade`` is missing, a name is empty, given twice or reserved, or nothing is left.
+        ``qid`` or a required ``grade`` (or ``label``) is missing, a name is empty, given twice or reserved, or nothing is
+        left.
     """
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -41,7 +43,7 @@ def feature_columns(path: Path, names: Sequence[str], options: ReadOptions) -> t
         raise DataRejected(
             f"{path}: column {list(names).index('') + 1} has no name; the first line must name the columns"
         )
-    for needed in ("qid", *(["grade"] if options.grade_required else [])):
+    for needed in ("qid", *(["grade"] if options.grade_required and "label" not in names else [])):
         if needed not in names:
             raise DataRejected(f"{path}: no column {needed!r}{_instead(needed, names)}")
     for name in names:
@@ -49,12 +51,18 @@ def feature_columns(path: Path, names: Sequence[str], options: ReadOptions) -> t
             raise DataRejected(
                 f"{path}: column name {name!r} is reserved; rename it if it is a feature, else leave it out"
             )
-    features = tuple(name for name in names if name not in ID_COLUMNS)
+    features = tuple(name for name in names if name not in {*ID_COLUMNS, *OPTIONAL})
     if not features:
         raise DataRejected(f"{path}: no column is a feature: there are only {', '.join(names)}")
     if len(features) > MAX_FEATURES:
         raise DataRejected(f"{path}: {len(features)} features; {MAX_FEATURES} at most")
     return features
+
+
+def given_fields(names: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
+    """Return which of ``grade`` and the optional columns are read from a table with the columns ``names``."""
+    grade = tuple(name for name in names if name == "grade")
+    return (*grade, *optional_columns(names)) if options.grade_required else grade
 
 
 def _instead(needed: str, names: Sequence[str]) -> str:

@@ -76,15 +76,15 @@ BAD_CSV = [
     ("qid,grade,x\n,1,abc\n", MalformedLine, ":2:1: expected an id of the query, found nothing"),
     ('qid,grade,x\n"a,b",1,abc\n', MalformedLine, ":2:9: expected a number in column 'x', found 'abc'"),
     ("qid,grade,x\n1,1,1 2\n", MalformedLine, ":2:5: expected a number in column 'x', found '1 2'"),
-    ("qid,label,x\n1,0,1\n", DataRejected, ": no column 'grade'; rename 'label' to 'grade' if that is what it holds"),
+    ("qid,rating,x\n1,0,1\n", DataRejected, ": no column 'grade'; rename 'rating' to 'grade' if that is what it holds"),
     ("QID,grade,x\n1,0,1\n", DataRejected, ": no column 'qid'; rename 'QID' to 'qid' if that is what it holds"),
     ("a;b;c\n", DataRejected, ": no column 'qid'; the columns are: a;b;c (is that the right delimiter?)"),
     ("qid,grade,x,x\n", DataRejected, ": column 'x' is there twice; every column needs a name of its own"),
     ("qid,grade,,x\n", DataRejected, ": column 3 has no name; the first line must name the columns"),
     (
-        "qid,grade,weight\n",
+        "qid,grade,split\n",
         DataRejected,
-        ": column name 'weight' is reserved; rename it if it is a feature, else leave it out",
+        ": column name 'split' is reserved; rename it if it is a feature, else leave it out",
     ),
     ("qid,grade\n1,0\n", DataRejected, ": no column is a feature: there are only qid, grade"),
     ("", DataRejected, ": no first line with the names of the columns; the file is empty"),
@@ -187,9 +187,9 @@ BAD_PARQUET = [
     ({"grade": [2**40]}, ": row 1, column 'grade': expected a grade up to 2147483647, found 1.09951e+12"),
     ({"grade": ["1"]}, ": column 'grade' must hold numbers, its type is string"),
     ({"qid": [1.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
-    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; every column but qid, doc_id and grade is a feature"),
-    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; every column but qid, doc_id and grade is a feature"),
-    ({"label": [1]}, ": column name 'label' is reserved; rename it if it is a feature, else leave it out"),
+    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; it is taken for a feature, as all columns but qid, doc_id, grade, label, event, weight, offset, query_weight"),
+    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; it is taken for a feature, as all columns but qid, doc_id, grade, label, event, weight, offset, query_weight"),
+    ({"position": [1]}, ": column name 'position' is reserved; rename it if it is a feature, else leave it out"),
 ]  # fmt: skip
 
 

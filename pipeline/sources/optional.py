@@ -1,0 +1,84 @@
+"""The columns that rows may have besides ids, grade and features: what each means and which numbers it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+LARGEST = float(np.finfo(np.float32).max)  # of a label or weight: their squares and sums stay finite in float64
+_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalColumn:
+    """One such column.
+
+    Attributes
+    ----------
+    expected
+        What a cell must hold, for messages.
+    if_empty
+        What to do about an empty cell, for messages.
+    lowest, highest
+        The range of its numbers.
+    whole
+        Whether they must be whole.
+    """
+
+    expected: str
+    if_empty: str
+    lowest: float = -LARGEST
+    highest: float = LARGEST
+    whole: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """How it is stored."""
+        return pa.uint8() if self.whole else pa.float64()
+
+    def fits(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Return which of ``values`` (n,) may stand in the column; NaN may not."""
+        with np.errstate(invalid="ignore"):
+            good: npt.NDArray[np.bool_] = (values >= self.lowest) & (values <= self.highest)
+            return good & (values == np.floor(values)) if self.whole else good
+
+    def stored(self, values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        """Return good ``values`` (n,) as they are stored; a zero has no sign, so that equal rows have equal bytes."""
+        return values.astype(np.uint8) if self.whole else values + 0.0
+
+
+OPTIONAL = {
+    "label": OptionalColumn("a label: a number of at most 3.4e38 in size", "leave out rows that have none"),
+    "event": OptionalColumn(
+        "an event: 1 or 0", "1 if the label is when it happened, 0 if it had not by then", 0.0, 1.0, whole=True
+    ),
+    "weight": OptionalColumn("a weight: a number, 0 or more", "write 1 where there is none", 0.0),
+    "offset": OptionalColumn("an offset: a number of at most 3.4e38 in size", "write 0 where there is none"),
+    "query_weight": OptionalColumn("a query weight: a number, 0 or more", "write 1 where there is none", 0.0),
+}
+"""By name, in the order in which they are stored."""
+
+
+def optional_columns(names: Collection[str]) -> tuple[str, ...]:
+    """Return those of ``names`` that are optional columns, in the order of :data:`OPTIONAL`."""
+    return tuple(name for name in OPTIONAL if name in names)
+
+
+def read_numbers(tokens: pa.Array[Any]) -> npt.NDArray[np.float64]:
+    """Read strings as Python's ``float()`` does, blanks around them allowed; NaN where one is no finite decimal number.
+
+    >>> read_numbers(pa.array(["1.5", " -2e3 ", "", "x", "nan"])).tolist()
+    [1.5, -2000.0, nan, nan, nan]
+    """
+    trimmed = pc.utf8_trim(tokens, characters=" \t")
+    plain = pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar("nan"))
+    found: npt.NDArray[np.float64] = plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return np.where(np.isfinite(found), found, np.nan)

@@ -1,0 +1,330 @@
+"""Labels, events, weights and offsets: every number comes through to its row, whatever file and order brought it."""
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.dataset import Dataset
+from pipeline.describe import describe
+from pipeline.errors import DataRejected, InputError, MalformedLine
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import ReadOptions
+from pipeline.sources.opening import open_source
+from pipeline.sources.optional import OPTIONAL, read_numbers
+
+COLUMNS = ("label", "event", "weight", "offset")
+
+
+def judgments(n, seed):
+    """Rows of every optional column; documents come several times, at times with the same features and grade."""
+    rng = random.Random(seed)
+    weight_of = {}
+    rows = []
+    for _ in range(n):
+        qid = f"q{rng.randrange(n // 10)}"
+        rows.append(
+            {
+                "qid": qid,
+                "doc_id": rng.choice(["", f"d{rng.randrange(5)}"]),
+                "grade": rng.randrange(3),
+                "label": rng.choice([-0.0, 0.0, 0.1, -2.5e-7, rng.gauss(0, 1)]),
+                "event": rng.randrange(2),
+                "weight": rng.choice([0.0, 1.0, rng.random()]),
+                "offset": rng.choice([0.0, -3.25]),
+                "query_weight": weight_of.setdefault(qid, rng.choice([0.0, 1.0, 1 / 3])),
+                "x": rng.choice([0.0, 1.0]),
+            }
+        )
+    return rows
+
+
+def write(path, rows, names=None):
+    names = list(rows[0]) if names is None else names
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
+    else:
+        delimiter = "," if path.suffix == ".csv" else "\t"
+        lines = [delimiter.join(str(row[name]) for name in names) for row in rows]
+        path.write_text("\n".join([delimiter.join(names), *lines]) + "\n")
+    return path
+
+
+def files_of(dataset):
+    return {file.name: file.read_bytes() for part in ("features", "queries") for file in (dataset / part).iterdir()}
+
+
+def test_every_number_comes_to_its_row_and_order_files_and_memory_do_not_show(tmp_path):
+    rows = judgments(400, 1)
+    ingest([write(tmp_path / "all.csv", rows)], tmp_path / "all", options=IngestOptions(buckets=5))
+    dataset = Dataset.open(tmp_path / "all")
+    assert dataset.optional_columns == COLUMNS
+    narrow = ["qid", "doc_id", "grade", *COLUMNS, "x"]
+    found = dataset.rows(None, narrow)
+    assert [str(found.schema.field(name).type) for name in COLUMNS] == ["double", "uint8", "double", "double"]
+    got = sorted(zip(*(found[name].to_pylist() for name in narrow), strict=True), key=repr)
+    wanted = [tuple(0.0 + row[name] if name in COLUMNS else row[name] or None for name in narrow) for row in rows]
+    assert got == sorted([(q, d, g or 0, *rest[:-1], rest[-1] or 0.0) for q, d, g, *rest in wanted], key=repr)
+    queries = dataset.queries()
+    weight_of = {row["qid"]: row["query_weight"] for row in rows}
+    assert queries.weights.tolist() == [weight_of[qid] for qid in queries.qid.to_pylist()]
+
+    for seed, (suffix, n_files, block, memory) in enumerate(
+        [(".csv", 3, 1, 512 * 10**6), (".tsv", 2, 1 << 24, 2 * 10**9), (".parquet", 4, 1, 512 * 10**6)]
+    ):
+        rng = random.Random(seed)
+        shuffled = rng.sample(rows, len(rows))
+        names = [rng.sample(list(rows[0]), len(rows[0])) for _ in range(n_files)]
+        parts = [
+            write(tmp_path / f"{seed}-{k}{suffix}", shuffled[k::n_files], columns) for k, columns in enumerate(names)
+        ]
+        options = IngestOptions(buckets=5, block_bytes=block, memory=memory)
+        ingest(parts[::-1], tmp_path / f"out-{seed}", options=options)
+        assert files_of(tmp_path / f"out-{seed}") == files_of(tmp_path / "all")
+        assert Dataset.open(tmp_path / f"out-{seed}").digest == dataset.digest
+    assert str(found.schema.field("grade").type) == "int32"
+
+
+def test_splits_and_empty_splits_have_their_numbers(tmp_path):
+    rows = judgments(200, 2)
+    shares = {"train": 0.5, "valid": 0.5}
+    ingest([write(tmp_path / "in.csv", rows)], tmp_path / "out", options=IngestOptions(shares=shares))
+    dataset = Dataset.open(tmp_path / "out")
+    weight_of = {row["qid"]: row["query_weight"] for row in rows}
+    for split in ("train", "valid", "test"):
+        queries = dataset.queries(split)
+        assert queries.weights.dtype == np.float64
+        assert queries.weights.tolist() == [weight_of[qid] for qid in queries.qid.to_pylist()]
+        table = dataset.rows(split, ["label", "event", "weight", "offset"])
+        assert len(table) == queries.n_rows
+        assert [str(kind) for kind in table.schema.types] == ["double", "uint8", "double", "double"]
+    assert len(dataset.queries("test")) == 0 < len(dataset.queries("valid"))
+
+
+def test_a_dataset_without_them_says_nothing_of_them(tmp_path):
+    (tmp_path / "in.txt").write_text("1 qid:1 1:1\n")
+    ingest([tmp_path / "in.txt"], tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    assert sorted(manifest["meaning"]) == ["absent", "index_base", "split"]
+    assert "columns" not in manifest
+    assert "pairs" not in manifest
+    dataset = Dataset.open(tmp_path / "out")
+    assert dataset.optional_columns == ()
+    assert dataset.queries().weights is None
+    for name in OPTIONAL:
+        with pytest.raises(InputError, match=f"unknown column '{name}'"):
+            dataset.rows(None, [name])
+
+
+# ---- labels and grades ---------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e38, 1e38), min_size=1, max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_a_label_is_the_same_number_from_text_and_tables(tmp_path_factory, labels):
+    folder = tmp_path_factory.mktemp("labels")
+    rows = [{"qid": "q", "doc_id": f"d{k}", "label": label, "f1": float(k)} for k, label in enumerate(labels)]
+    text = "".join(f"{label!r} qid:q 1:{k} #docid = d{k}\n" for k, label in enumerate(labels))
+    (folder / "in.txt").write_text(text)
+    ingest([folder / "in.txt"], folder / "text", options=IngestOptions(read=ReadOptions(labels="real")))
+    assert json.loads((folder / "text" / "manifest.json").read_bytes())["meaning"]["labels"] == "real"
+    for suffix in (".csv", ".parquet"):
+        ingest([write(folder / f"in{suffix}", rows)], folder / suffix[1:])
+        assert files_of(folder / suffix[1:]) == files_of(folder / "text")
+    found = Dataset.open(folder / "text").rows(None, ["doc_id", "label", "grade"])
+    label_of = dict(zip(found["doc_id"].to_pylist(), found["label"].to_pylist(), strict=True))
+    assert label_of == {f"d{k}": label for k, label in enumerate(labels)}
+
+
+@given(
+    st.lists(
+        st.one_of(st.from_regex(r"[+-]?[0-9]*\.?[0-9]*([eE][+-]?[0-9]{1,3})?", fullmatch=True), st.text(max_size=4))
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_tokens_are_read_as_python_reads_them(tokens):
+    def naive(token):
+        try:
+            number = float(token)
+        except ValueError:
+            return None
+        plain = token.strip(" \t").isascii() and "_" not in token and token.strip(" \t") == token.strip()
+        return number if np.isfinite(number) and plain else None
+
+    found = read_numbers(pa.array(tokens, pa.string())).tolist()
+    assert [None if np.isnan(x) else x for x in found] == [naive(token) for token in tokens]
+
+
+@pytest.mark.parametrize(
+    ("labels", "max_grade", "grades"),
+    [
+        (["0", "2.0", "4"], None, [0, 2, 4]),
+        (["0", "2.5", "4"], None, [0, 0, 0]),
+        (["0", "-1", "4"], None, [0, 0, 0]),
+        (["31", "0", "4"], None, [31, 0, 4]),
+        (["32", "0", "4"], None, [0, 0, 0]),
+        (["32", "0", "4"], 40, [32, 0, 4]),
+        (["3", "0", "1"], 2, [0, 0, 0]),
+    ],
+)
+def test_whole_labels_of_all_rows_are_grades_too(tmp_path, labels, max_grade, grades):
+    (tmp_path / "a.txt").write_text("".join(f"{x} qid:{k} 1:1\n" for k, x in enumerate(labels)))
+    (tmp_path / "a.csv").write_text("qid,label,f1\n" + "".join(f"{k},{x},1\n" for k, x in enumerate(labels)))
+    for file, told in (("a.txt", "real"), ("a.csv", "grade")):
+        out = tmp_path / f"{file}.out"
+        ingest([tmp_path / file], out, options=IngestOptions(read=ReadOptions(labels=told, max_grade=max_grade)))
+        rows = Dataset.open(out).rows(None, ["qid", "grade", "label"])
+        assert sorted(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)) == [
+            (str(k), grade, float(label)) for k, (grade, label) in enumerate(zip(grades, labels, strict=True))
+        ]
+    assert files_of(tmp_path / "a.txt.out") == files_of(tmp_path / "a.csv.out")
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+LABEL = "a label: a number of at most 3.4e38 in size"
+BAD_CELLS = [
+    ("label", "x", f"expected {LABEL}, found 'x'"),
+    ("label", "", f"expected {LABEL}, found nothing; leave out rows that have none"),
+    ("label", "nan", f"expected {LABEL}, found 'nan'"),
+    ("label", "inf", f"expected {LABEL}, found 'inf'"),
+    ("label", "-4e38", f"expected {LABEL}, found '-4e38'"),
+    ("label", "1e999", f"expected {LABEL}, found '1e999'"),
+    ("label", "0x1", f"expected {LABEL}, found '0x1'"),
+    ("event", "2", "expected an event: 1 or 0, found '2'"),
+    ("event", "0.5", "expected an event: 1 or 0, found '0.5'"),
+    ("event", "", "expected an event: 1 or 0, found nothing; 1 if the label is when it happened, 0 if it had not by then"),
+    ("weight", "-0.1", "expected a weight: a number, 0 or more, found '-0.1'"),
+    ("weight", " ", "expected a weight: a number, 0 or more, found ' '; write 1 where there is none"),
+    ("weight", "inf", "expected a weight: a number, 0 or more, found 'inf'"),
+    ("offset", "1,5", "expected an offset: a number of at most 3.4e38 in size, found '1,5'"),
+    ("offset", "", "expected an offset: a number of at most 3.4e38 in size, found nothing; write 0 where there is none"),
+    ("query_weight", "-1", "expected a query weight: a number, 0 or more, found '-1'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "cell", "message"), BAD_CELLS)
+def test_a_bad_cell_is_named_by_line_and_column_and_nothing_is_written(tmp_path, name, cell, message):
+    path = tmp_path / "bad.tsv"
+    path.write_text(f"qid\tgrade\t{name}\tx\n1\t0\t1\t5\n1\t0\t{cell}\t5\n")
+    with pytest.raises(MalformedLine) as caught:
+        ingest([path], tmp_path / "out")
+    assert str(caught.value) == f"{path}:3:5: {message}"
+    assert [file.name for file in tmp_path.iterdir()] == ["bad.tsv"]
+    ingest([path], tmp_path / "out", options=IngestOptions(max_rejects=1))
+    reject = pq.read_table(tmp_path / "out" / "rejects.parquet").to_pylist()
+    assert [(r["line"], r["column"]) for r in reject] == [(3, 5)]
+    assert len(Dataset.open(tmp_path / "out").rows()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "message"),
+    [
+        ("label", [1.0, None], f": row 2, column 'label': expected {LABEL}, found nothing; leave out rows that have none"),
+        ("label", [1.0, float("inf")], f": row 2, column 'label': expected {LABEL}, found inf"),
+        ("event", [1, 3], ": row 2, column 'event': expected an event: 1 or 0, found 3"),
+        ("weight", [0.0, -2.0], ": row 2, column 'weight': expected a weight: a number, 0 or more, found -2"),
+        ("offset", ["1", "2"], ": column 'offset' must hold numbers, its type is string"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_of_parquet_is_named_by_row_and_column(tmp_path, name, column, message):
+    path = tmp_path / "bad.parquet"
+    pq.write_table(pa.table({"qid": ["1", "1"], "grade": [0, 0], name: column, "x": [1.0, 2.0]}), path)
+    with pytest.raises(DataRejected) as caught:
+        ingest([path], tmp_path / "out")
+    assert str(caught.value) == f"{path}{message}"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("token", "found"),
+    [("x", "x"), ("nan", "nan"), ("-inf", "-inf"), ("1e39", "1e39"), ("2e999", "2e999"), ("1.5x", "1.5x")],
+)
+def test_a_bad_label_of_text_is_named(tmp_path, token, found):
+    path = tmp_path / "in.txt"
+    path.write_text(f"1.5 qid:1 1:1\n{token} qid:1 1:2\n-.5e1 qid:1 1:3\n")
+    read = ReadOptions(labels="real")
+    with pytest.raises(MalformedLine) as caught:
+        ingest([path], tmp_path / "out", options=IngestOptions(read=read))
+    assert str(caught.value) == f"{path}:2:1: expected {LABEL}, found {found!r}"
+    ingest([path], tmp_path / "out", options=IngestOptions(read=read, max_rejects=1, block_bytes=5))
+    assert sorted(Dataset.open(tmp_path / "out").rows(None, ["label"])["label"].to_pylist()) == [-5.0, 1.5]
+
+
+def test_a_query_has_one_weight(tmp_path):
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    a.write_text("qid,grade,query_weight,x\nk,0,2,1\nl,1,1.5,2\n")
+    b.write_text("qid,grade,query_weight,x\nk,1,2,1\nl,1,0.5,2\n")
+    with pytest.raises(DataRejected) as caught:
+        ingest([a, b], tmp_path / "out")
+    assert str(caught.value) == (
+        f"query 'l' has query_weight 0.5 ({b}) and 1.5 ({a}): it must be the same in all rows of a query; "
+        "a document's own goes into the column weight"
+    )
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.csv", "b.csv"]
+
+
+def test_files_bring_the_same_columns_and_text_has_an_option_of_its_own(tmp_path):
+    a, b, c, d = (tmp_path / f"{name}.csv" for name in "abcd")
+    a.write_text("qid,grade,weight,x\n1,0,1,1\n")
+    b.write_text("qid,grade,x\n1,0,1\n")
+    c.write_text("qid,label,x\n1,0.5,1\n")
+    d.write_text("qid,grade,label,x\n1,0,0.5,1\n")
+    for files, message in (
+        ([a, b], f"{b}: no column 'weight', which {a} has; all files must have the same columns besides the features"),
+        ([b, a], f"{b}: no column 'weight', which {a} has; all files must have the same columns besides the features"),
+        ([c, d], f"{d}: column 'grade' is not in {c}; all files must have the same columns besides the features"),
+    ):
+        with pytest.raises(DataRejected) as caught:
+            ingest(files, tmp_path / "out")
+        assert str(caught.value) == message
+    with pytest.raises(InputError) as caught:
+        ingest([c], tmp_path / "out", options=IngestOptions(read=ReadOptions(labels="real")))
+    assert str(caught.value) == f"--labels is for LETOR text; {c} names its columns: labels go into one called 'label'"
+    with pytest.raises(InputError, match="unknown value of --labels 'reel'; did you mean 'real'"):
+        ReadOptions(labels="reel")
+
+
+def test_candidates_pass_over_what_only_judgments_have(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("qid,weight,label,x\n1,-5,hm,2\n")
+    pq.write_table(pa.table({"qid": ["1"], "weight": ["?"], "x": [2.0]}), tmp_path / "a.parquet")
+    for file in (path, tmp_path / "a.parquet"):
+        source = open_source(file, options=ReadOptions(grade_required=False))
+        (batch,) = source.batches()
+        assert source.columns == ("x",)
+        assert (batch.values.tolist(), dict(batch.extras), batch.grade) == ([[2.0]], {}, None)
+
+
+# ---- the commands --------------------------------------------------------------------------------------------------
+
+
+def test_commands_tell_of_them(tmp_path):
+    rows = judgments(60, 3)
+    write(tmp_path / "in.csv", rows)
+    run = CliRunner()
+    told = run.invoke(app, ["ingest", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out")])
+    assert "\n  besides   label, event, weight, offset, query_weight\n" in told.stdout
+    dataset = Dataset.open(tmp_path / "out")
+    (split,) = describe(dataset).splits
+    for name in COLUMNS:
+        column = [float(row[name]) for row in rows]
+        spread = split.columns[name]
+        assert (spread.minimum, spread.maximum) == (min(column), max(column))
+        assert spread.mean == pytest.approx(sum(column) / len(column), rel=1e-12)
+    told = json.loads(run.invoke(app, ["describe", str(tmp_path / "out"), "--json"]).stdout)
+    assert list(told["splits"][0]["columns"]) == [*COLUMNS, "query_weight"]
+    shown = run.invoke(app, ["describe", str(tmp_path / "out")]).stdout
+    assert "event, min / mean / max" in shown
+    (tmp_path / "in.txt").write_text("0.25 qid:1 1:1\n-3 qid:1 1:2\n")
+    told = run.invoke(
+        app, ["ingest", str(tmp_path / "in.txt"), "-o", str(tmp_path / "real"), "--labels", "real", "--json"]
+    )
+    assert json.loads(told.stdout)["columns"] == ["label"]
