@@ -142,7 +142,7 @@ class _Measured:
             team.share(
                 len(ranked),
                 _LEAST_LINKED,
-                lambda first, last, _: apply_link(self._link, scores, ranked, first=first, last=last),
+                lambda first, last, _: apply_link(self._link, np.atleast_2d(scores), ranked, first=first, last=last),
             )
         values = np.empty((len(self._metrics), queries.n_queries), dtype=np.float64)
         least = max(1, _LEAST_RANKED * queries.n_queries // max(1, queries.n_rows))

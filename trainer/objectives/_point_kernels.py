@@ -401,10 +401,10 @@ def exponential_start(offsets, targets, weights):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def paper_steps(gradients, curvatures, scales, weights, rows, starts, first_leaf, last_leaf, out):
-    """out[l] = sum yt / sum |yt (2 - |yt|)| with yt = -g / w, each times w (the notes on LogistRank, step 3).
+def paper_steps(scores, targets, scales, weights, rows, starts, first_leaf, last_leaf, out):
+    """out[l] = sum w yt / sum w |yt (2 - |yt|)|, yt = scale (y - p) (the notes on LogistRank, step 3).
 
-    The sum below is Newton's, sum h, where that is greater: a term vanishes at |yt| = 2.
+    The sum below is Newton's, that of w scale p (1 - p), where that is greater: a term vanishes at |yt| = 2.
     """
     weighted = weights.shape[0] > 0
     for leaf in range(first_leaf, last_leaf):
@@ -412,11 +412,12 @@ def paper_steps(gradients, curvatures, scales, weights, rows, starts, first_leaf
         for i in range(starts[leaf], starts[leaf + 1]):
             row = rows[i]
             w = weights[row] if weighted else 1.0
-            if w > 0.0:
-                size = abs(gradients[row]) / w
-                printed += w * abs(size * (2.0 - size))
-            force -= gradients[row]
-            newton += curvatures[row]
+            up = targets[row] > 0.5
+            size = sigmoid(-scores[row] if up else scores[row])  # |y - p|
+            response = scales[row] * size
+            force += w * (response if up else -response)
+            printed += w * abs(response * (2.0 - response))
+            newton += w * response * (1.0 - size)
         below = max(printed, newton)
         out[leaf] = force / below if below > 0.0 else 0.0
 
@@ -514,6 +515,15 @@ def softmax_losses(scores, grades, weights, out):
 
 
 # ---- whole lists -------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def highest_by_list(values, starts, out):
+    """out[q] = the highest of the values of its rows, 0 or more."""
+    for q in range(out.shape[0]):
+        out[q] = 0.0
+        for row in range(starts[q], starts[q + 1]):
+            out[q] = max(out[q], values[row])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

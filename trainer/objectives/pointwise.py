@@ -39,9 +39,13 @@ class Pointwise(Objective):
     deviance_factor: ClassVar[float] = 1.0
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:  # noqa: ARG002
-        self._targets = np.ascontiguousarray(rows.targets, dtype=np.float64)
+        self._targets = self._targets_of(rows, parameters)
         self._weights = document_weights(rows)  # empty: all 1
         self._offsets = np.empty(0) if rows.offsets is None else np.ascontiguousarray(rows.offsets, dtype=np.float64)
+
+    def _targets_of(self, rows: RankedRows, parameters: TrainParameters) -> Floats:  # noqa: ARG002
+        """Return what is learnt, (n_rows,)."""
+        return np.ascontiguousarray(rows.targets, dtype=np.float64)
 
     @abstractmethod
     def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:

@@ -1,0 +1,163 @@
+"""The NDCG-consistent losses of Ravikumar, Tewari & Yang."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.naive_points import cosine_loss, least, term
+from tests.trainer.planted import fit, small_data
+from tests.trainer.point_cases import (
+    curvature_error,
+    derivatives,
+    differences,
+    gradient_error,
+    objective_on,
+    rows_with,
+    same_bits_for_any_team,
+    steps_of,
+)
+from trainer.errors import TrainingDataRejected
+from trainer.objectives import consistent as consistent_module
+from trainer.objectives.consistent import normalised_gains
+from trainer.parameters import TrainParameters
+
+GRADES = [0, 3, 1, 2, 0, 0, 4, 2, 2, 1]  # the second list has nothing relevant
+SIZES = [4, 2, 3, 1, 0]
+WEIGHTS = [1, 2, 1, 3, 1, 1, 2, 0, 1, 4.0]
+QUERY_WEIGHTS = [1.0, 2.0, 0.5, 1.0, 3.0]
+SCORES = np.random.default_rng(3).normal(size=10)
+ROWS = rows_with(grades=GRADES, sizes=SIZES, weights=WEIGHTS, query_weights=QUERY_WEIGHTS)
+LEAVES = [np.array([0, 5, 6]), np.array([1, 2]), np.array([9, 4, 3, 8])]
+
+
+def targets(gain=lambda y: 2.0**y - 1, values=GRADES):
+    out, first = [], 0
+    for size in SIZES:
+        of_list = [gain(y) for y in values[first : first + size]]
+        ideal = sum(g / math.log2(rank + 1) for rank, g in enumerate(sorted(of_list, reverse=True), 1))
+        out += [g / ideal if ideal else 0.0 for g in of_list]
+        first += size
+    return np.array(out)
+
+
+def test_targets_are_gains_over_the_greatest_dcg_of_the_list():
+    np.testing.assert_allclose(normalised_gains(ROWS, TrainParameters()), targets(), rtol=1e-14)
+    np.testing.assert_allclose(normalised_gains(ROWS, TrainParameters(gain="linear")), targets(float), rtol=1e-14)
+    labels = np.random.default_rng(1).random(10) * 3  # any number from 0 on, where the gain is linear
+    rows = rows_with(grades=GRADES, labels=labels, sizes=SIZES)
+    np.testing.assert_allclose(
+        normalised_gains(rows, TrainParameters(gain="linear")), targets(float, list(labels)), rtol=1e-14
+    )
+    with pytest.raises(TrainingDataRejected, match=r"label -1.0 in row 1"):
+        objective_on("consistent_l2", rows_with(labels=[0.0, -1.0]), gain="linear")
+
+
+@pytest.mark.parametrize("written", ["consistent_l2", "consistent_kl"])
+def test_two_of_them_are_losses_of_single_documents(written):
+    objective = objective_on(written, ROWS)
+    w = np.array(WEIGHTS) * np.repeat(QUERY_WEIGHTS, SIZES)
+    w /= w.mean()
+    name = {"consistent_l2": "l2"}.get(written, written)
+
+    def loss(scores):
+        return sum(w * [term(name, t, s) for t, s in zip(targets(), scores, strict=True)])
+
+    assert objective.losses(SCORES).sum() == pytest.approx(loss(SCORES), rel=1e-10)
+    assert gradient_error(objective, SCORES) < 1e-6
+    assert curvature_error(objective, SCORES) < 1e-6
+    best = least(lambda f: loss(np.full(10, f)), -10, 10)
+    assert objective.start() == pytest.approx(best, abs=1e-5)
+    for leaf, step in zip(LEAVES, steps_of(objective, SCORES, LEAVES), strict=True):
+        moves = [loss(SCORES + np.isin(np.arange(10), leaf) * x) for x in (step, step - 1e-3, step + 1e-3)]
+        assert moves[0] == min(moves)
+
+
+def of_lists(scores):
+    """Weights of the lists that have a loss, 0 for the others, and their cosine losses, from the definition."""
+    means, cosines, first = [], [], 0
+    for size, of_query in zip(SIZES, QUERY_WEIGHTS, strict=True):
+        members = slice(first, first + size)
+        means.append(of_query * np.mean(WEIGHTS[members]) if size else 0.0)
+        cosines.append(cosine_loss(scores[members], targets()[members]) if targets()[members].any() else None)
+        first += size
+    weights = np.array(means) / np.mean(means)
+    counts = np.array([cosine is not None for cosine in cosines])
+    return weights * counts, np.array([cosine or 0.0 for cosine in cosines])
+
+
+def test_cosine_is_that_of_scores_and_targets():
+    objective = objective_on("consistent_cosine", ROWS)
+    weights, cosines = of_lists(SCORES)
+    np.testing.assert_allclose(objective.losses(SCORES), weights * cosines, rtol=1e-12)
+    assert objective.deviance(SCORES) == pytest.approx(np.average(cosines, weights=weights), rel=1e-12)
+    assert gradient_error(objective, SCORES) < 1e-6
+
+
+def test_cosines_gradient_leaves_the_length_alone_and_its_step_turns_towards_the_targets():
+    objective = objective_on("consistent_cosine", ROWS)
+    g, h = derivatives(objective, SCORES)
+    for first, last in ((0, 4), (6, 9)):
+        members = slice(first, last)
+        assert (g * SCORES)[members].sum() == pytest.approx(0, abs=1e-12)
+        s, t = SCORES[members], targets()[members]
+        a, b = s / np.linalg.norm(s), t / np.linalg.norm(t)
+        np.testing.assert_allclose(-g[members] / h[members], np.linalg.norm(s) * (b - (a @ b) * a), rtol=1e-9)
+        assert (h[members] > 0).all()
+    assert not g[4:6].any()  # nothing relevant: no loss
+    np.testing.assert_allclose(objective.losses(SCORES * 7), objective.losses(SCORES), rtol=1e-12)
+
+
+def test_the_curvature_of_cosine_is_no_less_than_that_of_gauss_and_newton():
+    """The loss is |a - b|^2 / 2; the true second derivative may be negative, as here in places."""
+    objective = objective_on("consistent_cosine", rows_with(grades=GRADES[:4]))
+    true = []
+    for seed in range(20):
+        scores = np.random.default_rng(seed).normal(size=4)
+        _, h = derivatives(objective, scores)
+        unit = differences(lambda s: s / np.linalg.norm(s), scores)  # (4, 4): of the unit vector by each score
+        assert (h >= (unit**2).sum(axis=1) - 1e-7).all()
+        own = differences(lambda s: derivatives(objective, s)[0], scores)
+        true += list(own.diagonal())
+    assert min(true) < 0
+
+
+def test_lists_without_a_direction_are_harmless():
+    rows = rows_with(grades=[1, 0, 0, 0], sizes=[2, 2])
+    objective = objective_on("consistent_cosine", rows)
+    g, h = derivatives(objective, np.zeros(4))
+    assert g.tolist() == [-1, 0, 0, 0]
+    assert h.tolist() == [1, 1, 0, 0]
+    assert objective.losses(np.zeros(4)).tolist() == [1, 0]
+    assert objective.start() == 1.0
+    with pytest.raises(TrainingDataRejected, match="no query has a relevant document"):
+        objective_on("consistent_cosine", rows_with(grades=[0, 0])).start()
+
+
+@pytest.mark.parametrize("written", ["consistent_l2", "consistent_kl", "consistent_cosine"])
+def test_the_order_of_rows_in_a_list_and_the_size_of_weights_do_not_matter(written):
+    order = np.concatenate([[2, 0, 3, 1], [5, 4], [8, 6, 7], [9]])
+    moved = rows_with(
+        grades=np.array(GRADES)[order], sizes=SIZES, weights=np.array(WEIGHTS)[order] * 3,
+        query_weights=np.array(QUERY_WEIGHTS) / 5,
+    )  # fmt: skip
+    one, other = objective_on(written, ROWS), objective_on(written, moved)
+    for a, b in zip(derivatives(one, SCORES), derivatives(other, SCORES[order]), strict=True):
+        np.testing.assert_allclose(a[order], b, rtol=1e-11, atol=1e-13)
+    assert one.deviance(SCORES) == pytest.approx(other.deviance(SCORES[order]), rel=1e-12)
+
+
+def test_the_same_bits_for_any_team(monkeypatch):
+    monkeypatch.setattr(consistent_module, "_LEAST_LISTED", 1)
+    same_bits_for_any_team(objective_on("consistent_cosine", ROWS), SCORES, LEAVES[1:2])
+
+
+@pytest.mark.parametrize("written", ["consistent_l2", "consistent_kl", "consistent_cosine", "logistrank", "poisson"])
+def test_training_ranks_the_planted_signal(written):
+    data = small_data()
+    result = fit(data, objective=written, n_rounds=40, metric="ndcg@5", options={"eval_metrics": ["deviance"]})
+    first, last = result.history[0].metrics, result.history[-1].metrics
+    assert last["train"]["deviance"] < first["train"]["deviance"]
+    assert max(record.metrics["valid"]["ndcg@5"] for record in result.history) > 0.7

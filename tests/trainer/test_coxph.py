@@ -1,0 +1,184 @@
+"""Cox's partial likelihood against its definition and against XGBoost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.naive_points import cox_loss
+from tests.trainer.point_cases import curvature_error, derivatives, gradient_error, objective_on, rows_with, steps_of
+from trainer.boosting import boost
+from trainer.errors import TrainingDataRejected
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+
+
+def case(seed=0, n=14, weighted=False, ties=True):
+    rng = np.random.default_rng(seed)
+    times = rng.integers(1, 6, size=n).astype(float) if ties else rng.permutation(n) + 1.0
+    weights = rng.integers(0, 4, size=n).astype(float) if weighted else None
+    return rows_with(labels=times, events=rng.random(n) < 0.6, weights=weights), rng.normal(size=n) * 2
+
+
+def relative(rows):
+    return np.ones(rows.n_rows) if rows.weights is None else rows.weights / rows.weights.mean()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_losses_are_the_partial_likelihood_and_g_and_h_differentiate_them(seed, weighted):
+    rows, scores = case(seed, weighted=weighted)
+    objective = objective_on("coxph", rows)
+    assert objective.losses(scores).sum() == pytest.approx(
+        cox_loss(scores, rows.labels, rows.events, relative(rows)), rel=1e-10
+    )
+    assert gradient_error(objective, scores) < 1e-6
+    assert curvature_error(objective, scores) < 1e-6
+
+
+def test_the_corrected_gradient_of_the_guide_term_by_term():
+    """gbm guide 4.6 with I(t_i >= t_j), f(x_j) in the exponents and w_j in p_i (METHODS 9)."""
+    rows, scores = case(2, weighted=True)
+    t, d, w = rows.labels, rows.events, relative(rows)
+    n = len(t)
+    e = w * np.exp(scores)
+    risk = np.array([e[t >= t[i]].sum() for i in range(n)])
+    expected = [w[i] * d[i] - sum(w[j] * d[j] * e[i] / risk[j] for j in range(n) if t[i] >= t[j]) for i in range(n)]
+    np.testing.assert_allclose(-derivatives(objective_on("coxph", rows), scores)[0], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_deviance_is_that_of_the_guide_over_the_sum_of_weights():
+    rows, scores = case(1, weighted=True)
+    t, d, w = rows.labels, rows.events, rows.weights
+    expected = 0.0
+    for i in range(len(t)):
+        if d[i] and w[i]:
+            expected -= 2 * w[i] * (scores[i] - np.log((w * np.exp(scores))[t >= t[i]].sum() / w[i]))
+    assert objective_on("coxph", rows).deviance(scores) == pytest.approx(expected / w.sum(), rel=1e-10)
+
+
+def test_derivatives_sum_to_zero_and_ignore_a_constant_and_any_order():
+    rows, scores = case(3, weighted=True)
+    objective = objective_on("coxph", rows)
+    g, h = derivatives(objective, scores)
+    assert g.sum() == pytest.approx(0, abs=1e-12)
+    order = np.random.default_rng(1).permutation(rows.n_rows)
+    moved = rows_with(labels=rows.labels[order], events=rows.events[order], weights=rows.weights[order] * 5)
+    for other in (
+        derivatives(objective, scores + 100),
+        [a[np.argsort(order)] for a in derivatives(objective_on("coxph", moved), scores[order])],
+    ):
+        np.testing.assert_allclose(other[0], g, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(other[1], h, rtol=1e-9, atol=1e-12)
+    assert objective.start() == 0.0
+
+
+def test_far_scores_keep_finite_derivatives():
+    rows, _ = case(ties=False)
+    g, h = derivatives(objective_on("coxph", rows), np.linspace(-900, 900, rows.n_rows))
+    assert np.isfinite(g).all()
+    assert np.isfinite(h).all()
+    assert (h >= 0).all()
+
+
+def test_all_times_are_events_where_nothing_else_is_said():
+    labels = [3.0, 1.0, 2.0]
+    scores = np.array([0.1, -0.5, 1.0])
+    one, other = (objective_on("coxph", rows_with(labels=labels, events=events)) for events in (None, [1, 1, 1]))
+    assert derivatives(one, scores)[0].tolist() == derivatives(other, scores)[0].tolist()
+
+
+# ---- leaves ------------------------------------------------------------------------------------------------------
+
+LEAVES = [
+    np.array([5, 0, 3]),
+    np.array([1, 8]),
+    np.array([11, 2, 4, 7, 10, 6]),
+]  # not every row: the others are out of bag
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_leaves_are_one_joint_newton_step_over_the_rows_of_the_tree(seed, weighted):
+    rows, scores = case(seed, weighted=weighted)
+    bag = np.concatenate(LEAVES)
+
+    def loss(steps):
+        moved = np.concatenate([scores[leaf] + step for leaf, step in zip(LEAVES, steps, strict=True)])
+        return cox_loss(moved, rows.labels[bag], rows.events[bag], relative(rows)[bag])
+
+    e, d = np.eye(3), 1e-3
+    gradient = np.array([(loss(d * a) - loss(-d * a)) / (2 * d) for a in e])
+    hessian = np.array([[(loss(d * (a + b)) - loss(d * (a - b)) - loss(d * (b - a)) + loss(-d * (a + b))) / (4 * d * d) for b in e] for a in e])  # fmt: skip
+    expected = -np.linalg.pinv(hessian, rcond=1e-5) @ gradient
+    steps = steps_of(objective_on("coxph", rows), scores, LEAVES)
+    np.testing.assert_allclose(steps - steps.mean(), expected - expected.mean(), rtol=1e-4, atol=1e-5)
+    assert loss(steps / 100) < loss(np.zeros(3))
+    # lambda is added to the diagonal
+    held = steps_of(objective_on("coxph", rows, lambda_l2=0.3), scores, LEAVES)
+    np.testing.assert_allclose(held, np.linalg.solve(hessian + 0.3 * e, -gradient), rtol=1e-4, atol=1e-5)
+
+
+def test_a_leaf_that_no_event_knows_of_stays_and_one_leaf_alone_too():
+    rows = rows_with(labels=[1, 2, 3, 4, 5], events=[0, 0, 1, 0, 1])
+    scores = np.array([0.5, -0.2, 0.1, 0.9, 0.0])
+    steps = steps_of(objective_on("coxph", rows), scores, [np.array([0, 1]), np.array([2]), np.array([3, 4])])
+    assert steps[0] == 0.0
+    assert steps[1] > 0 > steps[2]
+    assert steps_of(objective_on("coxph", rows), scores, [np.arange(5)])[0] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_nothing_can_be_learnt_without_events():
+    with pytest.raises(TrainingDataRejected, match="no event"):
+        objective_on("coxph", rows_with(labels=[1.0, 2.0], events=[0, 0])).start()
+    with pytest.raises(TrainingDataRejected, match="no event"):
+        objective_on("coxph", rows_with(labels=[1.0, 2.0], events=[0, 1], weights=[1, 0])).start()
+
+
+# ---- XGBoost -----------------------------------------------------------------------------------------------------
+
+
+def test_gradients_and_likelihood_are_those_of_xgboost():
+    """Without ties: XGBoost counts, for a row, only those events of its own time that its sorting put before it."""
+    xgboost = pytest.importorskip("xgboost")
+    rows, scores = case(7, n=30, ties=False)
+    scores = np.float32(scores * 0.5).astype(float)
+    signed = np.where(rows.events, rows.labels, -rows.labels)
+    data = xgboost.DMatrix(np.arange(30.0)[:, None], signed, base_margin=scores)
+    settings = {"objective": "survival:cox", "eta": 1, "lambda": 0, "gamma": 0, "min_child_weight": 0,
+                "max_depth": 30, "tree_method": "exact", "nthread": 1}  # fmt: skip
+    # a tree with a leaf for every row says -g / h of every row
+    booster = xgboost.train(settings, data, 1)
+    moved = booster.predict(data, output_margin=True) - scores
+    leaves = booster.predict(data, pred_leaf=True).ravel()
+    alone = np.array([(leaves == leaf).sum() == 1 for leaf in leaves])
+    objective = objective_on("coxph", rows)
+    g, h = derivatives(objective, scores)
+    sure = alone & (h > 1e-3)
+    assert sure.sum() > 20
+    np.testing.assert_allclose(moved[sure], -g[sure] / h[sure], rtol=2e-3, atol=2e-5)
+    said = float(xgboost.train(settings, data, 0).eval(data).split(":")[-1])
+    assert objective.losses(scores).sum() / rows.events.sum() == pytest.approx(said, rel=1e-5)
+
+
+def test_training_finds_the_planted_hazard():
+    rng = np.random.default_rng(5)
+    n = 800
+    bins = rng.integers(1, 9, size=(n, 3), dtype=np.uint8)
+    risk = (bins[:, 0] - 4.5) / 2 + np.where(bins[:, 1] > 4, 1.0, -1.0)
+    times = rng.exponential(np.exp(-risk))
+    limits = rng.exponential(2.0, size=n)
+    rows = RankedRows(
+        np.zeros(n, np.int32), np.array([0, n]), [bins], labels=np.minimum(times, limits),
+        events=(times <= limits).astype(np.uint8),
+    )  # fmt: skip
+    edges = [np.arange(1.5, 8, dtype=np.float32)] * 3
+    result = boost(
+        rows, None, edges, ["a", "b", "c"],
+        TrainParameters(objective="coxph", n_rounds=60, max_leaves=6, stop_metric="deviance", row_fraction=0.7),
+        max_grade=1, n_threads=1,
+    )  # fmt: skip
+    deviances = [record.metrics["train"]["deviance"] for record in result.history]
+    planted = objective_on("coxph", rows).deviance(risk)
+    assert deviances[-1] < deviances[0]
+    assert deviances[-1] < planted + 0.02 * abs(planted)
