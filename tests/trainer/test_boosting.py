@@ -41,7 +41,7 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch,
         "growing.grower._LEAST_ROWS",
         "growing.grower._LEAST_VISITS",
         "growing.grower._SHARED_ROWS",
-        "objectives.lambdamart._LEAST_WORK",
+        "objectives.pairwise._LEAST_WORK",
         "objectives.l2._LEAST_ROWS",
         "watching._LEAST_WALKED",
     ):

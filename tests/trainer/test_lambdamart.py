@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import naive
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives import _kernels, lambdamart
-from trainer.objectives.lambdamart import LambdaMart
-from trainer.objectives.protocol import NoOptions
+from trainer.errors import TrainingDataRejected
+from trainer.objectives import _kernels, pairwise
+from trainer.objectives.lambdamart import LambdaMart, LambdaMartOptions
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
 from trainer.workers import Team, with_team
@@ -27,7 +26,7 @@ def gradients(scores, grades, sizes=None, *, team=None, round_number=1, weights=
     starts = np.concatenate(([0], np.cumsum(sizes or [len(scores)]))).astype(np.int64)
     parameters = TrainParameters(**{**PLAIN, **parameters})
     rows = RankedRows(np.asarray(grades, dtype=np.int32), starts, (), weights)
-    objective = LambdaMart(rows, parameters, NoOptions())
+    objective = LambdaMart(rows, parameters, LambdaMartOptions())
     g, h = np.full(len(scores), np.nan), np.full(len(scores), np.nan)
     objective.gradients(round_number, scores, g, h, team or Team(1))
     return g, h
@@ -153,7 +152,7 @@ def test_row_order_within_a_query_does_not_matter():
 
 @pytest.mark.parametrize("n_threads", [2, 3])
 def test_threads_do_not_change_a_bit(n_threads, monkeypatch):
-    monkeypatch.setattr(lambdamart, "_LEAST_WORK", 1)  # let small work be shared out as well
+    monkeypatch.setattr(pairwise, "_LEAST_WORK", 1)  # let small work be shared out as well
     rng = np.random.default_rng(4)
     sizes = rng.integers(1, 60, size=40).tolist()
     grades, scores = rng.integers(0, 5, size=sum(sizes)), rng.normal(size=sum(sizes)).round(1)
@@ -220,8 +219,3 @@ def test_queries_without_pairs_have_no_gradient():
 def test_one_grade_everywhere_is_refused():
     with pytest.raises(TrainingDataRejected, match="nothing to learn"):
         gradients([1.0, 2.0], [1, 1])
-
-
-def test_a_metric_without_swap_deltas_is_refused():
-    with pytest.raises(InvalidParameter, match="expected ndcg or ndcg@k"):
-        gradients([1.0, 2.0], [1, 0], metric="map")

@@ -22,6 +22,12 @@ _LN2_HIGH = 0.6931471803691238  # 32 significant bits: k * _LN2_HIGH is exact fo
 _LN2_LOW = 1.9082149292705877e-10
 _SQRT2 = 1.4142135623730951
 _WIDEST = 600.0  # exp(-600) is far from the smallest double, and so are its products with gains
+_STEEPEST = 30.0  # beyond it exp(s_j - s_i) goes on along its tangent: no pair may drown all others
+_UNIT = 2.0**-53
+_DRAW = 0x7061697273  # what the draws of pairs are keyed by, besides the round
+BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # where the weights of pairs lie
+LOGISTIC, EXPONENTIAL = 0, 1
+GRADIENTS, LOSSES, CURVATURES = 0, 1, 2
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -205,38 +211,52 @@ def pairs_of_one(typingctx, s, e, gain, discount, weight, g, h, first, last, one
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def lambdas(
-    scores, starts, first_query, last_query, gains, weights, discounts, inverse_ideal, sigma, truncation, normalise,
-    key, order, spare, work, gradients, curvatures,
-):  # fmt: skip
-    """Gradients and curvatures of LambdaMART for a metric whose swap delta is a product of gain and discount.
+def sort_queries(scores, starts, first_query, last_query, scales, key, order, spare):
+    """Sort the rows of each query that counts (its scale is not 0), best first: see :func:`order_by_score`."""
+    for q in range(first_query, last_query):
+        if scales[q] != 0.0:
+            order_by_score(scores, key, starts[q], starts[q + 1], order, spare)
 
-    For each pair with different grades and at least one document among the first ``truncation`` ranks,
-    dZ = |gain_i - gain_j| |discount_i - discount_j| / ideal (Burges 2010, section 6), rho = 1/(1+exp(sigma (s_high -
-    s_low))):  g_high -= sigma dZ rho,  g_low += sigma dZ rho,  both curvatures += sigma^2 dZ rho (1 - rho).
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def lambdas(
+    scores, starts, first_query, last_query, values, weights, query_weights, shape, upper, lower, lift, scales, sigma,
+    truncation, normalise, key, order, spare, work, gradients, curvatures, factors,
+):  # fmt: skip
+    """Gradients and curvatures of pairs whose weight is a product of a difference of documents and one of places.
+
+    For each pair with different values x and at least one document among the first ``truncation`` ranks, i above j,
+    dZ = scale |x_i - x_j| (upper_i - lower_j) (see ``scorer.metrics.swaps``; for nDCG gain and discount, Burges 2010,
+    section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low += sigma dZ rho,  both
+    curvatures += sigma^2 dZ rho (1 - rho).  ``upper`` and ``lower`` are read by ``shape``: ``BY_RANK`` at the ranks;
+    ``BY_PLACE`` at the places, times ``lift`` of i's; ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN``
+    as by rank, with the sign of x_i - x_j for the difference.
     ``normalise``: dZ is divided by 0.01 + |s_i - s_j| unless all scores of the query are equal, and the query's
     sums are scaled by log2(1 + S) / S with S = the sum over both members of sigma dZ rho (LightGBM's two rules).
 
-    ``gains`` (n_rows,) holds each document's gain; documents of different grades differ in it.  ``weights`` (n_rows,)
-    multiplies dZ of a pair by the weights of both its documents; empty: all are 1.  ``order`` (n_rows,)
-    holds each query's rows in any order and is left sorted; ``spare`` is as long as the longest query, ``discounts``
-    and the six rows of ``work`` are ``LANES`` longer.
+    ``values`` (n_rows,) holds x of each document.  ``weights`` (n_rows,) multiplies dZ of a pair by the weights of both
+    its documents, ``query_weights`` (n_queries,) what comes out; empty: all are 1.  ``scales`` (n_queries,): queries
+    of 0 are passed over.  ``factors`` (n_queries,) gets what each query's sums were multiplied with.
+    ``order`` (n_rows,) holds each query's rows in any order and is left sorted; ``spare`` is as long as the longest
+    query, the tables and the seven rows of ``work`` are ``LANES`` longer.
     """
-    s, gain, e, weight, g, h = work[0], work[1], work[2], work[3], work[4], work[5]
+    s, x, e, weight, g, h, sign = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
     weighted = weights.shape[0] > 0
+    longest = spare.shape[0]
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         n = last - first
+        factors[q] = 0.0
         for row in range(first, last):
             gradients[row] = 0.0
             curvatures[row] = 0.0
-        if n < 2 or inverse_ideal[q] == 0.0:
+        if n < 2 or scales[q] == 0.0:
             continue
         order_by_score(scores, key, first, last, order, spare)
         for rank in range(n):
             row = order[first + rank]
             s[rank] = scores[row]
-            gain[rank] = gains[row]
+            x[rank] = values[row]
             weight[rank] = weights[row] if weighted else 1.0
         for rank in range(n, n + LANES):
             s[rank] = s[n - 1]
@@ -249,21 +269,184 @@ def lambdas(
         floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
         total = 0.0
         for i in range(min(truncation, n - 1)):
+            place, lifted, offset = i, 1.0, 0
+            if shape == BY_PLACE:
+                place, lifted, offset = first + i, lift[first + i], first
+                if lifted == 0.0:
+                    continue
+            elif shape == BY_STEP:
+                offset = longest - i
             if far_apart:  # exponentials that count from the top of the list have run out: count from i
                 for j in range(i, n + LANES):
                     e[j] = exp_negative(sigma * (s[j] - s[i]))
+            x_i = x[i]
+            if shape == EVEN:
+                for j in range(i + 1, n):
+                    sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
+                x_i = 0.0
             force, curvature, size = pairs_of_one(
-                s, e, gain, discounts, weight, g, h, i + 1, n, (s[i], e[i], gain[i], discounts[i]),
-                (inverse_ideal[q] * sigma * weight[i], sigma, floor, slope),
+                s, e, sign if shape == EVEN else x, lower[offset:], weight, g, h, i + 1, n,
+                (s[i], e[i], x_i, upper[place]), (scales[q] * sigma * weight[i] * lifted, sigma, floor, slope),
             )  # fmt: skip
             g[i] -= force
             h[i] += curvature
             total += 2.0 * size
         factor = log2_positive(1.0 + total) / total if normalise and total > 0.0 else 1.0
+        if query_weights.shape[0] > 0:
+            factor *= query_weights[q]
+        factors[q] = factor
         for rank in range(n):
             row = order[first + rank]
             gradients[row] = g[rank] * factor
             curvatures[row] = h[rank] * factor
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _log_one_plus(z):
+    """log(1 + z) for 0 <= z <= 1; relative error about 1e-12."""
+    if z < 1e-3:
+        return z * (1.0 - z * (0.5 - z * (1.0 / 3.0 - z * (0.25 - z * 0.2))))
+    return log2_positive(1.0 + z) * (1.0 / _LOG2_E)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def pair_terms(
+    what, loss, scores, starts, first_query, last_query, values, grades, weights, query_weights,
+    shape, upper, lower, lift, cells, table, scales, sigma, truncation, normalise, ties, fraction,
+    pairs, pair_starts, above, below, pair_weight, pair_target,
+    key, order, spare, work, gradients, curvatures, factors, losses, least, first_rows, second_rows, pair_curvature, begin,
+):  # fmt: skip
+    """Go over pairs one by one: what :func:`lambdas` does, for every kind of pair and loss, and what it does not do.
+
+    ``what``: ``GRADIENTS`` writes gradients, curvatures and factors; ``LOSSES`` each query's loss; ``CURVATURES`` lists,
+    from cell ``begin`` on, both rows and the curvature of every pair of the gradients last written, whose ``factors``
+    these are; those below ``least`` with probability curvature / least, and then as ``least``.  Returns the end of it.
+
+    The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or where ``pairs``
+    is true those given: of query q ``pair_starts[q]`` to ``pair_starts[q + 1]``, rows ``above`` and ``below``, their
+    weight and the target probability that the first stands above.  ``fraction`` below 1 keeps each pair with that
+    probability, by a draw keyed by ``key`` and both rows, and lets it count 1 / fraction.
+
+    ``loss``: ``LOGISTIC`` with target t, d = s_i - s_j: w ((1 - t) sigma d + log(1 + exp(-sigma d))); ``EXPONENTIAL``: w (t
+    exp(-d) + (1 - t) exp(d)), where beyond d = 30 the loss goes on along its tangent and its curvature stays.
+    w is dZ as in :func:`lambdas` (``TABLE``: ``table[cells[q] - cells[first_query] + i n + j]``) times all weights.
+    """
+    s, x, weight, g, h, grade = work[0], work[1], work[3], work[4], work[5], work[6]
+    weighted = weights.shape[0] > 0
+    longest = spare.shape[0]
+    end = begin
+    drawing = jitter(key, _DRAW)
+    for q in range(first_query, last_query):
+        first, last = starts[q], starts[q + 1]
+        n = last - first
+        if what == GRADIENTS:
+            factors[q] = 0.0
+            for row in range(first, last):
+                gradients[row] = 0.0
+                curvatures[row] = 0.0
+        elif what == LOSSES:
+            losses[q] = 0.0
+        if n < 2 or scales[q] == 0.0 or (what == CURVATURES and factors[q] == 0.0):
+            continue
+        order_by_score(scores, key, first, last, order, spare)
+        for rank in range(n):
+            row = order[first + rank]
+            s[rank] = scores[row]
+            x[rank] = values[row]
+            grade[rank] = grades[row]
+            weight[rank] = weights[row] if weighted else 1.0
+            g[rank] = 0.0
+            h[rank] = 0.0
+            spare[row - first] = rank
+        damp = normalise and s[0] != s[n - 1]
+        total = 0.0
+        summed = 0.0
+        # given pairs are gone through once; pairs of grades by their upper rank
+        lead, tails = (0, 1) if pairs else (0, min(truncation, n - 1))
+        for i in range(lead, tails):
+            low, high = (pair_starts[q], pair_starts[q + 1]) if pairs else (i + 1, n)
+            for p in range(low, high):
+                a, b, target, w = i, p, 1.0, scales[q]
+                if pairs:
+                    a, b, target = spare[above[p] - first], spare[below[p] - first], pair_target[p]
+                    w *= pair_weight[p]
+                    if a > b:
+                        a, b, target = b, a, 1.0 - target
+                    if a >= truncation:
+                        continue
+                elif grade[a] < grade[b]:
+                    target = 0.0
+                elif grade[a] == grade[b]:
+                    if not ties:
+                        continue
+                    target = 0.5
+                w *= weight[a] * weight[b]
+                if shape == BY_RANK:
+                    w *= abs(x[a] - x[b]) * (upper[a] - lower[b])
+                elif shape == BY_PLACE:
+                    w *= abs(x[a] - x[b]) * lift[first + a] * (upper[first + a] - lower[first + b])
+                elif shape == BY_STEP:
+                    w *= abs(x[a] - x[b]) * (upper[a] - lower[longest + b - a])
+                elif shape == TABLE:
+                    w *= table[cells[q] - cells[first_query] + np.int64(a) * n + b]
+                if w <= 0.0:
+                    continue
+                row_a, row_b = order[first + a], order[first + b]
+                if fraction < 1.0:
+                    drawn = jitter(jitter(key, min(row_a, row_b)), max(row_a, row_b))
+                    if np.float64(drawn >> np.uint64(11)) * _UNIT >= fraction:
+                        continue
+                    w /= fraction
+                d = s[a] - s[b]
+                if loss == LOGISTIC:
+                    if damp:
+                        w /= 0.01 + d
+                    z = exp_negative(-sigma * d)
+                    rho = z / (1.0 + z)
+                    slope = sigma * w * ((1.0 - target) - rho)
+                    bend = sigma * sigma * w * rho / (1.0 + z)
+                    if what == LOSSES:
+                        summed += w * ((1.0 - target) * sigma * d + _log_one_plus(z))
+                else:
+                    z = exp_negative(-d)
+                    inside = min(d, _STEEPEST)
+                    steep = 1.0 / exp_negative(-inside)
+                    slope = w * ((1.0 - target) * steep - target * z)
+                    bend = w * ((1.0 - target) * steep + target * z)
+                    if what == LOSSES:
+                        summed += w * ((1.0 - target) * steep * (1.0 + (d - inside)) + target * z)
+                total += 2.0 * abs(slope)
+                if what == GRADIENTS:
+                    g[a] += slope
+                    g[b] -= slope
+                    h[a] += bend
+                    h[b] += bend
+                elif what == CURVATURES:
+                    bend *= factors[q]
+                    if bend < least:
+                        drawn = jitter(jitter(drawing, min(row_a, row_b)), max(row_a, row_b))
+                        if np.float64(drawn >> np.uint64(11)) * _UNIT * least >= bend:
+                            continue
+                        bend = least
+                    if bend > 0.0:
+                        first_rows[end] = min(row_a, row_b)
+                        second_rows[end] = max(row_a, row_b)
+                        pair_curvature[end] = bend
+                        end += 1
+        if what == CURVATURES:
+            continue
+        factor = log2_positive(1.0 + total) / total if normalise and total > 0.0 else 1.0
+        if query_weights.shape[0] > 0:
+            factor *= query_weights[q]
+        if what == LOSSES:
+            losses[q] = summed * factor
+            continue
+        factors[q] = factor
+        for rank in range(n):
+            row = order[first + rank]
+            gradients[row] = g[rank] * factor
+            curvatures[row] = h[rank] * factor
+    return end
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -38,6 +38,8 @@ OBJECTIVES: Mapping[str, str] = {
     "query_rmse": "trainer.objectives.query_rmse:QueryRmse",
     "rank_xendcg": "trainer.objectives.rank_xendcg:RankXendcg",
     "softmax": "trainer.objectives.listnet:Softmax",
+    "rankboost": "trainer.objectives.rankboost:RankBoost",
+    "ranknet": "trainer.objectives.ranknet:RankNet",
 }
 
 

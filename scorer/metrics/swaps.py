@@ -1,0 +1,196 @@
+"""What a metric changes by when two documents swap their ranks and nothing else moves, for every pair of a list.
+
+A metric owns its deltas: it hands flat arrays to whoever weighs pairs (LambdaMART), in one of three shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import InputError
+from scorer.metrics import _swap_kernels
+from scorer.metrics.arrangement import grade_levels
+from scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
+from scorer.metrics.metric import Metric
+from scorer.metrics.policy import Policy
+from scorer.metrics.queries import PreparedQueries
+
+Floats = npt.NDArray[np.float64]
+Order = npt.NDArray[np.uint32]
+
+BY_RANK, BY_PLACE, TABLE = "by_rank", "by_place", "table"
+SWAPPABLE = (
+    "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
+)  # fmt: skip
+_ALL = 2**31
+_PASSES: dict[str, Callable[..., None]] = {
+    "err": _swap_kernels.err_swaps,
+    "map": _swap_kernels.map_swaps,
+    "mrr": _swap_kernels.mrr_swaps,
+}
+
+
+@dataclass(slots=True)
+class SwapDeltas:
+    """Swap deltas of one metric on fixed queries.
+
+    For documents at the ranks i < j (from 0) of query q, whose rows begin at ``first``, dZ is ``scales[q]`` times
+
+    ``by_rank``
+        ``|x_i - x_j| (upper[i] - lower[j])``: gain times discount.
+    ``by_place``
+        ``|x_i - x_j| lift[first + i] (upper[first + i] - lower[first + j])``; :meth:`prepare` writes the arrays.
+    ``table``
+        what :meth:`fill` writes.
+
+    Attributes
+    ----------
+    shape
+        One of these three.
+    values
+        (n_rows,) x of every document, by row.
+    scales
+        (n_queries,); 0 where no swap changes anything, and such queries are passed over.
+    depth
+        Only pairs with ``i < depth`` change anything.
+    upper, lower, lift
+        (longest query + spare,), or (n_rows + spare,) by place; the spare cells mean nothing.
+    levels
+        (n_rows,) of a table: the grades of a query numbered from its best.
+    """
+
+    shape: str
+    values: Floats
+    scales: Floats
+    depth: int
+    upper: Floats
+    lower: Floats
+    lift: Floats
+    _starts: npt.NDArray[np.int64]
+    _name: str = ""
+    _cut: int = 0
+    levels: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def prepare(self, order: Order, first_query: int, last_query: int) -> None:
+        """Write the arrays by place of these queries; ``order`` (n_rows,) holds the rows of each, best first."""
+        if self.shape == BY_PLACE:
+            _PASSES[self._name](
+                order, self._starts, first_query, last_query, self.scales, self.values, self._cut,
+                self.upper, self.lower, self.lift,
+            )  # fmt: skip
+
+    def fill(
+        self, order: Order, first_query: int, last_query: int, depth: int, cells: npt.NDArray[np.int64], table: Floats
+    ) -> None:
+        """Write ``table[cells[q] - cells[first_query] + i n_q + j]`` for the ranks i < depth and j > i of these queries."""
+        n_levels = int(self.levels.max(initial=0)) + 1
+        longest = int(np.diff(self._starts[first_query : last_query + 1]).max(initial=0))
+        _swap_kernels.concordance_swaps(
+            order, self._starts, first_query, last_query, self.scales, self.levels, n_levels, depth, cells,
+            np.empty(n_levels, dtype=np.int64), np.empty(longest, dtype=np.int64), table,
+        )  # fmt: skip
+
+
+def swap_deltas(
+    metric: Metric,
+    grades: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    policy: Policy,
+    *,
+    tail: bool = False,
+    spare: int = 0,
+) -> SwapDeltas:
+    """Return the swap deltas of ``metric``.
+
+    Parameters
+    ----------
+    metric
+        One of ``SWAPPABLE``, with or without a cutoff.
+    grades, starts
+        (n_rows,) int32 and (n_queries + 1,) int64, as for :class:`PreparedQueries`.
+    policy
+        The conventions; ties do not matter, since the order is given.
+    tail
+        For ``ndcg@k`` and ``dcg@k``: discounts go on below k, so that a swap below k counts as well; the ideal is that
+        of k.  It is what LightGBM and XGBoost learn from.
+    spare
+        Cells that the caller wants behind the ends of ``upper``, ``lower`` and ``lift``.
+
+    Raises
+    ------
+    InputError
+        The metric has no swap deltas, or none under this policy; ``err`` without a usable ``max_grade``; grades too high
+        for the gain.
+    """
+    if metric.name not in SWAPPABLE:
+        raise InputError(f"metric {metric}: no swap deltas are known; expected one of {', '.join(SWAPPABLE)}")
+    if metric.name == "map" and policy.map_normalisation == "hits":
+        raise InputError("metric map divided by its hits has no swap deltas: they change the divisor; divide by R")
+    grades = np.maximum(grades, 0)
+    divisor = PreparedQueries(grades, starts, policy).divisor(metric)
+    scales = np.where(divisor > 0.0, 1.0 / np.where(divisor > 0.0, divisor, 1.0), 0.0)
+    longest = int(np.diff(starts).max(initial=0))
+    cut = longest if metric.k is None else min(metric.k, longest)
+    none = np.empty(0, dtype=np.float64)
+
+    def by_rank(values: Floats, discount: Floats, depth: int) -> SwapDeltas:
+        table = np.concatenate((discount, np.zeros(spare)))
+        return SwapDeltas(BY_RANK, values, scales, depth, table, table, none, starts)
+
+    relevant = (grades >= policy.relevant_from).astype(np.float64)
+    inside = np.arange(longest) < cut
+    if metric.name in {"ndcg", "dcg"}:
+        discount = discounts(longest, policy.discount)
+        kept = tail or metric.k is None
+        return by_rank(
+            gains(grades, policy.gain), discount if kept else np.where(inside, discount, 0.0), _ALL if kept else cut
+        )
+    if metric.name in {"precision", "recall"}:
+        return by_rank(relevant, inside.astype(np.float64), cut)
+    if metric.name == "rbp":
+        return by_rank(relevant, np.where(inside, persistence(longest, metric.parameter or 0.0), 0.0), cut)
+    if metric.name == "wta":
+        best = grade_levels(grades, starts) == 0
+        return by_rank(best.astype(np.float64), (np.arange(longest) < 1).astype(np.float64), 1)
+    if metric.name in {"concordance", "concordance_micro"}:
+        levels = grade_levels(grades, starts)
+        if int(levels.max(initial=0)) <= 1:  # |r_i - r_j| for two grades
+            return by_rank(levels.astype(np.float64), np.arange(longest, 0.0, -1.0), _ALL)
+        return SwapDeltas(TABLE, levels.astype(np.float64), scales, _ALL, none, none, none, starts, levels=levels)
+    values = stop_probabilities(grades, policy.max_grade) if metric.name == "err" else relevant
+    upper, lower, lift = (np.zeros(len(grades) + spare) for _ in range(3))
+    return SwapDeltas(BY_PLACE, values, scales, cut, upper, lower, lift, starts, metric.name, cut)
+
+
+def swap_matrix(
+    metric: Metric, grades: npt.NDArray[np.int32], policy: Policy, *, tail: bool = False
+) -> npt.NDArray[np.float64]:
+    """Return |dZ| of every pair of one list, (n, n) symmetric; ``grades`` (n,) int32 in the order of the ranks.
+
+    >>> from scorer.metrics import parse_metric
+    >>> swap_matrix(parse_metric("mrr"), np.array([0, 1, 0], dtype=np.int32), Policy())
+    array([[0.        , 0.5       , 0.        ],
+           [0.5       , 0.        , 0.16666667],
+           [0.        , 0.16666667, 0.        ]])
+
+    Errors as :func:`swap_deltas`.
+    """
+    n = len(grades)
+    starts, order = np.array([0, n], dtype=np.int64), np.arange(n, dtype=np.uint32)
+    deltas = swap_deltas(metric, grades, starts, policy, tail=tail)
+    deltas.prepare(order, 0, 1)
+    if deltas.shape == TABLE:
+        table = np.zeros(n * n)
+        deltas.fill(order, 0, 1, n, np.array([0, n * n], dtype=np.int64), table)
+        found = np.triu(table.reshape(n, n), 1)
+    else:
+        x = deltas.values
+        found = np.triu(np.abs(x[:, None] - x) * (deltas.upper[:n, None] - deltas.lower[:n]), 1)
+        if deltas.shape == BY_PLACE:
+            found *= deltas.lift[:n, None]
+    whole: npt.NDArray[np.float64] = (found + found.T) * deltas.scales[0]
+    return whole

@@ -1,0 +1,140 @@
+"""Swap deltas against what the metrics themselves change by, for every short list."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from scorer.errors import InputError
+from scorer.metrics import Metric, Policy, parse_metric
+from scorer.metrics.metric import NEED_CUTOFF, WITHOUT_CUTOFF
+from scorer.metrics.queries import PreparedQueries
+from scorer.metrics.swaps import SWAPPABLE, swap_deltas, swap_matrix
+from tests import naive_pairs
+
+MAX_GRADE = 3
+POLICY = Policy(max_grade=MAX_GRADE, nothing_relevant="zero")
+NAMES = [name for name in SWAPPABLE if name != "concordance_micro"]
+
+
+def lists(longest):
+    return [g for n in range(1, longest + 1) for g in itertools.product(range(MAX_GRADE + 1), repeat=n)]
+
+
+def measured(metric, longest):
+    """The metric of every list by ``scorer.metrics``, or by the twin where it is not among them."""
+    every = lists(longest)
+    grades = np.array([y for g in every for y in g], dtype=np.int32)
+    starts = np.concatenate(([0], np.cumsum([len(g) for g in every])))
+    falling = np.concatenate([-np.arange(len(g), dtype=np.float64) for g in every])
+    values = PreparedQueries(grades, starts, POLICY).evaluate([metric], falling)[metric]
+    return dict(zip(every, np.nan_to_num(values).tolist(), strict=True))
+
+
+def metrics_of(name, *cuts):
+    if name in WITHOUT_CUTOFF:
+        return [Metric(name)]
+    if name == "rbp":
+        return [Metric(name, k, 0.7) for k in cuts]
+    return [Metric(name, k) for k in cuts if k is not None or name not in NEED_CUTOFF]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_delta_is_what_the_metric_changes_by(name):
+    for metric in metrics_of(name, None, 1, 2, 3, 4, 5, 6):
+        values = measured(metric, 5)
+        for grades in lists(5):
+            found = swap_matrix(metric, np.array(grades, dtype=np.int32), POLICY)
+            assert (found == found.T).all()
+            for i, j in itertools.combinations(range(len(grades)), 2):
+                swapped = list(grades)
+                swapped[i], swapped[j] = grades[j], grades[i]
+                expected = abs(values[grades] - values[tuple(swapped)])
+                assert abs(found[i, j] - expected) <= 1e-13, (metric, grades, i, j)
+
+
+@pytest.mark.parametrize("name", ["ndcg", "dcg"])
+@pytest.mark.parametrize("gain", ["exp", "linear"])
+def test_a_tail_lets_discounts_go_on_below_the_cutoff(name, gain):
+    rng = np.random.default_rng(3)
+    for k in (None, 1, 3, 20):
+        for _ in range(20):
+            grades = rng.integers(0, 4, size=9)
+            found = swap_matrix(Metric(name, k), grades.astype(np.int32), Policy(gain=gain), tail=True)
+            for i, j in itertools.combinations(range(9), 2):
+                expected = naive_pairs.swap_delta(
+                    Metric(name, k), grades.tolist(), i, j, Policy(gain=gain), tail=True
+                )
+                assert found[i, j] == pytest.approx(expected, abs=1e-13)
+
+
+@pytest.mark.parametrize("k", [None, 1, 2, 3, 7])
+def test_moving_the_better_document_up_never_lowers_err(k):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        grades = rng.integers(0, 5, size=8).astype(np.int32)
+        deltas = swap_deltas(Metric("err", k), grades, np.array([0, 8]), Policy(max_grade=4))
+        deltas.prepare(np.arange(8, dtype=np.uint32), 0, 1)
+        inside = np.flatnonzero(deltas.lift > 0)
+        change = deltas.lift[:, None] * (deltas.upper[:, None] - deltas.lower)
+        assert (change[inside][np.triu(np.ones((8, 8), bool), 1)[inside]] >= -1e-15).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_long_lists_agree_with_the_metric_too(name):
+    rng = np.random.default_rng(1)
+    grades = rng.choice(5, size=60, p=[0.5, 0.2, 0.15, 0.1, 0.05])
+    for metric in metrics_of(name, None, 10):
+        found = swap_matrix(metric, grades.astype(np.int32), Policy(max_grade=4))
+        for i, j in rng.integers(0, 60, size=(150, 2)):
+            if i != j:
+                expected = naive_pairs.swap_delta(metric, grades.tolist(), i, j, Policy(max_grade=4))
+                assert found[i, j] == pytest.approx(expected, abs=1e-13)
+
+
+def test_binary_concordance_counts_the_ranks_between():
+    grades = np.array([0, 1, 1, 0, 0, 1], dtype=np.int32)
+    found = swap_matrix(Metric("concordance"), grades, Policy())
+    for i, j in itertools.combinations(range(6), 2):
+        assert found[i, j] == pytest.approx((j - i) / 9 if grades[i] != grades[j] else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("ndcg@3", {"discount": "letor"}),
+        ("dcg@4", {"gain": "table(0,2,3,10)", "discount": "table(1,0.5)"}),
+        ("map@3", {"map_normalisation": "min(R,k)"}),
+        ("precision@9", {"precision_normalisation": "min(k,n)"}),
+        ("mrr", {"relevant_from": 2}),
+        ("ndcg@7", {"short_lists": "zero"}),
+    ],
+)
+def test_conventions_are_those_of_the_policy(text, policy):
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        grades = rng.integers(0, 4, size=6)
+        found = swap_matrix(parse_metric(text), grades.astype(np.int32), Policy(**policy))
+        for i, j in itertools.combinations(range(6), 2):
+            expected = naive_pairs.swap_delta(parse_metric(text), grades.tolist(), i, j, Policy(**policy))
+            assert found[i, j] == pytest.approx(expected, abs=1e-13)
+
+
+def test_micro_concordance_changes_by_pairs_of_all_queries():
+    grades, starts = np.array([2, 0, 1, 1, 0], dtype=np.int32), np.array([0, 3, 5])
+    one = swap_deltas(Metric("concordance"), grades, starts, Policy())
+    micro = swap_deltas(Metric("concordance_micro"), grades, starts, Policy())
+    assert one.scales == pytest.approx([1 / 3, 1.0])
+    assert micro.scales == pytest.approx([2 / 4, 2 / 4])  # the mean over both queries is right of 4 pairs
+
+
+def test_a_metric_without_deltas_is_refused():
+    grades = np.array([0, 1], dtype=np.int32)
+    with pytest.raises(InputError, match="no swap deltas are known; expected one of ndcg, dcg"):
+        swap_matrix(Metric("balanced_error"), grades, Policy())
+    with pytest.raises(InputError, match="max_grade"):
+        swap_matrix(Metric("err"), grades, Policy())
+    with pytest.raises(InputError, match="they change the divisor"):
+        swap_matrix(Metric("map"), grades, Policy(map_normalisation="hits"))

@@ -1,0 +1,83 @@
+"""Pairs of documents that are given as data, as the losses take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import TrainingDataRejected
+from trainer.objectives.weights import relative_weights
+from trainer.rows import Preferences
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Every two documents at most once; ``above`` is the lower row, whichever is preferred."""
+
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,), empty: there are none
+    above: npt.NDArray[np.int32]  # (p,) rows
+    below: npt.NDArray[np.int32]  # (p,) rows of the same queries
+    weight: npt.NDArray[np.float64]  # (p,)
+    target: npt.NDArray[np.float64]  # (p,) probability that ``above`` belongs above ``below``
+
+    @classmethod
+    def none(cls) -> Pairs:
+        """Say that no pairs are given."""
+        rows, numbers = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float64)
+        return cls(np.empty(0, dtype=np.int64), rows, rows, numbers, numbers)
+
+
+def merged_pairs(given: Preferences, starts: npt.NDArray[np.int64]) -> Pairs:
+    """Return the pairs with those of the same two documents made one: the sum of their weights, the mean of their targets.
+
+    The logistic and the exponential loss are linear in the target, so the sum of losses stays the same.  Weights are
+    taken relative to their mean; ``starts`` (n_queries + 1,) holds the rows of each query.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Arrays do not fit together, a row is not one of the query or is paired with itself, a weight is negative or none
+        is above 0, a probability is outside [0, 1].
+    """
+    better, worse = np.asarray(given.better, np.int64), np.asarray(given.worse, np.int64)
+    n, probability = len(better), np.asarray(given.probability, np.float64)
+    if not len(worse) == len(given.weight) == len(probability) == n or len(given.starts) != len(starts):
+        raise TrainingDataRejected(
+            f"pairs: expected {n} rows, weights and probabilities and {len(starts)} starts, found {len(worse)}, "
+            f"{len(given.weight)}, {len(probability)} and {len(given.starts)}"
+        )
+    query = np.repeat(np.arange(len(starts) - 1), np.diff(given.starts))
+    if len(query) != n:
+        raise TrainingDataRejected(f"pairs: their starts count {len(query)} pairs, there are {n}")
+    lowest, highest = starts[query], starts[query + 1]
+    _check("rows of the query", (np.minimum(better, worse) >= lowest) & (np.maximum(better, worse) < highest), given)
+    _check("two different rows", better != worse, given)
+    _check("a probability in [0, 1]", (probability >= 0.0) & (probability <= 1.0), given)
+    weight = relative_weights(given.weight, n) if n else np.empty(0)
+    above, below = np.minimum(better, worse), np.maximum(better, worse)
+    target = np.where(better < worse, probability, 1.0 - probability)
+    # a stable sort, and sums in its order: the same bits on every machine
+    order = np.lexsort((below, above))
+    new = np.ones(n, dtype=np.bool_)
+    new[1:] = (np.diff(above[order]) != 0) | (np.diff(below[order]) != 0)
+    number, kept = np.cumsum(new) - 1, order[new]
+    total = np.bincount(number, weights=weight[order], minlength=len(kept))
+    wanted = np.bincount(number, weights=(weight * target)[order], minlength=len(kept))
+    mean = np.clip(wanted / np.where(total > 0.0, total, 1.0), 0.0, 1.0)
+    counts = np.bincount(query[kept], minlength=len(starts) - 1)
+    return Pairs(
+        np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        above[kept].astype(np.int32),
+        below[kept].astype(np.int32),
+        total,
+        mean,
+    )
+
+
+def _check(expected: str, right: npt.NDArray[np.bool_], given: Preferences) -> None:
+    if not right.all():
+        p = int(np.argmin(right))
+        found = f"rows {given.better[p]} and {given.worse[p]}, probability {given.probability[p]}"
+        raise TrainingDataRejected(f"pair {p}: expected {expected}, found {found}")
