@@ -124,9 +124,10 @@ def frozen_pairs(
         raw = [(a, b, wanted / total, total) for (a, b), (total, wanted) in sums.items()]
         n_pairs = len(raw)
     found = []
-    for a, b, target, weight in raw:
+    for a, b, target, own in raw:
         if min(rank[a], rank[b]) >= truncation:
             continue
+        weight = own
         weight *= 1.0 if delta is None else delta(ranked, rank[a], rank[b])
         weight *= 1.0 if weights is None else weights[a] * weights[b]
         weight /= n_pairs if per_pair else 1

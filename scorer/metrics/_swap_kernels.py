@@ -91,31 +91,33 @@ def mrr_swaps(order, starts, first_query, last_query, scales, relevant, cut, upp
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def concordance_swaps(order, starts, first_query, last_query, scales, level, n_levels, depth, cells, balance, own, table):
+def concordance_swaps(
+    order, starts, first_query, last_query, scales, level, n_levels, depth, cells, balance, own, table
+):
     """Fill the rows of ``table`` with the pairs that come into or out of order when i and j swap; no scale.
 
     ``table[cells[q] - cells[first_query] + i n + j]`` for i among the first ``depth`` and j below it.  Every m between
     counts: dZ = |sign(y_i - y_j) + sum over m of sign(y_i - y_m) + sign(y_m - y_j)|.  ``level`` (n_rows,) numbers the
-    grades of a query from its best, 0; ``balance[l]`` sums sign(y_m - l) over the ranks passed; ``own`` is as long as a query.
+    grades of a query from its best, 0; ``balance[grade]`` sums sign(y_m - grade) over the ranks passed; ``own`` is as long as a query.
     """
     for q in range(first_query, last_query):
         if scales[q] == 0.0:
             continue
         first, n = starts[q], starts[q + 1] - starts[q]
-        for l in range(n_levels):
-            balance[l] = 0
+        for grade in range(n_levels):
+            balance[grade] = 0
         for j in range(n):
             here = level[order[first + j]]
             own[j] = balance[here]
-            for l in range(n_levels):
-                balance[l] += np.sign(here - l)
-        for l in range(n_levels):
-            balance[l] = 0
+            for grade in range(n_levels):
+                balance[grade] += np.sign(here - grade)
+        for grade in range(n_levels):
+            balance[grade] = 0
         row = cells[q] - cells[first_query]
         for i in range(min(depth, n - 1)):
             of_i = level[order[first + i]]
-            for l in range(n_levels):
-                balance[l] += np.sign(of_i - l)
+            for grade in range(n_levels):
+                balance[grade] += np.sign(of_i - grade)
             between = 0
             for j in range(i + 1, n):
                 of_j = level[order[first + j]]

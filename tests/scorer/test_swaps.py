@@ -64,9 +64,7 @@ def test_a_tail_lets_discounts_go_on_below_the_cutoff(name, gain):
             grades = rng.integers(0, 4, size=9)
             found = swap_matrix(Metric(name, k), grades.astype(np.int32), Policy(gain=gain), tail=True)
             for i, j in itertools.combinations(range(9), 2):
-                expected = naive_pairs.swap_delta(
-                    Metric(name, k), grades.tolist(), i, j, Policy(gain=gain), tail=True
-                )
+                expected = naive_pairs.swap_delta(Metric(name, k), grades.tolist(), i, j, Policy(gain=gain), tail=True)
                 assert found[i, j] == pytest.approx(expected, abs=1e-13)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,20 @@ from trainer.rows import Preferences, RankedRows
 from trainer.workers import Team, with_team
 
 SIZES = (5, 1, 9, 12, 2, 3)
-METRICS = ["ndcg@3", "dcg", "err", "err@4", "map", "map@3", "mrr", "mrr@2", "precision@4", "recall@3", "wta", "rbp(0.8)"]
+METRICS = [
+    "ndcg@3",
+    "dcg",
+    "err",
+    "err@4",
+    "map",
+    "map@3",
+    "mrr",
+    "mrr@2",
+    "precision@4",
+    "recall@3",
+    "wta",
+    "rbp(0.8)",
+]
 METRICS += ["concordance"]
 
 CASES = [
@@ -183,7 +198,9 @@ def test_a_loss_that_knows_no_ranks_is_differentiated_as_it_stands(objective):
     for i in range(len(scores)):
         up, down = scores.copy(), scores.copy()
         up[i], down[i] = up[i] + step, down[i] - step
-        assert g[i] == pytest.approx((built.losses(up).sum() - built.losses(down).sum()) / (2 * step), rel=1e-6, abs=1e-6)
+        assert g[i] == pytest.approx(
+            (built.losses(up).sum() - built.losses(down).sum()) / (2 * step), rel=1e-6, abs=1e-6
+        )
         slope = (derivatives(built, up)[0] - derivatives(built, down)[0]) / (2 * step)
         assert h[i] == pytest.approx(slope[i], rel=1e-6, abs=1e-7)
 
@@ -218,20 +235,20 @@ def test_a_shift_and_the_order_of_rows_change_nothing(objective, parameters):
 def test_threads_do_not_change_a_bit(objective, monkeypatch):
     monkeypatch.setattr(pairwise, "_LEAST_WORK", 1)  # let small work be shared out as well
     monkeypatch.setattr(pairwise, "_MOST_CELLS", 30)
-    for given in (False, True):
-        rows, scores = case(5, given=given)
-        for metric in ("err", "ndcg@5", "concordance"):
+    for given, metric in itertools.product((False, True), ("err", "ndcg@5", "concordance")):
+        rows, exact = case(5, given=given)
+        scores = exact.round(0)
 
-            def run(team):
-                built = build(rows, objective, metric=metric)
-                g, h = derivatives(built, scores.round(0), step=3, team=team)
-                pairs = built.pair_curvatures(3, scores.round(0), 0.05, team)
-                return g, h, pairs.first.copy(), pairs.second.copy(), pairs.curvature.copy()
+        def run(team, rows=rows, scores=scores, metric=metric):
+            built = build(rows, objective, metric=metric)
+            g, h = derivatives(built, scores, step=3, team=team)
+            pairs = built.pair_curvatures(3, scores, 0.05, team)
+            return g, h, pairs.first.copy(), pairs.second.copy(), pairs.curvature.copy()
 
-            alone = run(Team(1))
-            for n_threads in (2, 3):
-                for one, other in zip(alone, with_team(n_threads, run), strict=True):
-                    assert np.array_equal(one, other)
+        alone = run(Team(1))
+        for n_threads in (2, 3):
+            for one, other in zip(alone, with_team(n_threads, run), strict=True):
+                assert np.array_equal(one, other)
 
 
 def test_a_pair_that_contradicts_itself_is_pulled_to_the_middle():

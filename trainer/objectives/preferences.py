@@ -63,7 +63,7 @@ def merged_pairs(given: Preferences, starts: npt.NDArray[np.int64]) -> Pairs:
     new = np.ones(n, dtype=np.bool_)
     new[1:] = (np.diff(above[order]) != 0) | (np.diff(below[order]) != 0)
     number, kept = np.cumsum(new) - 1, order[new]
-    total = np.bincount(number, weights=weight[order], minlength=len(kept))
+    total: npt.NDArray[np.float64] = np.bincount(number, weights=weight[order], minlength=len(kept)).astype(np.float64)
     wanted = np.bincount(number, weights=(weight * target)[order], minlength=len(kept))
     mean = np.clip(wanted / np.where(total > 0.0, total, 1.0), 0.0, 1.0)
     counts = np.bincount(query[kept], minlength=len(starts) - 1)
