@@ -86,6 +86,7 @@ class LambdaMart(PairObjective):
                 f"metric {parameters.metric!r} cannot be optimised by lambdamart; expected one of {', '.join(SWAPPABLE)}"
                 " (any metric may be the stop metric)"
             )
-        policy = Policy(gain=parameters.gain, max_grade=options.max_grade or max(1, int(rows.grades.max(initial=0))))
+        highest = options.max_grade or max(1, int(rows.grades.max(initial=0)))
+        policy = Policy(gain=parameters.gain, max_grade=highest if metric.name == "err" else None)
         deltas = swap_deltas(metric, rows.grades, rows.starts, policy, tail=options.tail, spare=_kernels.LANES)
         return Weighing.of_swaps(deltas)
