@@ -1,7 +1,8 @@
-"""A hundred rounds beside the peers at equal settings: deviance by one formula, within a hundredth."""
+"""A hundred rounds beside the peers at equal settings: deviance by one formula, within a hundredth; and what no setting may change."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import lightgbm
@@ -12,6 +13,7 @@ from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegress
 from pipeline.binspec import BinSpec, apply_bins, feature_bins
 from tests.trainer.point_cases import objective_on
 from trainer.boosting import boost
+from trainer.errors import InvalidParameter
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
 
@@ -40,13 +42,18 @@ def rows_with_bins(labels, weights=None):
     return RankedRows(grades, starts, [apply_bins(x, spec)], weights, labels=labels), spec
 
 
-def final_deviance(written, rows, spec, **parameters):
-    result = boost(
+def train(written, rows, spec, *, n_threads=1, resume=None, **parameters):
+    return boost(
         rows, None, [f.edges for f in spec.features], spec.feature_names,
-        TrainParameters(objective=written, stop_metric="deviance", min_hessian_in_leaf=0.0, **SETTINGS, **parameters),
-        max_grade=1, n_threads=1,
+        TrainParameters(
+            objective=written, stop_metric="deviance", min_hessian_in_leaf=0.0, **{**SETTINGS, **parameters}
+        ),
+        max_grade=1, n_threads=n_threads, resume=resume,
     )  # fmt: skip
-    return result.history[-1].metrics["train"]["deviance"]
+
+
+def final_deviance(written, rows, spec, **parameters):
+    return train(written, rows, spec, **parameters).history[-1].metrics["train"]["deviance"]
 
 
 def signal():
@@ -91,3 +98,85 @@ def test_deviance_of_counts_is_that_of_lightgbm():
     )  # so that a hundredth is one of what is lost
     ours = final_deviance("poisson", rows, spec)
     assert ours - saturated == pytest.approx(expected - saturated, rel=0.01)
+
+
+def test_deviance_of_grades_is_that_of_lightgbm():
+    """Both start from 0 and multiply leaves by (K - 1) / K."""
+    grades = np.digitize(signal() + np.random.default_rng(3).normal(size=len(features())), [-1, 0, 1]).astype(np.int32)
+    rows, spec = rows_with_bins(None)
+    rows = replace(rows, grades=grades)
+    peer = lightgbm.train(
+        {"objective": "multiclass", "num_class": 4, "learning_rate": 0.1, "num_leaves": 8, "min_data_in_leaf": 20,
+         "min_sum_hessian_in_leaf": 0.0, "boost_from_average": False, "verbose": -1, "num_threads": 1},
+        lightgbm.Dataset(features(), grades), 30,
+    )  # fmt: skip
+    raw = peer.predict(features(), raw_score=True)
+    expected = objective_on("mcrank", rows).deviance(np.ascontiguousarray(raw.T))
+    ours = final_deviance("mcrank(friedman_factor=true)", rows, spec, n_rounds=30)
+    assert ours == pytest.approx(expected, rel=0.01)
+
+
+# ---- training as a whole -----------------------------------------------------------------------------------------
+
+OWN_LEAVES = ["laplace", "quantile(alpha=0.3)", "huber", "poisson", "logistrank", "coxph", "consistent_kl"]
+NEWTON = ["l2", "bernoulli", "adaboost", "logistic2(balanced=true)", "mcrank", "ordinal", "consistent_cosine"]
+
+
+def ranked():
+    """Rows of queries of ten, with grades, weights, and labels that suit every loss."""
+    rng = np.random.default_rng(12)
+    rows, spec = rows_with_bins(None, rng.integers(0, 4, size=len(features())).astype(float))
+    grades = np.digitize(signal() + rng.normal(size=rows.n_rows), [-1, 0, 1]).astype(np.int32)
+    return replace(rows, grades=grades, starts=np.arange(0, rows.n_rows + 1, 10)), spec
+
+
+@pytest.mark.parametrize("written", OWN_LEAVES + NEWTON)
+def test_neither_threads_nor_going_on_change_a_byte(written, monkeypatch):
+    for name in ("pointwise.LEAST_ROWS", "pointwise.LEAST_LEAF_ROWS", "huber.LEAST_ROWS", "consistent._LEAST_LISTED"):
+        monkeypatch.setattr(f"trainer.objectives.{name}", 1)
+    rows, spec = ranked()
+    way = {"n_rounds": 7, "row_fraction": 0.6, "query_fraction": 0.8}
+    whole = train(written, rows, spec, **way)
+    assert train(written, rows, spec, n_threads=3, **way).forest.to_bytes() == whole.forest.to_bytes()
+    half = train(written, rows, spec, **{**way, "n_rounds": 3})
+    on = train(written, rows, spec, resume=half.forest, **way)
+    assert on.forest.to_bytes() == whole.forest.to_bytes()
+    assert on.history == whole.history
+
+
+@pytest.mark.parametrize("written", ["l2", "laplace", "quantile(alpha=0.3)", "huber"])
+def test_an_offset_is_taken_off_the_label(written):
+    rng = np.random.default_rng(2)
+    labels, offsets = (
+        np.round(signal() * 8 + rng.normal(size=len(features()))) / 8,
+        rng.integers(-9, 9, size=len(features())) / 8,
+    )
+    rows, spec = rows_with_bins(labels)
+    with_offsets = train(written, replace(rows, offsets=offsets), spec, n_rounds=10).history
+    without = train(written, replace(rows, labels=labels - offsets), spec, n_rounds=10).history
+    for a, b in zip(with_offsets, without, strict=True):
+        assert a.metrics["train"]["deviance"] == pytest.approx(b.metrics["train"]["deviance"], rel=1e-6)
+
+
+@pytest.mark.parametrize("written", ["l2", "bernoulli", "poisson", "mcrank"])
+def test_exact_curvature_is_the_sum_of_those_of_documents(written):
+    """Xia et al., theorem 1; for squared error theorem 2: all three principles grow the same trees."""
+    rows, spec = ranked()
+    rows = replace(rows, weights=None)
+    trees = {
+        criterion: train(written, rows, spec, n_rounds=5, criterion=criterion).forest
+        for criterion in ("rwse", "ole", "se")
+    }
+    assert trees["ole"].node_value.tobytes() == trees["rwse"].node_value.tobytes()
+    assert (trees["se"].node_value.tobytes() == trees["rwse"].node_value.tobytes()) == (written == "l2")
+
+
+def test_losses_whose_curvature_says_nothing_refuse_to_split_by_it():
+    rows, spec = ranked()
+    for written in ("laplace", "quantile", "huber"):
+        for criterion in ("rwse", "ole"):
+            with pytest.raises(InvalidParameter, match="permits se"):
+                train(written, rows, spec, criterion=criterion)
+    for written in ("coxph", "consistent_cosine"):
+        with pytest.raises(InvalidParameter, match="permits rwse, se"):
+            train(written, rows, spec, criterion="ole")
