@@ -1,0 +1,80 @@
+"""The five folds of a LETOR folder as binned rows in memory, made once and trained on many times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.letor import PARTS, Split, make_fold
+from pipeline.binspec import BinSpec, apply_bins, matrix_bins
+from scorer.metrics import Policy, parse_metric
+from scorer.metrics.queries import PreparedQueries, mean_of
+from scorer.predict import predict
+from trainer.boosting import RankedRows, TrainingResult, boost
+from trainer.layout import BlockedBins
+from trainer.parameters import TrainParameters
+
+METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BinnedFold:
+    """One fold: what is learnt from, what decides the number of rounds (None: nothing does), what is measured."""
+
+    spec: BinSpec
+    train: RankedRows
+    valid: RankedRows | None
+    test: Split
+    queries: PreparedQueries  # of the test part
+
+    def boost(self, parameters: TrainParameters, **options: Any) -> TrainingResult:
+        """Train; ``options`` are those of :func:`trainer.boosting.boost`."""
+        return boost(
+            self.train,
+            [("valid", self.valid)] if self.valid is not None else None,
+            [feature.edges for feature in self.spec.features],
+            self.spec.feature_names,
+            parameters,
+            **{"max_grade": self.queries.policy.max_grade, **options},
+        )
+
+    def evaluate(self, scores: Scores) -> npt.NDArray[np.float64]:
+        """Return the mean of each of ``METRICS`` over the queries of the test part."""
+        found = self.queries.evaluate(METRICS, scores)
+        return np.array([mean_of(found[metric]) for metric in METRICS])
+
+    def predict(self, result: TrainingResult, n_rounds: int | None = None) -> Scores:
+        """Score the test part."""
+        return predict(result.forest, self.test.x, n_rounds=n_rounds)
+
+
+def binned(train: Split, valid: Split | None, test: Split, policy: Policy) -> BinnedFold:
+    """Bin ``train`` and ``valid`` by the quantiles of ``train``."""
+    names = [f"f{i}" for i in range(train.x.shape[1])]
+    spec = matrix_bins(names, train.x)
+    n_bins = np.array([feature.n_bins for feature in spec.features], dtype=np.int32)
+    blocked = BlockedBins.from_batches([apply_bins(train.x, spec)], len(train.grades), n_bins)
+    watched = None if valid is None else RankedRows(valid.grades, valid.starts, [apply_bins(valid.x, spec)])
+    queries = PreparedQueries(test.grades, test.starts, policy)
+    return BinnedFold(spec, RankedRows(train.grades, train.starts, blocked), watched, test, queries)
+
+
+def letor_folds(folder: Path, work: Path, policy: Callable[[int], Policy], *, watched: bool = True) -> list[BinnedFold]:
+    """Read the five folds; without ``watched`` the valid part is left out and all rounds are kept."""
+    folds = []
+    for number in range(PARTS):
+        fold = make_fold(folder, number, work)
+        folds.append(binned(fold.train, fold.valid if watched else None, fold.test, policy(fold.dataset.max_grade)))
+    return folds
+
+
+def mean_over(folds: Sequence[BinnedFold], system: Callable[[BinnedFold], Scores]) -> npt.NDArray[np.float64]:
+    """Return the mean of each of ``METRICS`` over the folds."""
+    found: npt.NDArray[np.float64] = np.mean([fold.evaluate(system(fold)) for fold in folds], axis=0)
+    return found
