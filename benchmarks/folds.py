@@ -32,6 +32,7 @@ class BinnedFold:
     valid: RankedRows | None
     test: Split
     queries: PreparedQueries  # of the test part
+    columns: npt.NDArray[np.uint8]  # (n_features, n_rows) bins of the rows that are learnt from
 
     def boost(self, parameters: TrainParameters, **options: Any) -> TrainingResult:
         """Train; ``options`` are those of :func:`trainer.boosting.boost`."""
@@ -59,10 +60,13 @@ def binned(train: Split, valid: Split | None, test: Split, policy: Policy) -> Bi
     names = [f"f{i}" for i in range(train.x.shape[1])]
     spec = matrix_bins(names, train.x)
     n_bins = np.array([feature.n_bins for feature in spec.features], dtype=np.int32)
-    blocked = BlockedBins.from_batches([apply_bins(train.x, spec)], len(train.grades), n_bins)
+    bins = apply_bins(train.x, spec)
+    blocked = BlockedBins.from_batches([bins], len(train.grades), n_bins)
     watched = None if valid is None else RankedRows(valid.grades, valid.starts, [apply_bins(valid.x, spec)])
     queries = PreparedQueries(test.grades, test.starts, policy)
-    return BinnedFold(spec, RankedRows(train.grades, train.starts, blocked), watched, test, queries)
+    return BinnedFold(
+        spec, RankedRows(train.grades, train.starts, blocked), watched, test, queries, np.ascontiguousarray(bins.T)
+    )
 
 
 def letor_folds(folder: Path, work: Path, policy: Callable[[int], Policy], *, watched: bool = True) -> list[BinnedFold]:
