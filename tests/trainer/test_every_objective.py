@@ -1,0 +1,141 @@
+"""What holds for every objective that is registered, whatever it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scorer.metrics import Policy, parse_metric
+from scorer.metrics.queries import PreparedQueries
+from tests.trainer.planted import fit, rows_of, small_data
+from trainer.criteria import criterion_of
+from trainer.errors import InvalidParameter
+from trainer.objectives.registry import OBJECTIVES, objective_class, objective_of
+from trainer.parameters import TrainParameters
+from trainer.workers import Team, with_team
+
+NAMES = list(dict.fromkeys({where: name for name, where in reversed(OBJECTIVES.items())}.values()))
+# what grades of documents do not teach: how to rank them
+NOT_FOR_GRADES = {"coxph"}
+
+
+def made(name, weights=None, **parameters):
+    rows = rows_of(small_data()[0], small_data()[2], weights=weights)
+    return rows, objective_of(rows, TrainParameters(objective=name, **parameters))
+
+
+def shaped(objective, rows, seed=1):
+    shape = (rows.n_rows,) if objective.n_outputs == 1 else (objective.n_outputs, rows.n_rows)
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def gradients(objective, scores, team=None, step=3):
+    g, h = np.full_like(scores, np.nan), np.full_like(scores, np.nan)
+    objective.gradients(step, scores, g, h, team or Team(1))
+    return g, h
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_class_says_of_itself_fits_together(name):
+    rows, objective = made(name)
+    assert objective.name in OBJECTIVES
+    assert objective.sums_over in {"rows", "queries"}
+    assert set(objective.criteria) <= {"rwse", "se", "ole"}
+    assert objective.criteria
+    assert objective.link == "identity" or objective.n_outputs > 1 or objective.link.startswith("ordinal")
+    scores = shaped(objective, rows)
+    parts = objective.losses(scores)
+    assert parts.shape == ((rows.n_rows,) if objective.sums_over == "rows" else (rows.n_queries,))
+    assert np.isfinite(parts).all()
+    assert np.isfinite(objective.deviance(scores))
+    assert np.isfinite(objective.start())
+    assert type(objective).__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_the_same_bits_for_any_team_and_curvatures_no_less_than_zero(name):
+    rows, objective = made(name)
+    scores = shaped(objective, rows)
+    g, h = gradients(objective, scores)
+    assert np.isfinite(g).all()
+    assert (h >= 0.0).all()
+    _, again = made(name)
+    other = with_team(3, lambda team: gradients(again, scores, team))
+    assert np.array_equal(other[0], g)
+    assert np.array_equal(other[1], h)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_ratios_of_weights_matter(name):
+    weights = np.random.default_rng(5).integers(1, 5, size=small_data()[0][1].shape[0]).astype(np.float64)
+    rows, one = made(name, weights)
+    _, eight = made(name, 8.0 * weights)
+    scores = shaped(one, rows)
+    assert np.array_equal(gradients(one, scores)[0], gradients(eight, scores)[0])
+    assert one.deviance(scores) == eight.deviance(scores)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_have_the_same_bytes_for_any_threads_and_after_a_resume(name):
+    data = small_data()
+    options = {"objective": name, "n_rounds": 6, "early_stopping_rounds": 0}
+    whole = fit(data, **options, options={"eval_metrics": ["deviance"]}).forest
+    assert fit(data, **options, options={"n_threads": 3}).forest.to_bytes() == whole.to_bytes()
+    half = fit(data, **{**options, "n_rounds": 3}, watch=False).forest
+    resumed = fit(data, **options, watch=False, options={"resume": half}).forest
+    assert resumed.to_bytes() == fit(data, **options, watch=False).forest.to_bytes()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_FOR_GRADES])
+def test_it_ranks_better_than_chance(name):
+    data = small_data()
+    result = fit(data, objective=name, n_rounds=25, max_leaves=12)
+    queries = PreparedQueries(data[1][1], data[1][2], Policy())
+    chance = queries.means([parse_metric("ndcg@10")], np.zeros(queries.n_rows))[parse_metric("ndcg@10")]
+    assert result.history[result.best_round - 1].metrics["valid"]["ndcg@10"] > chance + 0.15
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("criterion", ["se", "rwse", "ole"])
+def test_a_criterion_works_or_is_refused_with_a_reason(name, criterion):
+    data = small_data()
+    _, objective = made(name)
+    parameters = TrainParameters(objective=name, criterion=criterion)
+    if criterion in objective.criteria:
+        assert criterion_of(objective, parameters) in {criterion, "rwse"}
+        forest = fit(data, objective=name, criterion=criterion, n_rounds=2, watch=False).forest
+        assert np.isfinite(forest.node_value).all()
+        assert (forest.node_gain >= 0.0).all()
+    else:
+        with pytest.raises(
+            InvalidParameter, match=f"criterion '{criterion}' is not for {objective.name}, which permits"
+        ):
+            fit(data, objective=name, criterion=criterion, n_rounds=2)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "ole" in objective_class(name).criteria])
+def test_pair_curvatures_add_up_to_the_change_of_the_gradient(name):
+    """The sum over the pairs of a row is its h, since a common step of a query moves no loss of differences."""
+    rows, objective = made(name)
+    if objective.additive:
+        return
+    scores = shaped(objective, rows)
+    _, h = gradients(objective, scores)
+    pairs = objective.pair_curvatures(3, scores, 0.0, Team(1))
+    assert (pairs.first < pairs.second).all()
+    summed = np.zeros(rows.n_rows)
+    np.add.at(summed, pairs.first, pairs.curvature)
+    np.add.at(summed, pairs.second, pairs.curvature)
+    assert summed == pytest.approx(h, rel=1e-8, abs=1e-10)
+    together = with_team(3, lambda team: objective.pair_curvatures(3, scores, 0.0, team))
+    assert np.array_equal(together.first, pairs.first)
+    assert np.array_equal(together.curvature, pairs.curvature)
+    drawn = objective.pair_curvatures(3, scores, float(np.median(pairs.curvature)), Team(1))
+    assert len(drawn.first) < len(pairs.first)
+    assert drawn.curvature.sum() == pytest.approx(pairs.curvature.sum(), rel=0.1)
+    again = replace(drawn)
+    assert np.array_equal(
+        again.first, objective.pair_curvatures(3, scores, float(np.median(pairs.curvature)), Team(1)).first
+    )
