@@ -33,3 +33,25 @@ def splits(bins, g, h, pairs, rows=None, *, lambda_l2=0.0, min_rows=1, least=1e-
                     sum(g[i] for i in side) ** 2 / (c + lambda_l2) for side, c in zip(both, curvatures, strict=True)
                 ]
                 yield sum(gains) - parent, feature, threshold, missing_left
+
+
+def wse_splits(bins, g, h, *, widest=float("inf"), least=0.0):
+    """Yield (error, feature, threshold, missing_left): weighted squared error as LogitBoost fits it (Xia et al., eqn 6-8).
+
+    Responses r = -g/h with weights h.  Its guards clip r to ``widest`` in size and raise h to ``least`` at least
+    (Friedman, Hastie & Tibshirani 2000, section 10).
+    """
+    weight = [max(curvature, least) for curvature in h]
+    response = [max(-widest, min(widest, -slope / w)) for slope, w in zip(g, weight, strict=True)]
+
+    def error(side):
+        whole = sum(weight[i] for i in side)
+        mean = sum(weight[i] * response[i] for i in side) / whole
+        return sum(weight[i] * (response[i] - mean) ** 2 for i in side)
+
+    for feature in range(bins.shape[1]):
+        for threshold in range(1, int(bins[:, feature].max()) + 1):
+            for missing_left in (False, True):
+                both = sides(bins, range(len(g)), feature, threshold, missing_left)
+                if min(map(len, both)) > 0:
+                    yield sum(map(error, both)), feature, threshold, missing_left
