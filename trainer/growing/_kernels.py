@@ -369,21 +369,30 @@ def pack_pairs(first, second, curvature, scale, drawn, pairs):
 
 
 @njit(nogil=True, cache=True)
-def _count_pairs(column, stride, pairs, first, last, zero, highest, lowest):
-    """Add the curvature of pairs[first:last] to highest[the greater key of its two rows] and to lowest[the lesser].
-
-    The key of a row is its bin of one feature, and ``zero`` (0 or 256) where that is missing.
-    """
+def _count_pairs(column, stride, pairs, first, last, highest, lowest):
+    """Add the curvature of pairs[first:last] to highest[the greater bin of its two rows] and to lowest[the lesser]."""
     highest[:] = 0
     lowest[:] = 0
     for k in range(first, last):
         both = pairs[k, 0]
-        a, b = np.int64(column[(both >> np.int64(32)) * stride]), np.int64(column[(both & _LOW) * stride])
-        a = zero if a == 0 else a
-        b = zero if b == 0 else b
+        a, b = column[(both >> np.int64(32)) * stride], column[(both & _LOW) * stride]
         c = pairs[k, 1]
         highest[max(a, b)] += c
         lowest[min(a, b)] += c
+
+
+@njit(nogil=True, cache=True)
+def _move_missing(column, stride, pairs, first, last, highest, lowest):
+    """Turn what ``_count_pairs`` has counted, the missing below all bins, into what they count for above all bins."""
+    for k in range(first, last):
+        both = pairs[k, 0]
+        a, b = column[(both >> np.int64(32)) * stride], column[(both & _LOW) * stride]
+        if min(a, b) == 0:
+            c, other = pairs[k, 1], max(a, b)
+            highest[other] -= c
+            lowest[0] -= c
+            highest[KEYS - 1] += c
+            lowest[other if other > 0 else KEYS - 1] += c
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -413,9 +422,10 @@ def search_paired(
     parent = whole * unit + bounds[MIN_GAIN]
     count_bins(column, stride, rows, first, last, counts)
     missing_rows = counts[0]
-    for side in range(1 if missing_rows == 0 else 2):  # 0: missing right, 1: missing left
-        zero = np.int64(256) if side == 0 else np.int64(0)
-        _count_pairs(column, stride, pairs, first_pair, last_pair, zero, highest, lowest)
+    _count_pairs(column, stride, pairs, first_pair, last_pair, highest, lowest)
+    for side in range(1, -1 if missing_rows else 0, -1):  # 1: missing left, 0: missing right
+        if side == 0:
+            _move_missing(column, stride, pairs, first_pair, last_pair, highest, lowest)
         left = hist[0] if side == 1 else np.int64(0)
         rows_left = missing_rows if side == 1 else np.int64(0)
         inside_left = highest[0]
@@ -433,7 +443,8 @@ def search_paired(
                 total_g - g, total_h - h, inside_right, max(least, 0.5 * (last - first - rows_left)), bounds
             )
             gain = (gain_left + gain_right) * unit - parent
-            if gain > gain_out[0] or (gain == gain_out[0] and gain > 0.0 and b < split_out[1] and split_out[0] == f):
+            again = gain == gain_out[0] and gain > 0.0 and split_out[0] == f  # by the same feature, missing left
+            if gain > gain_out[0] or (again and b <= split_out[1]):
                 gain_out[0] = gain
                 split_out[0] = f
                 split_out[1] = b
