@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,7 +15,9 @@ from scorer.metrics.queries import PreparedQueries
 from tests.trainer.planted import fit, rows_of, small_data
 from trainer.criteria import criterion_of
 from trainer.errors import InvalidParameter
+from trainer.objectives.protocol import ROWS, Objective
 from trainer.objectives.registry import OBJECTIVES, objective_class, objective_of
+from trainer.objectives.weights import document_weights
 from trainer.parameters import TrainParameters
 from trainer.workers import Team, with_team
 
@@ -135,7 +140,24 @@ def test_pair_curvatures_add_up_to_the_change_of_the_gradient(name):
     drawn = objective.pair_curvatures(3, scores, float(np.median(pairs.curvature)), Team(1))
     assert len(drawn.first) < len(pairs.first)
     assert drawn.curvature.sum() == pytest.approx(pairs.curvature.sum(), rel=0.1)
-    again = replace(drawn)
-    assert np.array_equal(
-        again.first, objective.pair_curvatures(3, scores, float(np.median(pairs.curvature)), Team(1)).first
-    )
+    again = objective.pair_curvatures(3, scores, float(np.median(pairs.curvature)), Team(1)).first
+    assert np.array_equal(again, drawn.first)
+
+
+def test_the_objective_of_the_guide_works(monkeypatch):
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code, line = re.search(r"```python\n(.*?)```.*?`(\"log_squared\": .*?),`", guide, flags=re.DOTALL).groups()
+    name, where = (part.strip().strip('"') for part in line.split(": ", 1))
+    module = ModuleType(where.partition(":")[0])
+    module.__dict__.update(np=np, Objective=Objective, ROWS=ROWS, document_weights=document_weights)
+    exec(code, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(OBJECTIVES, name, where)
+    forest = fit(small_data(), objective=name, n_rounds=10).forest
+    assert forest.objective == "log_squared"
+    assert forest.n_trees > 3
+    rows, objective = made(name)
+    scores = shaped(objective, rows)
+    above, below = (objective.losses(scores + step).sum() for step in (1e-4, -1e-4))
+    assert gradients(objective, scores)[0].sum() == pytest.approx((above - below) / 2e-4, rel=1e-6)
+    objective_class.cache_clear()
