@@ -260,6 +260,8 @@ class _Stepper:
             return None, of_leaves
         if per_row == 0.0:
             return of_leaves or of(step, self.scores, 0.0, self._team), of_leaves
+        if of_leaves is not None:
+            of_leaves = of_leaves.copy()  # the next call may write into the same arrays
         # every pair adds its curvature to the h of both rows
         whole = 0.5 * total_of(self._h, self._team)
         return of(step, self.scores, whole / (per_row * len(self._h)), self._team), of_leaves

@@ -37,6 +37,10 @@ class PairCurvatures:
     second: npt.NDArray[np.int32]  # (m,) rows of the same queries, second > first
     curvature: npt.NDArray[np.float64]  # (m,)
 
+    def copy(self) -> PairCurvatures:
+        """Return them in arrays of their own."""
+        return PairCurvatures(self.first.copy(), self.second.copy(), self.curvature.copy())
+
 
 class Objective(ABC):
     """A loss L over the scores of one set of rows, to be minimised; each has a file of its own here.
@@ -122,7 +126,8 @@ class Objective(ABC):
         """Return the pairs of the gradients of this step, for ``ole``.
 
         Pairs with a curvature below ``least`` are drawn with probability curvature / least, keyed by seed, step and
-        rows, and then count ``least``: sums stay right on average.  0: all pairs.
+        rows, and then count ``least``: sums stay right on average.  0: all pairs.  The arrays may be written anew by the
+        next call.
         """
         raise InvalidParameter(f"{self.name} has no pair curvatures")
 
