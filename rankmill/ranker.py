@@ -22,8 +22,10 @@ from scorer.forest import Forest
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
-from trainer.boosting import RoundRecord, boost
+from trainer.boosting import RoundRecord
 from trainer.errors import InvalidParameter
+from trainer.fitting import fit
+from trainer.history import CrossValidation
 from trainer.objectives.registry import learns_labels
 from trainer.parameters import TrainParameters
 from trainer.scalars import whole_number
@@ -57,6 +59,8 @@ class Ranker:
         Rounds that were kept.
     history_
         One :class:`trainer.boosting.RoundRecord` a round.
+    cross_validation_
+        What said how many rounds to take, where ``rounds_by`` is ``cv``.
     n_features_in_, feature_names_in_
         Columns of ``X``; names only where it had some.
 
@@ -84,6 +88,11 @@ class Ranker:
         n_rounds: int = 500,
         learning_rate: float = 0.1,
         early_stopping_rounds: int = 50,
+        min_improvement: float = 0.0,
+        rounds_by: str = "valid",
+        holdout_fraction: float = 0.2,
+        folds: int = 5,
+        step_search: str = "none",
         criterion: str = "",
         ole_features: int = 8,
         ole_pairs: float = 0.0,
@@ -245,7 +254,7 @@ class Ranker:
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
         watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names, regression=regression)
         binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
-        result = boost(
+        result = fit(
             train.ranked(binspec, n_threads),
             [(name, rows.ranked(binspec, n_threads)) for name, rows in watched],
             [feature.edges for feature in binspec.features],
@@ -261,6 +270,7 @@ class Ranker:
         self.forest_: Forest = result.forest
         self.best_round_: int = result.best_round
         self.history_: tuple[RoundRecord, ...] = result.history
+        self.cross_validation_: CrossValidation | None = result.cross_validation
         self.n_features_in_: int = len(names)
         if given_names is not None:
             self.feature_names_in_: npt.NDArray[np.object_] = np.array(given_names, dtype=object)

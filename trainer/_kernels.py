@@ -42,6 +42,16 @@ def absolute_sums(values, block, first, last, sums):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def total_of(values, counted):
+    """Return the sum of the values that count, in their order."""
+    total = 0.0
+    for i in range(values.shape[0]):
+        if counted[i]:
+            total += values[i]
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def _packed(gradient, curvature, gradient_scale, curvature_scale):
     g = bits_of(gradient * gradient_scale + _MAGIC) - bits_of(_MAGIC)
     h = bits_of(curvature * curvature_scale + _MAGIC) - bits_of(_MAGIC)

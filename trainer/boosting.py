@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from math import fsum
+from typing import Any, Required, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.quantiles import MAX_BIN
 from scorer.forest import Forest
+from trainer import _kernels as row_kernels
 from trainer.assembly import forest_of, trees_a_round
 from trainer.criteria import criterion_of
 from trainer.dtypes import ROW
@@ -23,10 +25,12 @@ from trainer.growing.tree import Tree
 from trainer.growing.walking import add_tree
 from trainer.history import TRAIN, RoundRecord, TrainingResult
 from trainer.layout import BlockedBins
+from trainer.line_search import best_step
 from trainer.monotone import directions_of
-from trainer.objectives.protocol import Objective, PairCurvatures
+from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
 from trainer.objectives.registry import objective_of
 from trainer.objectives.weights import document_weights
+from trainer.out_of_bag import OutOfBag
 from trainer.parameters import TrainParameters
 from trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
 from trainer.resuming import check_resumable, trees_of
@@ -40,6 +44,19 @@ from trainer.workers import Team, with_team, workers_for
 __all__ = ["OnRound", "RankedRows", "RoundRecord", "TrainingResult", "boost"]
 
 OnRound = Callable[[RoundRecord], bool | None]  # true: this was the last round
+
+
+class BoostOptions(TypedDict, total=False):
+    """The options of :func:`boost` that those who call it for others hand on."""
+
+    max_grade: Required[int]
+    eval_metrics: Sequence[str]
+    info: Mapping[str, Any] | None
+    resume: Forest | None
+    n_threads: int
+    pool_bytes: int
+    profile: bool
+    on_round: OnRound | None
 
 
 def boost(
@@ -57,6 +74,7 @@ def boost(
     pool_bytes: int = DEFAULT_POOL_BYTES,
     profile: bool = False,
     on_round: OnRound | None = None,
+    rounds: int | None = None,
 ) -> TrainingResult:
     """Train a forest; the same bytes for every ``n_threads`` (0: the cores this process may use).
 
@@ -66,7 +84,7 @@ def boost(
         What is learnt from.
     eval_sets
         (name, rows) of what is only watched.  The first decides which round is the best one, by the stop metric, and
-        trees after that are left out.  Without any all rounds are kept.
+        trees after that are left out, unless ``rounds_by`` is ``oob``.  Without any all rounds are kept.
     edges
         One ascending float32 array a feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
     feature_names
@@ -89,6 +107,8 @@ def boost(
     on_round
         Called after every round, in the caller's thread; training ends after this round if it returns true.  What it
         raises is raised here.
+    rounds
+        Do and keep so many of the ``n_rounds``, whatever eval sets say.
 
     Raises
     ------
@@ -115,6 +135,9 @@ def boost(
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     bins = train.blocked(n_bins)
     watch = Watch(train, eval_sets or (), objective, parameters, eval_metrics, max_grade=max_grade, n_bins=n_bins)
+    if parameters.step_search == "line" and objective.steps_a_round > 1:
+        raise InvalidParameter(f"step_search: the rounds of {objective.name} have several steps; leave it at none")
+    sampler = Sampler(train.starts, len(feature_names), parameters)
     run = _Run(
         parameters=parameters,
         objective=objective,
@@ -122,12 +145,14 @@ def boost(
         criterion=criterion,
         bins=bins,
         monotone=monotone,
-        sampler=Sampler(train.starts, len(feature_names), parameters),
+        sampler=sampler,
+        out_of_bag=OutOfBag(objective, sampler, parameters) if parameters.rounds_by == "oob" else None,
         watch=watch,
         replayed=replayed,
         pool_bytes=pool_bytes,
         stopwatch=Stopwatch(on=profile),
         on_round=on_round,
+        rounds=rounds,
     )
     trees, history, best_round = with_team(n_threads, run)
     best = history[best_round - 1].metrics
@@ -179,39 +204,53 @@ class _Run:
     bins: BlockedBins
     monotone: npt.NDArray[np.int8]
     sampler: Sampler
+    out_of_bag: OutOfBag | None
     watch: Watch
     replayed: Sequence[Tree]  # of the first rounds, if they have been trained before
     pool_bytes: int
     stopwatch: Stopwatch
     on_round: OnRound | None
+    rounds: int | None
 
     def __call__(self, team: Team) -> tuple[list[Tree], list[RoundRecord], int]:
         p, watch, stopwatch = self.parameters, self.watch, self.stopwatch
         grower = Grower(self.bins, p, team, monotone=self.monotone, pool_bytes=self.pool_bytes, timed=stopwatch.on)
         stepper = _Stepper(self, grower, team)
-        stopping = EarlyStopping(p.early_stopping_rounds, watch.stop_metric.higher_is_better)
+        stopping = self._stopping()
         many = trees_a_round(self.objective)
         trees: list[Tree] = []
         history: list[RoundRecord] = []
-        for round_number in range(1, p.n_rounds + 1):
+        for round_number in range(1, (self.rounds or p.n_rounds) + 1):
             stopwatch.start_round()
             known = self.replayed[(round_number - 1) * many : round_number * many]
-            grown = stepper.replay(known) if known else stepper.grow(round_number)
+            grown = stepper.replay(round_number, known) if known else stepper.grow(round_number)
             trees += grown
             with stopwatch.phase(WALKING):
                 watch.add(grown, team)
             with stopwatch.phase(METRICS):
-                record = RoundRecord(round_number, watch.means(stepper.scores, team))
+                record = RoundRecord(round_number, watch.means(stepper.scores, team), stepper.oob_improvement)
             history.append(record)
             leave = self.on_round is not None and bool(self.on_round(record))
-            if watch.first is not None:
-                value = record.metrics[watch.first][str(watch.stop_metric)]
+            if (value := self._value(history)) is not None:
                 leave |= stopping.update(round_number, value)
             if not known:
                 stopwatch.end_round()
             if leave:
                 break
         return trees, history, stopping.best_round or len(history)
+
+    def _stopping(self) -> EarlyStopping:
+        p = self.parameters
+        higher_is_better = self.out_of_bag is not None or self.watch.stop_metric.higher_is_better
+        return EarlyStopping(p.early_stopping_rounds, higher_is_better, min_improvement=p.min_improvement)
+
+    def _value(self, history: Sequence[RoundRecord]) -> float | None:
+        """Return what tells whether the last round was better than those before; None where nothing does."""
+        if self.rounds is not None:
+            return None
+        if self.out_of_bag is not None:
+            return fsum(record.oob_improvement or 0.0 for record in history)
+        return history[-1].metrics[self.watch.first][str(self.watch.stop_metric)] if self.watch.first else None
 
 
 class _Stepper:
@@ -223,23 +262,31 @@ class _Stepper:
         shape = (n,) if n_outputs == 1 else (n_outputs, n)
         self.scores = starting_scores(run.rows, run.objective)
         self._g, self._h = np.empty(shape, dtype=np.float64), np.empty(shape, dtype=np.float64)
-        self._every_row = np.arange(n if run.replayed else 0, dtype=ROW)
+        self._searched = run.parameters.step_search == "line"
+        self._every_row = np.arange(n if run.replayed or self._searched else 0, dtype=ROW)
+        self.oob_improvement: float | None = None  # of the last round
         self._weights: npt.NDArray[np.float64] | None = None
         if run.criterion == "se":
             self._weights = document_weights(run.rows)
             if not len(self._weights):
                 self._weights = np.ones(n, dtype=np.float64)
 
-    def replay(self, trees: Sequence[Tree]) -> list[Tree]:
+    def replay(self, round_number: int, trees: Sequence[Tree]) -> list[Tree]:
         """Add trees that have been grown before."""
+        run, objective, before = self._run, self._run.objective, self._before()
         for i, tree in enumerate(trees):
-            add_tree(tree, self._run.bins, self._every_row, self._of(self.scores, i), self._team)
+            if run.out_of_bag is not None and i % objective.n_outputs == 0:  # some losses go by the draws of a step
+                step = (round_number - 1) * objective.steps_a_round + i // objective.n_outputs + 1
+                objective.gradients(step, self.scores, self._g, self._h, self._team)
+            add_tree(tree, run.bins, self._every_row, self._of(self.scores, i), self._team)
+        self._estimate(round_number, before)
         return list(trees)
 
     def grow(self, round_number: int) -> list[Tree]:
         """Return the trees of a round, added to the scores: those of the outputs, step after step."""
         run, team, objective = self._run, self._team, self._run.objective
         sample = run.sampler.draw(round_number)
+        before = self._before()
         grown: list[Tree] = []
         for of_round in range(objective.steps_a_round):
             step = (round_number - 1) * objective.steps_a_round + of_round + 1
@@ -248,7 +295,31 @@ class _Stepper:
                 pairs = self._pairs(step)
             with run.stopwatch.growing(self._grower):
                 grown += [self._tree(output, sample, pairs) for output in range(objective.n_outputs)]
+        if self._searched:
+            grown = self._scaled(grown, sample, before)
+        self._estimate(round_number, before)
         return grown
+
+    def _before(self) -> npt.NDArray[np.float64]:
+        """Return a copy of the scores if it is needed when the round is done."""
+        needed = self._searched or self._run.out_of_bag is not None
+        return self.scores.copy() if needed else self.scores
+
+    def _estimate(self, round_number: int, before: npt.NDArray[np.float64]) -> None:
+        if self._run.out_of_bag is not None:
+            self.oob_improvement = self._run.out_of_bag.improvement(round_number, before, self.scores)
+
+    def _scaled(self, trees: list[Tree], sample: Sample, before: npt.NDArray[np.float64]) -> list[Tree]:
+        """Return the trees of a round times the step that lowers the loss of the sample most, and add those instead."""
+        objective, shrinkage = self._run.objective, self._run.parameters.learning_rate
+        counted = ~self._run.sampler.left_out(sample, objective.sums_over == QUERIES)
+        way = (self.scores - before) / shrinkage  # Friedman (2001): the step is searched first, and shrunk then
+        step = best_step(lambda step: float(row_kernels.total_of(objective.losses(before + step * way), counted)))
+        scaled = [replace(tree, value=step * tree.value + 0.0) for tree in trees]
+        self.scores[...] = before
+        for output, tree in enumerate(scaled):  # as replaying them will: the same bits
+            add_tree(tree, self._run.bins, self._every_row, self._of(self.scores, output), self._team)
+        return scaled
 
     def _pairs(self, step: int) -> tuple[PairCurvatures | None, PairCurvatures | None]:
         """Return the pairs by which splits are chosen and those by which leaves step, where they are asked for."""

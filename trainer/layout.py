@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from trainer.dtypes import BIN, BLOCK_WIDTH, MOST_ROWS, WORD
 from trainer.errors import InvalidParameter, TrainingDataRejected
+
+_BATCH_ROWS = 65_536  # rows that are put back together at a time
 
 Put = Callable[[int, int, npt.NDArray[np.uint8]], object]
 
@@ -75,6 +77,17 @@ class BlockedBins:
 
         fill_blocks(batches, n_rows, n_bins, width, put)
         return cls(words=bins.view(WORD), n_bins=filled_up(n_bins, width), n_features=len(n_bins))
+
+    def of_rows(self, rows: npt.NDArray[np.int64]) -> BlockedBins:
+        """Return a copy with these rows alone."""
+        return BlockedBins(np.take(self.words, rows, axis=1), self.n_bins, self.n_features)
+
+    def batches(self, rows: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield these rows as row-major batches (m, n_features)."""
+        for first in range(0, len(rows), _BATCH_ROWS):
+            words = self.words[:, rows[first : first + _BATCH_ROWS]]
+            bins = words.view(BIN).transpose(1, 0, 2).reshape(words.shape[1], -1)
+            yield np.ascontiguousarray(bins[:, : self.n_features])
 
 
 def blocks_shape(n_features: int, n_rows: int, width: int) -> tuple[int, int, int]:

@@ -19,6 +19,8 @@ CRITERIA = ("rwse", "se", "ole")
 CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (METHODS 1)
 LEAVES = ("newton", "exact")
 GAINS = ("exp", "linear")
+ROUNDS_BY = ("valid", "test", "oob", "cv")
+STEP_SEARCHES = ("none", "line")
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
 MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves, half as many histograms at once
@@ -51,6 +53,11 @@ class TrainParameters:
     n_rounds: int = 500  # trees at most, 1 or more
     learning_rate: float = 0.1  # (0, 1]
     early_stopping_rounds: int = 50  # rounds without a better stop_metric; 0: never stop early
+    min_improvement: float = 0.0  # by how much a value must be better to count as better; 0 or more
+    rounds_by: str = "valid"  # who says how many rounds are kept: the first eval set; test, queries kept apart; oob; cv
+    holdout_fraction: float = 0.2  # for test, (0, 1): queries of the train split that are kept apart
+    folds: int = 5  # for cv, 2 or more
+    step_search: str = "none"  # line: the trees of a round are scaled by what lowers the loss most
     criterion: str = ""  # by which splits are chosen; empty: the default of the objective
     ole_features: int = 8  # for ole: so many features that look best to rwse are searched by the loss; 0: all
     ole_pairs: float = 0.0  # for ole: pairs a document that are drawn for that, about; 0: all pairs
@@ -83,6 +90,11 @@ class TrainParameters:
         _one_of("leaf", self.leaf, LEAVES)
         _one_of("gain", self.gain, GAINS)
         _one_of("grow", self.grow, GROWTHS)
+        _one_of("rounds_by", self.rounds_by, ROUNDS_BY)
+        _one_of("step_search", self.step_search, STEP_SEARCHES)
+        _between("folds", self.folds, 2, 1_000_000)
+        if not 0.0 < self.holdout_fraction < 1.0:
+            raise InvalidParameter(f"holdout_fraction must be above 0 and below 1, got {self.holdout_fraction}")
         _between("n_rounds", self.n_rounds, 1, 1_000_000)
         _between("early_stopping_rounds", self.early_stopping_rounds, 0, 1_000_000)
         _between("max_leaves", self.max_leaves, 2, 65_536)
@@ -96,7 +108,7 @@ class TrainParameters:
                 raise InvalidParameter(f"{name} must be in (0, 1], got {getattr(self, name)}")
         if not (self.sigma > 0.0 and isfinite(self.sigma)):
             raise InvalidParameter(f"sigma must be a number above 0, got {self.sigma}")
-        for name in ("min_hessian_in_leaf", "lambda_l2", "min_gain", "ole_pairs"):
+        for name in ("min_hessian_in_leaf", "lambda_l2", "min_gain", "ole_pairs", "min_improvement"):
             value = getattr(self, name)
             if not (value >= 0.0 and isfinite(value)):
                 raise InvalidParameter(f"{name} must be a number of 0 or more, got {value}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,8 @@ class RankedRows:
     from may also come in the trainer's own layout.  ``weights`` say how much a document counts in the loss, and
     ``query_weights`` a query; ``offsets`` are added to its score wherever a loss or a metric sees it, and are no part
     of what is predicted.  ``labels`` are what regression learns instead of grades, ``events`` (1: it was seen, 0:
-    censored) belong to times as labels, ``pairs`` replace those that grades make.
+    censored) belong to times as labels, ``pairs`` replace those that grades make.  ``names`` decide, with the seed,
+    which queries are kept apart or belong to a fold.
     """
 
     grades: npt.NDArray[np.int32]  # (n_rows,)
@@ -48,6 +50,7 @@ class RankedRows:
     offsets: npt.NDArray[np.float64] | None = None  # (n_rows,) finite; None: all 0
     query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,), 0 or more; None: all 1
     pairs: Preferences | None = None
+    names: npt.NDArray[np.int64] | None = None  # (n_queries,) that stand for their ids; None: 0, 1, ..
 
     @property
     def n_rows(self) -> int:
@@ -63,6 +66,48 @@ class RankedRows:
     def targets(self) -> npt.NDArray[np.float64]:
         """What regression learns, (n_rows,)."""
         return self.grades.astype(np.float64) if self.labels is None else self.labels
+
+    @property
+    def query_names(self) -> npt.NDArray[np.int64]:
+        """Numbers that stand for the ids of the queries, (n_queries,)."""
+        return np.arange(self.n_queries, dtype=np.int64) if self.names is None else self.names
+
+    def of_queries(self, chosen: npt.NDArray[np.bool_], *, row_major: bool = False) -> RankedRows:
+        """Return the rows of the ``chosen`` queries (n_queries,); the bins are to be in the trainer's own layout.
+
+        Those of the result are too, or they come in batches if they are to be ``row_major``, as what is watched is.
+        """
+        if not isinstance(self.bins, BlockedBins):
+            raise TypeError("rows are chosen from blocks of bins")
+        sizes = np.diff(self.starts)
+        of_row = np.repeat(chosen, sizes)
+        at = np.flatnonzero(of_row)
+
+        def part(values: npt.NDArray[Any] | None, which: npt.NDArray[np.bool_] = of_row) -> Any:
+            return None if values is None else values[which]
+
+        pairs = self.pairs
+        if pairs is not None:
+            place, in_pairs = np.cumsum(of_row, dtype=np.int32) - np.int32(1), np.repeat(chosen, np.diff(pairs.starts))
+            pairs = Preferences(
+                better=place[pairs.better[in_pairs]],
+                worse=place[pairs.worse[in_pairs]],
+                weight=pairs.weight[in_pairs],
+                probability=pairs.probability[in_pairs],
+                starts=_starts_of(np.diff(pairs.starts)[chosen]),
+            )
+        return RankedRows(
+            grades=self.grades[at],
+            starts=_starts_of(sizes[chosen]),
+            bins=self.bins.batches(at) if row_major else self.bins.of_rows(at),
+            weights=part(self.weights),
+            labels=part(self.labels),
+            events=part(self.events),
+            offsets=part(self.offsets),
+            query_weights=part(self.query_weights, chosen),
+            pairs=pairs,
+            names=self.query_names[chosen],
+        )
 
     def blocked(self, n_bins: npt.NDArray[np.int32]) -> BlockedBins:
         """Return the bins in the trainer's own layout; ``n_bins`` (n_features,) counts each feature's.
@@ -90,3 +135,7 @@ class RankedRows:
 
         fill_blocks(self.bins, self.n_rows, n_bins, len(n_bins), put)  # one block, as wide as the rows
         return out
+
+
+def _starts_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)

@@ -11,7 +11,7 @@ from trainer.dtypes import ROW
 from trainer.objectives import _kernels
 from trainer.parameters import TrainParameters
 
-_QUERIES, _ROWS, _FEATURES = 1, 2, 3  # streams of one seed that never meet
+_QUERIES, _ROWS, _FEATURES, _APART, _FOLDS = 1, 2, 3, 4, 5  # streams of one seed that never meet
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,16 @@ class Sampler:
             features[self._smallest(_FEATURES, round_number, np.arange(self._n_features), p.feature_fraction)] = 1
         return Sample(rows, features)
 
+    def left_out(self, sample: Sample, by_query: bool) -> npt.NDArray[np.bool_]:  # noqa: FBT001 - two kinds of units
+        """Return the documents (n_rows,) that are not in the sample, or the queries (n_queries,) of which none is."""
+        drawn = np.zeros(self._starts[-1], dtype=np.bool_)
+        drawn[slice(None) if sample.rows is None else sample.rows] = True
+        if not by_query:
+            return ~drawn
+        before = np.concatenate(([0], np.cumsum(drawn)))
+        none: npt.NDArray[np.bool_] = before[self._starts[1:]] == before[self._starts[:-1]]
+        return none
+
     def _smallest(
         self, stream: int, round_number: int, items: npt.NDArray[np.signedinteger], fraction: float
     ) -> npt.NDArray[np.int64]:
@@ -63,6 +73,35 @@ class Sampler:
         equal = np.flatnonzero(keys == bound)[: many - len(below)]
         drawn: npt.NDArray[np.int64] = items[np.sort(np.concatenate([below, equal]))].astype(np.int64)
         return drawn
+
+
+def queries_apart(
+    names: npt.NDArray[np.int64],
+    fraction: float,
+    seed: int,
+) -> npt.NDArray[np.bool_]:
+    """Return which queries (n_queries,) are kept apart: ``fraction`` of them, rounded; one at least, and not all.
+
+    ``names`` (n_queries,) are numbers that stand for the ids of the queries; with the seed they alone decide.
+    """
+    many = min(max(1, round(fraction * len(names))), max(0, len(names) - 1))
+    apart = np.zeros(len(names), dtype=np.bool_)
+    apart[_by_key(names, seed, _APART)[:many]] = True
+    return apart
+
+
+def fold_of_queries(names: npt.NDArray[np.int64], folds: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return the fold 0 .. ``folds`` - 1 of each query (n_queries,): dealt out in the order of their keys.
+
+    So folds differ by one query at most.  ``names`` as for :func:`queries_apart`.
+    """
+    fold = np.empty(len(names), dtype=np.int64)
+    fold[_by_key(names, seed, _FOLDS)] = np.arange(len(names)) % folds
+    return fold
+
+
+def _by_key(names: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.intp]:
+    return np.argsort(_keys(seed, stream, 0, names), kind="stable")
 
 
 def _keys(seed: int, stream: int, round_number: int, items: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.uint64]:

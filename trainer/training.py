@@ -18,9 +18,10 @@ from pipeline.dataset import Dataset
 from scorer.forest import Forest
 from scorer.metrics import parse_metric
 from trainer.bin_cache import CachedBins
-from trainer.boosting import OnRound, RankedRows, TrainingResult, boost
+from trainer.boosting import OnRound, RankedRows, TrainingResult
 from trainer.dtypes import BLOCK_WIDTH
 from trainer.errors import TrainingDataRejected
+from trainer.fitting import fit
 from trainer.growing.grower import Grower
 from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.layout import blocks_shape
@@ -192,7 +193,7 @@ def train(
         bins = cache.load(lambda: _bin_batches(dataset, "train", binspec), n_bins, say or _warn)
         train_rows = replace(train_rows, bins=bins)
     valid_rows = _rows(dataset, "valid", binspec)
-    return boost(
+    return fit(
         train_rows,
         [("valid", valid_rows)] if valid_rows.n_rows else [],
         [feature.edges for feature in binspec.features],
