@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from trainer.options import takes_training_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,96 +21,25 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+_THREADS = "Threads; 0: the cores this process may use.  Never changes the model."
 HISTOGRAM_MEMORY = "512MiB"  # DEFAULT_POOL_BYTES as people write it
 
 
 @app.command()
+@takes_training_parameters
 def train(
+    *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
     name: Annotated[str, typer.Option(help="Register the model under this name.")],
     registry: Annotated[
         Path, typer.Option(envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
     ] = Path("registry-data"),
-    objective: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME[(OPTION=VALUE, ..)]",
-            help="The loss: lambdamart, l2 (squared error of the grade), .. (docs/objectives.md lists them all).",
-        ),
-    ] = "lambdamart",
-    criterion: Annotated[
-        str,
-        typer.Option(
-            help="By which splits are chosen: se (squared error), rwse (weighted by curvature) or ole (the loss itself);"
-            " left out: what the objective does best with.",
-            show_default=False,
-        ),
-    ] = "",
-    ole_features: Annotated[
-        int, typer.Option(help="For ole: so many features that look best to rwse are searched by the loss; 0: all.")
-    ] = 8,
-    ole_pairs: Annotated[
-        float, typer.Option(help="For ole: pairs a document drawn to measure curvature, about; 0: all pairs.")
-    ] = 0.0,
-    leaf: Annotated[
-        str,
-        typer.Option(help="Steps of leaves: newton, or exact (pairs of documents in one leaf do not count)."),
-    ] = "newton",
-    metric: Annotated[str, typer.Option(help="What lambdamart optimises: ndcg or ndcg@k.")] = "ndcg@10",
-    stop_metric: Annotated[
-        str,
-        typer.Option(
-            help="Early stopping watches it on the valid split, deviance is the loss; left out: the metric itself.",
-            show_default=False,
-        ),
-    ] = "",
+    parameters: TrainParameters,
     eval_metric: Annotated[
         list[str] | None,
         typer.Option(help="Measured after every round as well; repeat for several.  Never changes the model."),
     ] = None,
-    gain: Annotated[str, typer.Option(help="Gain of a grade y in the metrics: exp (2^y - 1) or linear (y).")] = "exp",
-    n_rounds: Annotated[int, typer.Option(help="Trees at most.")] = 500,
-    learning_rate: Annotated[float, typer.Option(help="Shrinkage of every tree, in (0, 1].")] = 0.1,
-    early_stopping_rounds: Annotated[
-        int,
-        typer.Option(
-            help="Stop after so many rounds without a better valid metric; 0: do all rounds.  The best round is kept."
-        ),
-    ] = 50,
-    grow: Annotated[
-        str,
-        typer.Option(
-            help="Which leaf is split next: best_first, breadth_first or depth_first; or oblivious, one condition for"
-            " all leaves of a depth."
-        ),
-    ] = "best_first",
-    max_leaves: Annotated[int, typer.Option(help="Leaves of a tree at most; oblivious trees have 2^max_depth.")] = 31,
-    max_depth: Annotated[int, typer.Option(help="Depth of a tree at most; 0: no bound, oblivious trees 6.")] = 0,
-    min_rows_in_leaf: Annotated[int, typer.Option(help="Documents in a leaf at least.")] = 20,
-    min_hessian_in_leaf: Annotated[float, typer.Option(help="Sum of curvatures in a leaf at least.")] = 1e-3,
-    lambda_l2: Annotated[float, typer.Option(help="Added to the curvature of a leaf.")] = 0.0,
-    min_gain: Annotated[float, typer.Option(help="A split must gain more than this.")] = 0.0,
-    monotone: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME:1|-1",
-            help="Scores never fall (1) or never rise (-1) with this feature; repeat for several.",
-        ),
-    ] = None,
-    feature_fraction: Annotated[
-        float, typer.Option(help="Share of the features drawn for each tree, in (0, 1].")
-    ] = 1.0,
-    query_fraction: Annotated[float, typer.Option(help="Share of the queries drawn for each tree, in (0, 1].")] = 1.0,
-    row_fraction: Annotated[
-        float, typer.Option(help="Share of the documents of these queries drawn for each tree, in (0, 1].")
-    ] = 1.0,
-    sigma: Annotated[float, typer.Option(help="Steepness of the pairwise logistic loss.")] = 1.0,
-    truncation: Annotated[int, typer.Option(help="Pairs need a document among the first so many by score.")] = 30,
-    lambda_normalisation: Annotated[bool, typer.Option(help="Damp pairs far apart and scale queries alike.")] = True,
-    seed: Annotated[int, typer.Option(help="Key of all randomness.")] = 7,
-    n_threads: Annotated[
-        int, typer.Option(help="Threads; 0: the cores this process may use.  Never changes the model.")
-    ] = 0,
+    n_threads: Annotated[int, typer.Option(help=_THREADS)] = 0,
     bin_cache: Annotated[
         Path | None,
         typer.Option(
@@ -147,27 +79,72 @@ def train(
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
     """
     from pipeline.sizes import parse_size
-    from trainer.monotone import parse_monotone
-    from trainer.parameters import TrainParameters
 
-    parameters = TrainParameters(
-        objective=objective, criterion=criterion, ole_features=ole_features, ole_pairs=ole_pairs, leaf=leaf, metric=metric, stop_metric=stop_metric, gain=gain, n_rounds=n_rounds,
-        learning_rate=learning_rate, early_stopping_rounds=early_stopping_rounds, grow=grow,
-        max_leaves=max_leaves, max_depth=max_depth, min_rows_in_leaf=min_rows_in_leaf,
-        min_hessian_in_leaf=min_hessian_in_leaf, lambda_l2=lambda_l2, min_gain=min_gain,
-        monotone=parse_monotone(monotone or ()), feature_fraction=feature_fraction, query_fraction=query_fraction,
-        row_fraction=row_fraction, sigma=sigma, truncation=truncation, lambda_normalisation=lambda_normalisation,
-        seed=seed,
-    )  # fmt: skip
     report, result = train_and_register(
         dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, n_threads=n_threads,
         bin_cache=bin_cache, pool_bytes=parse_size(histogram_memory, "--histogram-memory"), profile=profile,
     )  # fmt: skip
+    if as_json:
+        report["curves"] = result.curves()
+        if result.cross_validation is not None:
+            report["cross_validation"] = result.cross_validation.to_dict()
     if result.profile is not None:
         report["profile"] = result.profile.to_dict()
     typer.echo(json.dumps(report, sort_keys=True) if as_json else _render(report))
     if result.profile is not None and not as_json:
         typer.echo("\n" + result.profile.render())
+
+
+@app.command()
+@takes_training_parameters
+def cv(
+    *,
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
+    parameters: TrainParameters,
+    eval_metric: Annotated[
+        list[str] | None, typer.Option(help="Measured after every round as well; repeat for several.")
+    ] = None,
+    n_threads: Annotated[int, typer.Option(help=_THREADS)] = 0,
+    bin_cache: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, metavar="DIR", help="As rankmill train has it.", show_default=False),
+    ] = None,
+    histogram_memory: Annotated[str, typer.Option(help="Bound of the memory for histograms.")] = HISTOGRAM_MEMORY,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, curves included.")] = False,
+) -> None:
+    """Say what a training on DATASET is worth on queries that it has not seen, and how many rounds to take.
+
+    The queries of the train split are parted into folds; each is left out once and measured after every round of
+    learning the others.  Nothing is registered: train --rounds-by cv does both.
+
+    Example: rankmill cv web.dataset --folds 5 --metric ndcg@10 --n-rounds 300
+    """
+    from pipeline.dataset import Dataset
+    from pipeline.sizes import parse_size
+    from trainer.compiling import compilation_announced
+    from trainer.progress import TrainingBar
+    from trainer.training import cross_validate, plan_of
+
+    pool_bytes = parse_size(histogram_memory, "--histogram-memory")
+    opened, parameters = Dataset.open(dataset), replace(parameters, rounds_by="cv")
+    plan = plan_of(opened, parameters, eval_metrics=eval_metric or (), bin_cache=bin_cache, pool_bytes=pool_bytes)
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    say(plan.render())
+    with compilation_announced(say), TrainingBar(parameters.n_rounds) as bar:
+        found = cross_validate(
+            opened,
+            parameters,
+            eval_metrics=eval_metric or (),
+            n_threads=n_threads,
+            on_round=lambda _, record: bar.update(record),
+            bin_cache=bin_cache,
+            pool_bytes=pool_bytes,
+            say=say,
+        )
+    typer.echo(json.dumps(found.to_dict(), sort_keys=True) if as_json else found.render())
 
 
 def train_and_register(
@@ -242,7 +219,7 @@ def train_and_register(
             **_shape_of(forest),
         },
     )
-    report = {
+    report: dict[str, Any] = {
         "model": str(version),
         "new": version.number not in known,
         "sha256": version.sha256,
@@ -253,6 +230,7 @@ def train_and_register(
         "rounds_resumed": 0 if start is None else start.n_rounds,
         "train": metrics.get("train", {}),
         "valid": metrics.get("valid", {}),
+        **{name: metrics[name] for name in ("holdout", "cv") if name in metrics},
         "registry": str(registry_path),
     }
     return report, result
@@ -271,6 +249,10 @@ def _metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
         split: {metric: value for metric, value in metrics.items() if value == value}  # noqa: PLR0124 - not NaN
         for split, metrics in best.items()
     }
+    if result.cross_validation is not None:
+        cv = result.cross_validation
+        means = {metric: cv.mean(metric) for metric in cv.measures}
+        found["cv"] = {metric: value for metric, value in means.items() if value == value}  # noqa: PLR0124 - not NaN
     return {split: metrics for split, metrics in found.items() if metrics}
 
 
@@ -287,8 +269,8 @@ def _kept(report: Mapping[str, Any]) -> str:
 def _render(report: dict[str, Any]) -> str:
     metrics = "; ".join(
         f"{split} " + ", ".join(f"{metric} {value:.4f}" for metric, value in report[split].items())
-        for split in ("train", "valid")
-        if report[split]
+        for split in ("train", "valid", "holdout", "cv")
+        if report.get(split)
     )
     return (
         f"{'registered' if report['new'] else 'the same as'} {report['model']} in {report['registry']}: {_kept(report)}"

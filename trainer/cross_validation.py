@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import fsum
 
 import numpy as np
@@ -85,7 +86,7 @@ def cross_validate(
                 resume=resume,
                 n_threads=n_threads,
                 pool_bytes=DEFAULT_POOL_BYTES if pool_bytes is None else pool_bytes,
-                on_round=None if on_round is None else lambda record: bool(on_round(fold + 1, record)) and False,
+                on_round=None if on_round is None else partial(_tell, on_round, fold + 1),
                 rounds=rounds,
             )
         except TrainingDataRejected as error:
@@ -102,3 +103,7 @@ def cross_validate(
     for i in range(longest):
         stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / folds)
     return CrossValidation(histories=histories, stop_metric=str(measure), best_round=stopping.best_round)
+
+
+def _tell(on_round: OnFold, fold: int, record: RoundRecord) -> None:
+    on_round(fold, record)

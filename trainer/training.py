@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from pipeline.binspec import BinSpec
 from pipeline.dataset import Dataset
@@ -19,15 +17,19 @@ from scorer.forest import Forest
 from scorer.metrics import parse_metric
 from trainer.bin_cache import CachedBins
 from trainer.boosting import OnRound, RankedRows, TrainingResult
+from trainer.cross_validation import OnFold
+from trainer.cross_validation import cross_validate as cross_validate_rows
 from trainer.dtypes import BLOCK_WIDTH
 from trainer.errors import TrainingDataRejected
 from trainer.fitting import fit
 from trainer.growing.grower import Grower
 from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
+from trainer.history import CrossValidation
 from trainer.layout import blocks_shape
 from trainer.measures import parse_measure
 from trainer.monotone import directions_of
 from trainer.parameters import TrainParameters
+from trainer.reading import bin_batches, bytes_a_row, read_rows
 from trainer.resuming import check_resumable
 
 # score, gradient, curvature; grade; the loss's gain and place in the order; what metrics keep.  The grower adds its own
@@ -47,6 +49,7 @@ class TrainingPlan:
     n_features: int
     parameters: TrainParameters
     pool_bytes: int  # bound of the memory for histograms
+    bytes_beside: int  # of columns that not every dataset has, a row
     bins: str  # which binned copy of the dataset is used
     mapped_from: Path | None = None  # the folder of the cache whose bins are mapped; None: they are held in memory
 
@@ -62,13 +65,15 @@ class TrainingPlan:
         Measured, the peak of the process grows by this within 15 %, or 30 MB.
         """
         bins = 0 if self.mapped_from else self.bin_bytes
+        if self.parameters.rounds_by in {"test", "cv"}:  # a copy without the queries that are kept apart, and those
+            bins += self.bin_bytes
         valid_bins = self.valid_rows * self.n_features
         p = self.parameters
         n_blocks, _, width = blocks_shape(self.n_features, self.train_rows, BLOCK_WIDTH)
         pool = HistogramPool.bytes_needed(n_blocks * width, p, self.pool_bytes)
         sampled = _BYTES_A_SAMPLED_ROW if min(p.query_fraction, p.row_fraction) < 1.0 else 0
         boosting = (
-            self.train_rows * (_BYTES_A_ROW + Grower.BYTES_A_ROW + sampled)
+            self.train_rows * (_BYTES_A_ROW + Grower.BYTES_A_ROW + sampled + self.bytes_beside)
             + self.valid_rows * _BYTES_A_VALID_ROW
             + pool
         )
@@ -81,7 +86,11 @@ class TrainingPlan:
             f" {self.bins}; "
             + (f"bins {self.bin_bytes / 1e6:,.0f} MB mapped from {self.mapped_from}; " if self.mapped_from else "")
             + f"about {self.bytes_needed / 1e6:,.0f} MB beside the interpreter"
-            + ("" if self.valid_rows else f"; no valid split, so all {self.parameters.n_rounds:,} rounds are kept")
+            + (
+                ""
+                if self.valid_rows or self.parameters.rounds_by != "valid"
+                else f"; no valid split, so all {self.parameters.n_rounds:,} rounds are kept"
+            )
         )
 
 
@@ -125,6 +134,7 @@ def plan_of(
         n_features=len(dataset.feature_names),
         parameters=parameters,
         pool_bytes=pool_bytes,
+        bytes_beside=bytes_a_row(dataset),
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
         mapped_from=bin_cache if mapped else None,
     )
@@ -184,15 +194,8 @@ def train(
     """
     parameters = parameters or TrainParameters()
     binspec = dataset.binspec()
-    train_rows = _rows(dataset, "train", binspec)
-    if train_rows.n_rows == 0:
-        raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
-    if bin_cache is not None:
-        n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
-        cache = CachedBins.of(bin_cache, dataset, binspec.digest, "train")
-        bins = cache.load(lambda: _bin_batches(dataset, "train", binspec), n_bins, say or _warn)
-        train_rows = replace(train_rows, bins=bins)
-    valid_rows = _rows(dataset, "valid", binspec)
+    train_rows = _train_rows(dataset, binspec, parameters, bin_cache, say or _warn)
+    valid_rows = read_rows(dataset, "valid", binspec, parameters)
     return fit(
         train_rows,
         [("valid", valid_rows)] if valid_rows.n_rows else [],
@@ -210,6 +213,49 @@ def train(
     )
 
 
+def cross_validate(
+    dataset: Dataset,
+    parameters: TrainParameters | None = None,
+    *,
+    eval_metrics: Sequence[str] = (),
+    n_threads: int = 0,
+    on_round: OnFold | None = None,
+    bin_cache: Path | None = None,
+    pool_bytes: int = DEFAULT_POOL_BYTES,
+    say: Callable[[str], None] | None = None,
+) -> CrossValidation:
+    """Cross-validate a training on the train split of a binned dataset: :func:`trainer.cross_validation.cross_validate`.
+
+    Queries go to folds by the seed and a hash of their ids.  Arguments and errors are those of :func:`train`.
+    """
+    parameters = parameters or TrainParameters()
+    binspec = dataset.binspec()
+    return cross_validate_rows(
+        _train_rows(dataset, binspec, parameters, bin_cache, say or _warn),
+        [feature.edges for feature in binspec.features],
+        dataset.feature_names,
+        parameters,
+        max_grade=dataset.max_grade,
+        eval_metrics=eval_metrics,
+        n_threads=n_threads,
+        pool_bytes=pool_bytes,
+        on_round=on_round,
+    )
+
+
+def _train_rows(
+    dataset: Dataset, binspec: BinSpec, parameters: TrainParameters, bin_cache: Path | None, say: Callable[[str], None]
+) -> RankedRows:
+    rows = read_rows(dataset, "train", binspec, parameters)
+    if rows.n_rows == 0:
+        raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
+    if bin_cache is None:
+        return rows
+    n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
+    cache = CachedBins.of(bin_cache, dataset, binspec.digest, "train")
+    return replace(rows, bins=cache.load(lambda: bin_batches(dataset, "train", binspec), n_bins, say))
+
+
 def _facts(dataset: Dataset, binspec_digest: str) -> dict[str, Any]:
     """Return what the model is to know of its data, and what must be the same where a training goes on."""
     return {
@@ -223,19 +269,3 @@ def _facts(dataset: Dataset, binspec_digest: str) -> dict[str, Any]:
 
 def _warn(line: str) -> None:
     warnings.warn(line, stacklevel=4)  # at the caller of train, above CachedBins.load and this module
-
-
-def _rows(dataset: Dataset, split: str, binspec: BinSpec) -> RankedRows:
-    grades: npt.NDArray[np.int32] = dataset.rows(split, ["grade"]).column(0).to_numpy().astype(np.int32)
-    _give_back()
-    return RankedRows(grades, dataset.queries(split).starts, _bin_batches(dataset, split, binspec))
-
-
-def _bin_batches(dataset: Dataset, split: str, binspec: BinSpec) -> Iterator[npt.NDArray[np.uint8]]:
-    yield from dataset.bin_batches(split, binspec.digest)
-    _give_back()
-
-
-def _give_back() -> None:
-    """Return what Arrow's readers have freed to the system: some 20 MB that they would keep for more reading."""
-    pa.default_memory_pool().release_unused()

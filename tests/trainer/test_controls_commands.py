@@ -1,0 +1,143 @@
+"""``rankmill cv``, ``train --rounds-by`` and the columns of a dataset besides grades, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.dataset import Dataset
+from pipeline.synth import SynthParameters, write_synthetic
+from rankmill import Ranker
+from rankmill.cli import execute
+from scorer.forest import Forest
+from scorer.predict import predict
+from trainer.parameters import TrainParameters
+from trainer.reading import read_rows
+from trainer.training import cross_validate, plan_of, train
+
+SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    write_synthetic(Path("j.txt"), SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
+    assert execute(["data", "ingest", "j.txt", "-o", "d", "--buckets", "2"]) == 0
+    assert execute(["data", "bin", "d", "--max-bin", "31"]) == 0
+    return "d"
+
+
+def facts(capsys, *arguments: str) -> dict:
+    capsys.readouterr()
+    assert execute([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_cv_says_what_a_training_is_worth(dataset, capsys):
+    found = facts(capsys, "cv", dataset, "--folds", "4", *SMALL, "--eval-metric", "map")
+    assert found["folds"] == 4
+    assert found["rounds_trained"] == 6
+    curve = found["curves"]["ndcg@10"]
+    assert np.allclose(curve["mean"], np.mean(curve["folds"], axis=0))
+    assert np.allclose(curve["deviation"], np.std(curve["folds"], axis=0, ddof=1))
+    assert found["best_round"] == int(np.argmax(curve["mean"])) + 1
+    assert found["best"]["map"]["mean"] == found["curves"]["map"]["mean"][found["best_round"] - 1]
+    assert execute(["cv", dataset, "--folds", "4", *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert f"best after {found['best_round']} of 6 rounds, by ndcg@10:" in out
+    assert f"{found['best']['ndcg@10']['mean']:.4f} +- {found['best']['ndcg@10']['deviation']:.4f}" in out
+    assert not Path("registry-data").exists()
+
+
+def test_folds_of_a_dataset_go_by_the_ids_of_queries_whatever_its_buckets(dataset, capsys):
+    assert execute(["data", "ingest", "j.txt", "-o", "other", "--buckets", "7"]) == 0
+    assert execute(["data", "bin", "other", "--max-bin", "31"]) == 0
+    parameters = TrainParameters(n_rounds=3, max_leaves=4, objective="l2", folds=3)
+    one, two = (cross_validate(Dataset.open(Path(name)), parameters, n_threads=1) for name in ("d", "other"))
+    for round_number in (1, 2, 3):
+        assert np.allclose(one.values("ndcg@10", round_number), two.values("ndcg@10", round_number))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--rounds-by", "cv", "--folds", "3"], "cv"),
+        (["--rounds-by", "test", "--holdout-fraction", "0.25"], "holdout"),
+        (["--rounds-by", "oob", "--query-fraction", "0.5", "--objective", "listnet"], "train"),
+    ],
+    ids=str,
+)
+def test_train_says_what_decided(dataset, capsys, options, word):
+    found = facts(capsys, "train", dataset, "--name", "web", *SMALL, *options)
+    assert found[word]["ndcg@10"] > 0.3
+    shown = facts(capsys, "models", "show", "web")
+    forest = Forest.from_bytes(Path(shown["model_path"]).read_bytes())
+    assert forest.parameters["rounds_by"] == options[1]
+    curves = found["curves"]
+    assert len(curves["metrics"]["train"]["ndcg@10"]) == found["rounds_trained"]
+    if options[1] == "oob":
+        assert found["rounds"] == int(np.argmax(np.cumsum(curves["oob_improvement"]))) + 1
+    if options[1] == "cv":
+        assert found["cross_validation"]["best_round"] == found["rounds"]
+    assert execute(["train", dataset, "--name", "web", *SMALL, *options]) == 0
+    assert f"{word} ndcg@10" in capsys.readouterr().out
+
+
+def test_memory_for_the_copy_is_in_the_plan(dataset):
+    opened = Dataset.open(Path(dataset))
+    plain, parted = (plan_of(opened, TrainParameters(rounds_by=way)) for way in ("valid", "test"))
+    assert parted.bytes_needed - plain.bytes_needed == plain.bin_bytes
+
+
+@pytest.fixture
+def columns(tmp_path, monkeypatch):
+    """A dataset with every optional column, and the same as arrays."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(4)
+    n, n_queries = 300, 30
+    qid = np.repeat(np.arange(n_queries), n // n_queries)
+    x = rng.normal(size=(n, 3)).astype(np.float32)
+    of_query = rng.choice([0.5, 1.0, 3.0], size=n_queries)
+    arrays = {
+        "y": np.clip(np.round(x[:, 0] + 1), 0, 3).astype(int),
+        "label": x[:, 0] + x[:, 1] * x[:, 2],
+        "sample_weight": rng.uniform(0.1, 2.0, size=n),
+        "offset": rng.normal(size=n),
+        "query_weight": of_query[qid],
+    }
+    names = ["qid", "doc_id", "grade", "label", "weight", "offset", "query_weight", "a", "b", "c"]
+    lines = [
+        ",".join(map(repr, [int(qid[i]), int(i), *(value[i].item() for value in arrays.values()), *map(float, x[i])]))
+        for i in rng.permutation(n)
+    ]
+    Path("j.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    assert execute(["data", "ingest", "j.csv", "-o", "d"]) == 0
+    assert execute(["data", "bin", "d"]) == 0
+    return Dataset.open(Path("d")), x, qid, arrays
+
+
+@pytest.mark.parametrize("objective", ["l2", "lambdamart", "listnet"])
+def test_a_dataset_with_all_columns_trains_as_arrays_do(columns, objective):
+    dataset, x, qid, arrays = columns
+    given = {name: value for name, value in arrays.items() if name != "label" or objective == "l2"}
+    own = {"n_rounds": 8, "max_leaves": 6, "objective": objective}
+    forest = train(dataset, TrainParameters(**own), n_threads=1).forest
+    ranker = Ranker(**own, n_threads=1).fit(x, given.pop("y"), qid=qid, **given)
+    assert np.allclose(predict(forest, x), ranker.predict(x), atol=1e-9)
+    plain = Ranker(**own, n_threads=1).fit(x, arrays["y"], qid=qid)
+    assert not np.allclose(plain.predict(x), ranker.predict(x), atol=1e-3)
+
+
+def test_rows_of_a_split_bring_their_columns(columns):
+    dataset, _, qid, arrays = columns
+    rows = read_rows(dataset, "train", dataset.binspec(), TrainParameters(objective="l2"))
+    at = [int(doc) for doc in dataset.rows("train", ["doc_id"]).column(0).to_pylist()]
+    for name, found in (("label", rows.labels), ("sample_weight", rows.weights), ("offset", rows.offsets)):
+        assert np.array_equal(arrays[name][at], found), name
+    assert np.array_equal(rows.query_weights, arrays["query_weight"][at][rows.starts[:-1]])
+    assert len(set(rows.names.tolist())) == 30
+    assert read_rows(dataset, "train", dataset.binspec(), TrainParameters()).labels is None
+    assert np.array_equal(qid[at][rows.starts[:-1]], np.array(dataset.queries("train").qid.to_pylist(), dtype=int))
