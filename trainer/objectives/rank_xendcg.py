@@ -68,7 +68,7 @@ class RankXendcg(ListLoss):
         self._targets = self._at_rest.copy()
         sizes = np.diff(rows.starts)
         self._shares = QueryShares(sizes, _LEAST_WORK)
-        self._work = Workspaces(1, 3 * int(sizes.max(initial=0)))
+        self._work = Workspaces(((3 * int(sizes.max(initial=0)),), np.float64))
 
     def gradients(
         self,

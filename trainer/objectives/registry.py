@@ -37,6 +37,8 @@ OBJECTIVES: Mapping[str, str] = {
     "listnet": "trainer.objectives.listnet:ListNet",
     "query_rmse": "trainer.objectives.query_rmse:QueryRmse",
     "rank_xendcg": "trainer.objectives.rank_xendcg:RankXendcg",
+    "apxdcg": "trainer.objectives.apxdcg:ApxDcg",
+    "stochasticrank": "trainer.objectives.stochasticrank:StochasticRank",
     "softmax": "trainer.objectives.listnet:Softmax",
     "rankboost": "trainer.objectives.rankboost:RankBoost",
     "ranknet": "trainer.objectives.ranknet:RankNet",

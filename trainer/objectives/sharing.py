@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,14 +69,14 @@ class QueryShares:
 
 
 class Workspaces:
-    """An array (rows, length) of float64 for each worker that asks."""
+    """Arrays of given shapes and types for each worker that asks."""
 
-    def __init__(self, rows: int, length: int) -> None:
-        self._shape = rows, length
-        self._held: dict[int, npt.NDArray[np.float64]] = {}
+    def __init__(self, *arrays: tuple[tuple[int, ...], type[np.generic]]) -> None:
+        self._arrays = arrays
+        self._held: dict[int, list[npt.NDArray[Any]]] = {}
 
-    def of(self, worker: int) -> npt.NDArray[np.float64]:
-        """Return the array of ``worker``, as it left it."""
+    def of(self, worker: int) -> list[npt.NDArray[Any]]:
+        """Return the arrays of ``worker``, as it left them."""
         if worker not in self._held:
-            self._held[worker] = np.zeros(self._shape)
+            self._held[worker] = [np.zeros(shape, kind) for shape, kind in self._arrays]
         return self._held[worker]
