@@ -1,4 +1,4 @@
-"""``rankmill rerank`` and ``rankmill evaluate``."""
+"""``rankmill rerank``, ``rankmill evaluate`` and ``rankmill explain-metric``."""
 
 from __future__ import annotations
 
@@ -182,6 +182,39 @@ def evaluate(
     if per_query is not None:
         evaluating.write_per_query(evaluation, per_query)
     typer.echo(evaluation.to_json() if as_json else evaluation.render(), nl=as_json)
+
+
+@app.command("explain-metric")
+def explain_metric(
+    scored: Annotated[Path, typer.Argument(metavar="SCORED|RUN", help="A scored list or TREC run.")],
+    qid: Annotated[str, typer.Option(help="The query.")],
+    metric: Annotated[str, typer.Option(help="The metric, such as ndcg@10; all that evaluate knows.")],
+    qrels: Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the file.")] = None,
+    convention: ConventionName = "rankmill",
+    gain: Gain = None,
+    discount: Discount = None,
+    ties: Ties = None,
+    ties_seed: TiesSeed = None,
+    nothing_relevant: NothingRelevant = None,
+    relevant_from: RelevantFrom = None,
+    max_grade: MaxGrade = None,
+    short_lists: ShortLists = None,
+    map_normalisation: MapNormalisation = None,
+    precision_normalisation: PrecisionNormalisation = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how one metric of one query comes about, rank by rank, under the conventions of evaluate.
+
+    Example: rankmill explain-metric ranked --qid 10 --metric ndcg@10 --convention lightgbm
+    """
+    from scorer import explain_metric as explaining
+
+    explanation = explaining.explain_metric(
+        scored, qid, metric, qrels=qrels, convention=convention, gain=gain, discount=discount, ties=ties,
+        ties_seed=ties_seed, nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade,
+        short_lists=short_lists, map_normalisation=map_normalisation, precision_normalisation=precision_normalisation,
+    )  # fmt: skip
+    typer.echo(explanation.to_json() if as_json else explanation.render(), nl=as_json)
 
 
 def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:

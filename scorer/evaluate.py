@@ -25,7 +25,7 @@ from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
 from scorer.metrics import Metric, parse_metric
-from scorer.metrics.conventions import OURS, named_convention
+from scorer.metrics.conventions import OURS, Convention, named_convention
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
 from scorer.ranked_file import FACTS, GRADES, MANIFEST, counts_belong_to
@@ -135,11 +135,9 @@ def evaluate(
         scored = subject
     else:
         scored = _one_path(subject)
-        facts = _recorded_facts(scored)
-        known_grade = _grade_or_none(facts.get("max_grade"))
-        counts = _grade_counts(scored, facts) if qrels is None else None
-    if rules.policy.max_grade is None and any(metric.name == "err" for metric in wanted):
-        rules = rules.but(max_grade=known_grade or _highest_grade(scored, None if qrels is None else Path(qrels)))
+        counts, known_grade = recorded_facts(scored, with_counts=qrels is None)
+    if any(metric.name == "err" for metric in wanted):
+        rules = with_scale(rules, scored, qrels, known_grade)
     return evaluate_scored(
         scored,
         wanted,
@@ -148,6 +146,27 @@ def evaluate(
         grade_counts=counts,
         complete=complete,
     )
+
+
+def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int | None]:
+    """Find what `rerank` recorded about a list: the grade counts of the whole lists, and the highest grade of the scale.
+
+    Raises
+    ------
+    InputError
+        ``with_counts``, and they are lacking where only the top was kept, or are those of another list.
+    """
+    facts = _recorded_facts(scored)
+    return _grade_counts(scored, facts) if with_counts else None, _grade_or_none(facts.get("max_grade"))
+
+
+def with_scale(
+    rules: Convention, scored: Path | pa.Table, qrels: PathLike | None, known_grade: int | None
+) -> Convention:
+    """Put the highest grade of the scale into ``rules`` that leave it open: the one known, else the highest there is."""
+    if rules.policy.max_grade is not None:
+        return rules
+    return rules.but(max_grade=known_grade or _highest_grade(scored, None if qrels is None else Path(qrels)))
 
 
 class DatasetSource:

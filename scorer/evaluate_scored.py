@@ -62,6 +62,21 @@ def evaluate_scored(
     metrics = tuple(dict.fromkeys(metrics))
     if not metrics:
         raise InputError("there is no metric to compute; name one, for example ndcg@10")
+    lists, _ = read_lists(scored, qrels=qrels, grade_counts=grade_counts, complete=complete)
+    return evaluate_lists(lists, metrics, as_convention(policy), replicates, seed)
+
+
+def read_lists(
+    scored: Path | str | pa.Table,
+    *,
+    qrels: Path | str | None = None,
+    grade_counts: Path | str | pa.Table | None = None,
+    complete: bool = False,
+) -> tuple[ScoredLists, pa.Table]:
+    """Read scored lists with their grades, and the table they come from; parameters and errors as `evaluate_scored`.
+
+    The documents of a query are in the order of the table's rows in both.
+    """
     where = "scored table" if isinstance(scored, pa.Table) else str(scored)
     table = as_scored(scored, where) if isinstance(scored, pa.Table) else read_scored(Path(scored))
     if table.num_rows == 0:
@@ -72,7 +87,7 @@ def evaluate_scored(
         lists = graded_lists(table, where)
         if grade_counts is not None:
             lists = with_grade_counts(lists, Path(grade_counts) if isinstance(grade_counts, str) else grade_counts)
-    return evaluate_lists(lists, metrics, as_convention(policy), replicates, seed)
+    return lists, table
 
 
 def prepared(lists: ScoredLists, policy: Policy) -> PreparedQueries:

@@ -17,7 +17,7 @@ from scorer.metrics import Metric, Policy
 from scorer.metrics.conventions import Convention
 from scorer.metrics.queries import mean_of
 
-_IDEAL_WORDS = {
+IDEAL_WORDS = {
     "list": "the scored documents of the query",
     "qrels": "all judged documents of the query, retrieved or not",
     "grade counts": "the whole candidate list of the query, of which the top was kept",
@@ -116,11 +116,11 @@ class Evaluation:
             interval = self.intervals[metric]
             limits = f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
             rows.append([str(metric), _cell(mean), limits, f"{self.n_counted(metric):,}"])
-        return _table(["metric", "mean", "95 % interval", "queries"], rows)
+        return text_table(["metric", "mean", "95 % interval", "queries"], rows)
 
     def _table_of_queries(self) -> str:
         rows = [[qid, *(_cell(self.values[metric][i]) for metric in self.metrics)] for i, qid in enumerate(self.qids)]
-        return _table(["qid", *map(str, self.metrics)], rows)
+        return text_table(["qid", *map(str, self.metrics)], rows)
 
     def _notes(self) -> list[str]:
         counts = self.counts
@@ -135,7 +135,7 @@ class Evaluation:
         notes = [
             ("conventions", self.convention.describe()),
             *(("", remark) for remark in self.convention.remarks),
-            ("ideal list", _IDEAL_WORDS[self.ideal]),
+            ("ideal list", IDEAL_WORDS[self.ideal]),
             ("data", f"{counts.n_queries:,} queries, {counts.n_documents:,} documents"),
             ("of the queries", "; ".join(oddities)),
             ("tied documents", _share(counts.n_tied_documents, counts.n_documents)),
@@ -152,14 +152,16 @@ class Evaluation:
         ):
             if count:
                 notes.append(("note", f"{count:,} {words}"))
-        indent = " " * _LABEL
-        return [
-            textwrap.fill(words, _PAGE, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=indent)
-            for label, words in notes
-        ]
+        return [labelled(label, words) for label, words in notes]
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def labelled(label: str, words: str) -> str:
+    """Wrap ``words`` in a column of their own beside ``label``."""
+    return textwrap.fill(words, _PAGE, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL)
+
+
+def text_table(header: list[str], rows: list[list[str]]) -> str:
+    """Lay out a table as text, the first column to the left, as wide as its cells."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -78,12 +78,18 @@ class Convention:
         >>> print(named_convention("catboost").but(ties="doc_id").describe()[:75])
         catboost with another ties: gain linear (grade), discount 1/log2(rank + 1),
         """
-        other = f" with another {', '.join(self.changed)}" if self.changed else ""
-        parts = [f"{self.name}{other}: {self.policy.describe()}"]
+        parts = [f"{self._title()}: {self.policy.describe()}"]
         for metric, own in self.exceptions:
             words = ", ".join(f"{field.replace('_', ' ')} {value}" for field, value in own)
             parts.append(f"{metric}: {words}")
         return "; ".join(parts)
+
+    def describe_for(self, metric: Metric) -> str:
+        """One line about the policy under which ``metric`` is computed."""
+        return f"{self._title()}: {self.policy_for(metric).describe()}"
+
+    def _title(self) -> str:
+        return f"{self.name} with another {', '.join(self.changed)}" if self.changed else self.name
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the policy as plain values, for a JSON report."""

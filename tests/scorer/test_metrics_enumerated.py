@@ -8,26 +8,9 @@ import numpy as np
 import pytest
 
 from scorer.metrics import TIES, Metric, Policy
-from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
-from scorer.metrics.queries import POOLED, PreparedQueries, evaluate_queries
+from scorer.metrics.queries import PreparedQueries, evaluate_queries
 from tests import naive, naive_metrics
-
-CUTS = (None, 1, 2, 3, 7)
-METRICS = [
-    Metric(name, k, 0.8 if name == "rbp" else None)
-    for name in METRIC_NAMES
-    for k in CUTS
-    if name not in POOLED and name not in (NEED_CUTOFF if k is None else WITHOUT_CUTOFF)
-] + [Metric("rbp", 2, 0.3)]
-
-
-def lists(longest, levels):
-    """Every list of grades with every descending pattern of scores: 2^(n - 1) ways to tie neighbours."""
-    for n in range(1, longest + 1):
-        for steps in itertools.product((0, 1), repeat=n - 1):
-            scores = tuple(float(-s) for s in itertools.accumulate((0, *steps)))
-            for grades in itertools.product(levels, repeat=n):
-                yield grades, scores
+from tests.scorer.small_lists import CONVENTIONS, METRICS, lists
 
 
 def prepared(cases, policy, **more):
@@ -86,14 +69,6 @@ def test_a_rule_that_breaks_ties_picks_one_of_the_orders(ties):
         true = [of_order(tuple(ys[i] for i in order)) for (ys, _), order in zip(cases, order_of, strict=True)]
         true = [math.nan if value is naive_metrics.NOTHING else value for value in true]
         np.testing.assert_allclose(ours, true, rtol=0, atol=1e-13, err_msg=str(metric))
-
-
-CONVENTIONS = (
-    {"gain": "table(0,1,2.5,2.5)", "discount": "letor", "short_lists": "zero"},
-    {"gain": "linear", "discount": "one_plus_log2", "map_normalisation": "hits", "relevant_from": 2},
-    {"gain": "table(0,0,2,3)", "discount": "table(1,0.5,0.5)", "map_normalisation": "hits"},
-    {"discount": "table(0.75)", "map_normalisation": "min(R,k)", "precision_normalisation": "min(k,n)"},
-)
 
 
 @pytest.mark.parametrize("nothing_relevant", ["skip", "zero", "one"])

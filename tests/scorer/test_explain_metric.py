@@ -1,0 +1,206 @@
+"""The calculation laid open: every step by its definition, and the same value as evaluate."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from scorer.cli import app
+from scorer.errors import InputError
+from scorer.evaluate import evaluate
+from scorer.explain_metric import explain_metric
+from scorer.metrics import TIES, Policy, parse_metric
+from scorer.metrics.conventions import CONVENTIONS as TOOLS
+from scorer.metrics.queries import PreparedQueries
+from scorer.metrics.steps import RankedQuery, steps_of
+from tests import naive_metrics
+from tests.scorer.small_lists import CONVENTIONS, METRICS, lists
+
+EVERY = [
+    *("ndcg@2", "ndcg", "dcg@3", "err@2", "err", "map@2", "map", "mrr", "precision@3", "recall@2", "wta", "rbp(0.7)@3"),
+    *("concordance", "concordance_micro", "balanced_error", "balanced_error(1)"),
+]
+
+
+@pytest.mark.parametrize("convention", [{}, *CONVENTIONS], ids=("ours", "0", "1", "2", "3"))
+def test_the_steps_of_every_list_sum_to_the_metric(convention):
+    """Up to three or four documents, every pattern of ties; the divisor is the kernels' own, the value the twin's."""
+    policy = Policy(**convention, max_grade=3)
+    cases = list(lists(4 if convention.get("gain") == "linear" else 3, (0, 1, 3)))
+    grades = np.array([y for ys, _ in cases for y in ys], np.int32)
+    queries = PreparedQueries(grades, np.cumsum([0] + [len(ys) for ys, _ in cases]), policy)
+    for metric in METRICS:
+        divisors = queries.divisor(metric)
+        for (ys, ss), divisor in zip(cases, divisors, strict=True):
+            if divisor == 0.0:
+                continue
+            rows = sorted(range(len(ys)), key=lambda i: (-ss[i], -ys[i]))
+            cuts = [0, *(i for i in range(1, len(ys)) if ss[rows[i]] != ss[rows[i - 1]]), len(ys)]
+            query = RankedQuery(
+                scores=tuple(ss[i] for i in rows),
+                grades=tuple(ys[i] for i in rows),
+                groups=tuple(itertools.pairwise(cuts)),
+                pool=tuple(sorted(ys, reverse=True)),
+                policy=policy,
+            )
+            expected = naive_metrics.value(metric, ss, ys, policy)
+            assert steps_of(metric, query).total / divisor == pytest.approx(expected, abs=1e-12), (metric, ys, ss)
+
+
+def table(seed=0, n=60):
+    """Some queries whose rows are mixed in the file; ids are not in the order of rows, scores tie."""
+    rng = np.random.default_rng(seed)
+    qids = [f"q{q}" for q in rng.integers(0, 9, n)]
+    return pa.table(
+        {
+            "qid": [*qids, "lone", "nothing", "nothing", "alike", "alike"],
+            "doc_id": [f"d{d}" for d in rng.permutation(n + 5)],
+            "score": [*(rng.integers(-3, 4, n) / 2.0), 0.5, 1.0, 0.0, 0.0, 0.0],
+            "grade": pa.array([*rng.integers(-1, 4, n), 2, 0, 0, 2, 2], pa.int32()),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [*({"convention": name} for name in TOOLS), *({"ties": ties} for ties in TIES), {"nothing_relevant": "one"}],
+    ids=lambda options: next(iter(options.values())),
+)
+def test_the_value_is_that_of_evaluate(options):
+    scored = table()
+    options = {"max_grade": 4} | options
+    found = evaluate(scored, metrics=EVERY, **options)
+    for metric, qid in itertools.product(EVERY, ("q0", "q3", "lone", "nothing", "alike")):
+        shown = explain_metric(scored, qid, metric, **options)
+        value = found.values[parse_metric(metric)][found.qids.index(qid)]
+        assert shown.value == value or (math.isnan(shown.value) and math.isnan(value))
+        if shown.divisor:
+            assert shown.steps.total / shown.divisor == pytest.approx(value, abs=1e-12), metric
+        else:
+            assert "nothing relevant (" in dict(shown.words)["value"]
+        assert f"{metric} of query {qid}: " in shown.render()
+        report = json.loads(shown.to_json())
+        assert report["value"] == (None if math.isnan(value) else value)
+        assert report["metric"] == metric
+
+
+def test_ranks_name_the_documents_that_stand_there():
+    scored = table(3)
+    ids = dict(zip(zip(scored["qid"].to_pylist(), scored["doc_id"].to_pylist(), strict=True), range(65), strict=True))
+    shown = explain_metric(scored, "q4", "map", ties="doc_id_descending")
+    assert len(shown.documents) == scored["qid"].to_pylist().count("q4")
+    for _, doc_id, score, grade in shown.documents:
+        row = ids["q4", doc_id]
+        assert (score, grade) == (scored["score"][row].as_py(), max(0, scored["grade"][row].as_py()))
+    keys = [(-score, [-ord(c) for c in doc_id]) for _, doc_id, score, _ in shown.documents]
+    assert [score for score, _ in keys] == sorted(score for score, _ in keys)
+    bare = explain_metric(scored.drop_columns("doc_id"), "lone", "ndcg")
+    assert bare.documents == (("1", "row 1", 0.5, 2),)
+
+
+SMALL = pa.table(
+    {
+        "qid": ["a"] * 4,
+        "doc_id": ["w", "x", "y", "z"],
+        "score": [1.0, 0.5, 0.5, 0.0],
+        "grade": pa.array([0, 2, 0, 1], pa.int32()),
+    }
+)
+
+
+def test_the_calculation_for_people():
+    """(3/2)/log2(3) is .946395 and (3/2)/2 is .75; the ideal is 3 + 1/log2(3)."""
+    first, rest = explain_metric(SMALL, "a", "ndcg@3").render().split("\n\n", 1)
+    value = 1.5 * (1 / math.log2(3) + 1 / 2) / (3 + 1 / math.log2(3))
+    assert first.rpartition(" ")[0] == "ndcg@3 of query a:"
+    assert float(first.rpartition(" ")[2]) == pytest.approx(value, abs=1e-15)
+    assert (
+        rest
+        == """\
+ rank      doc_id   score   grade       gain   discount       term        sum
+ ────────────────────────────────────────────────────────────────────────────
+ 1              w       1       0          0          1          0          0
+ 2 (2-3)        x     0.5       2   1.500000   0.630930   0.946395   0.946395
+ 3 (2-3)        y     0.5       0   1.500000   0.500000   0.750000   1.696395
+
+the ideal order
+ rank   grade   gain   discount       term        sum
+ ────────────────────────────────────────────────────
+ 1          2      3          1          3          3
+ 2          1      1   0.630930   0.630930   3.630930
+ 3          0      0   0.500000          0   3.630930
+
+value           1.69639463 / 3.63092975 = 0.467206679; divided by the sum of the ideal order
+ties            expected: one score each at ranks 2-3; every rank there counts its mean over all
+                orders of these documents
+conventions     rankmill: gain exp (2^grade - 1), discount 1/log2(rank + 1), ties expected, nothing
+                relevant skipped, relevant from grade 1
+ideal list      the scored documents of the query
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "options", "words"),
+    [
+        ("map@2", {"map_normalisation": "min(R,k)"}, "divided by min(R,k) = min(2, 2)"),
+        ("map@2", {"map_normalisation": "hits"}, "each term is divided by hits"),
+        ("precision@9", {"precision_normalisation": "min(k,n)"}, "divided by min(k,n) = min(9, 4)"),
+        ("recall@2", {}, "divided by R, the relevant documents known"),
+        ("ndcg@9", {"convention": "letor4"}, "the list has 4 documents, fewer than k = 9: it counts 0"),
+        ("concordance", {}, "divided by the pairs of different grade"),
+        ("balanced_error", {}, "decides about scores on the threshold only"),
+        ("mrr", {"relevant_from": 3}, "no document with a grade of 3 or more): the query is skipped"),
+        ("mrr", {"relevant_from": 3, "convention": "xgboost"}, "with a grade of 3 or more): the query counts 1"),
+        ("ndcg", {"ties": "random"}, "random: documents of equal score are shuffled"),
+        ("map", {"convention": "catboost"}, "catboost: gain linear (grade), discount 1/log2(rank + 1), ties pessim"),
+    ],
+)
+def test_the_words_beside_it(metric, options, words):
+    assert words in " ".join(explain_metric(SMALL, "a", metric, **options).render().split())
+
+
+def test_judgments_and_documents_that_were_not_retrieved(tmp_path):
+    (tmp_path / "run").write_text("7 Q0 a 1 2.0 x\n7 Q0 b 2 1.0 x\n8 Q0 c 1 1.0 x\n")
+    (tmp_path / "qrels").write_text("7 0 b 1\n7 0 missed 3\n9 0 c 1\n")
+    shown = explain_metric(tmp_path / "run", "7", "ndcg", qrels=tmp_path / "qrels", convention="trec")
+    assert shown.value == pytest.approx((1 / math.log2(3)) / (3 + 1 / math.log2(3)))
+    assert shown.ideal_grades == (3, 1)
+    assert "all judged documents" in shown.render()
+    with pytest.raises(InputError, match="there is no query '8' among the 1 with grades; such as '7'"):
+        explain_metric(tmp_path / "run", "8", "ndcg", qrels=tmp_path / "qrels")
+
+
+def test_the_command(tmp_path):
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "s.parquet"
+    pq.write_table(SMALL, path)
+
+    def call(*arguments):
+        result = CliRunner().invoke(app, ["explain-metric", str(path), "--qid", "a", *arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.stdout
+
+    assert call("--metric", "ndcg@3") == explain_metric(SMALL, "a", "ndcg@3").render()
+    report = json.loads(call("--metric", "err@3", "--convention", "gdeval", "--ties", "expected", "--json"))
+    assert report["policy"]["max_grade"] == 4
+    assert report["convention"]["changed"] == ["ties"]
+    assert [step["rank"] for step in report["ranks"]] == [1, 2, 3]
+    assert report["ranks"][-1]["step"]["sum"] == report["sum"] == pytest.approx(report["value"])
+    assert explain_metric(path, "a", "err").policy.max_grade == 2  # the highest grade there is
+    with pytest.raises(InputError, match="unknown metric 'ngcd'"):
+        call("--metric", "ngcd")
+
+
+def test_a_long_list_of_ties_is_calculated_in_time():
+    n = 1200
+    scored = pa.table({"qid": ["a"] * n, "score": [0.0] * n, "grade": pa.array([i % 5 for i in range(n)], pa.int32())})
+    for metric in ("map@700", "err@700", "concordance", "ndcg"):
+        shown = explain_metric(scored, "a", metric, map_normalisation="hits", max_grade=4)
+        assert shown.steps.total / shown.divisor == pytest.approx(shown.value, abs=1e-10)
