@@ -110,6 +110,7 @@ class Train(TrainParameters):
     eval_metrics: tuple[str, ...] = ()
     n_threads: Annotated[int, Field(ge=0)] = 0
     histogram_memory: str = HISTOGRAM_MEMORY
+    base_model: str | None = None  # a model of the registry, or a file
 
     @property
     def pool_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.binning import MIN_MAX_BIN
-from pipeline.binspec import matrix_bins
+from pipeline.binspec import BinSpec, matrix_bins
 from pipeline.quantiles import MAX_BIN
-from rankmill.arrays import directions_by_name, matrix_of, names_of, queries_of, rows_of
+from rankmill.arrays import ArrayRows, directions_by_name, matrix_of, names_of, queries_of, rows_of
 from rankmill.eval_sets import EvalSet, eval_sets_of
 from rankmill.extras import Extras
 from scorer.forest import Forest
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
 from scorer.predict import predict
-from trainer.boosting import RoundRecord
+from trainer.base_model import BaseModel, after_base
+from trainer.boosting import RankedRows, RoundRecord
 from trainer.errors import InvalidParameter
 from trainer.fitting import fit
 from trainer.history import CrossValidation
@@ -172,6 +173,7 @@ class Ranker:
         callbacks: Sequence[Callable[[RoundRecord], bool | None]] = (),
         resume: Model | None = None,
         init_model: Model | None = None,
+        base_model: Model | None = None,
     ) -> Ranker:
         """Train and return self.
 
@@ -223,6 +225,10 @@ class Ranker:
             are ``n_rounds`` rounds in all.  The result has the same bytes as training in one go.  Eval sets may be others.
         init_model
             The same, for ``n_rounds`` rounds more than the model has.
+        base_model
+            A fitted ranker, a forest or a model file, whose features are found by name: correct it.  Losses and metrics
+            see its scores plus those of the new trees, and so do users: ``forest_`` holds its trees and the new ones.
+            The rows may be others than those it was trained on.
 
         Raises
         ------
@@ -239,7 +245,8 @@ class Ranker:
         self._check_importance_type()
         values, given_names = matrix_of(X), names_of(X)
         names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
-        forest, n_rounds = self._started_from(resume, init_model)
+        base = None if base_model is None else BaseModel(_forest_of(base_model), names)
+        forest, n_rounds = self._started_from(resume, init_model, base)
         parameters = self._parameters(names, n_rounds, early_stopping_rounds)
         extras = Extras.of(
             {
@@ -255,8 +262,8 @@ class Ranker:
         watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names, regression=regression)
         binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
         result = fit(
-            train.ranked(binspec, n_threads),
-            [(name, rows.ranked(binspec, n_threads)) for name, rows in watched],
+            _on_top_of(base, train, binspec, n_threads),
+            [(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
             [feature.edges for feature in binspec.features],
             names,
             parameters,
@@ -267,7 +274,7 @@ class Ranker:
             n_threads=n_threads,
             on_round=_all_of(callbacks),
         )
-        self.forest_: Forest = result.forest
+        self.forest_: Forest = result.forest if base is None else base.joined(result.forest)
         self.best_round_: int = result.best_round
         self.history_: tuple[RoundRecord, ...] = result.history
         self.cross_validation_: CrossValidation | None = result.cross_validation
@@ -371,22 +378,33 @@ class Ranker:
         own |= {"n_rounds": n_rounds, "monotone": directions_by_name(self.monotone, names)}
         return TrainParameters(**own if patience is None else {**own, "early_stopping_rounds": patience})
 
-    def _started_from(self, resume: Model | None, init_model: Model | None) -> tuple[Forest | None, int]:
+    def _started_from(
+        self, resume: Model | None, init_model: Model | None, base: BaseModel | None
+    ) -> tuple[Forest | None, int]:
         """Return the forest to go on from, if any, and how many rounds there are to be in all."""
         if resume is not None and init_model is not None:
             raise InvalidParameter(
                 "fit takes resume, after which there are n_rounds rounds in all, or init_model, which adds n_rounds; not both"
             )
         if init_model is not None:
-            forest = _forest_of(init_model)
+            forest = after_base(_forest_of(init_model), base)
             return forest, forest.n_rounds + whole_number("n_rounds", self.n_rounds)
-        return (None if resume is None else _forest_of(resume)), self.n_rounds
+        return (None if resume is None else after_base(_forest_of(resume), base)), self.n_rounds
 
 
 def _forest_of(model: Model) -> Forest:
     if isinstance(model, Ranker):
         return model._fitted("resume")  # noqa: SLF001 - our own
     return model if isinstance(model, Forest) else Forest.load(Path(model))
+
+
+def _on_top_of(base: BaseModel | None, rows: ArrayRows, binspec: BinSpec, n_threads: int) -> RankedRows:
+    """Return the rows as the trainer takes them, with the scores of the base as offsets."""
+    found = rows.ranked(binspec, n_threads)
+    if base is None:
+        return found
+    values = rows.values[:, [base.feature_names.index(name) for name in base.needed]]
+    return replace(found, offsets=base.offsets(found.offsets, [values], n_threads))
 
 
 def _all_of(callbacks: Sequence[Callable[[RoundRecord], bool | None]]) -> Callable[[RoundRecord], bool] | None:

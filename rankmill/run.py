@@ -112,12 +112,16 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
     bin_dataset(Dataset.open(work / "dataset"), config.bin.max_bin)
     dataset = Dataset.open(work / "dataset")
     say(f"train: {config.train.name}")
+    base = config.train.base_model
+    if base is not None and (folder / base).is_file():
+        base = os.fspath(folder / base)
     facts, _ = train_and_register(
         dataset.path,
         config.train.name,
         registry,
         config.train.parameters,
         eval_metrics=config.train.eval_metrics,
+        base_model=base,
         n_threads=config.train.n_threads,
         pool_bytes=config.train.pool_bytes,
     )

@@ -67,6 +67,15 @@ def train(
             show_default=False,
         ),
     ] = None,
+    base_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Correct this model: its scores are added to those of the new trees while these are learnt, and the"
+            " registered model holds its trees and the new ones.  DATASET must have the features that it asks for.",
+            show_default=False,
+        ),
+    ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round went.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -81,7 +90,8 @@ def train(
     from pipeline.sizes import parse_size
 
     report, result = train_and_register(
-        dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, n_threads=n_threads,
+        dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, base_model=base_model,
+        n_threads=n_threads,
         bin_cache=bin_cache, pool_bytes=parse_size(histogram_memory, "--histogram-memory"), profile=profile,
     )  # fmt: skip
     if as_json:
@@ -155,6 +165,7 @@ def train_and_register(
     *,
     eval_metrics: Sequence[str] = (),
     resume: str | None = None,
+    base_model: str | None = None,
     n_threads: int = 0,
     bin_cache: Path | None = None,
     pool_bytes: int | None = None,
@@ -162,8 +173,8 @@ def train_and_register(
 ) -> tuple[dict[str, Any], TrainingResult]:
     """Train on the dataset at ``dataset_path``, register the model, and return the facts of the new version.
 
-    ``resume`` names a model, a file or a version in the registry at ``registry_path``; ``pool_bytes`` None means the
-    default; the other options are those of :func:`trainer.training.train`.
+    ``resume`` and ``base_model`` name models, files or versions in the registry at ``registry_path``; ``pool_bytes`` None
+    means the default; the other options are those of :func:`trainer.training.train`.
     """
     from pipeline.dataset import Dataset
     from registry import Registry
@@ -179,8 +190,15 @@ def train_and_register(
     dataset = Dataset.open(dataset_path)
     pool_bytes = DEFAULT_POOL_BYTES if pool_bytes is None else pool_bytes
     start: Forest | None = None if resume is None else find_model(resume, registry_path)[0]
+    base: Forest | None = None if base_model is None else find_model(base_model, registry_path)[0]
     plan = plan_of(
-        dataset, parameters, eval_metrics=eval_metrics, resume=start, bin_cache=bin_cache, pool_bytes=pool_bytes
+        dataset,
+        parameters,
+        eval_metrics=eval_metrics,
+        resume=start,
+        base_model=base,
+        bin_cache=bin_cache,
+        pool_bytes=pool_bytes,
     )
     registry = Registry(registry_path)
     registry.prepare()
@@ -196,6 +214,7 @@ def train_and_register(
             parameters,
             eval_metrics=eval_metrics,
             resume=start,
+            base_model=base,
             n_threads=n_threads,
             on_round=bar.update,
             bin_cache=bin_cache,
@@ -227,7 +246,7 @@ def train_and_register(
         "trees": forest.n_trees,
         "rounds": forest.n_rounds,
         "rounds_trained": len(result.history),
-        "rounds_resumed": 0 if start is None else start.n_rounds,
+        "rounds_resumed": 0 if start is None else start.n_rounds - (0 if base is None else base.n_rounds),
         "train": metrics.get("train", {}),
         "valid": metrics.get("valid", {}),
         **{name: metrics[name] for name in ("holdout", "cv") if name in metrics},

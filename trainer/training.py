@@ -15,6 +15,7 @@ from pipeline.binspec import BinSpec
 from pipeline.dataset import Dataset
 from scorer.forest import Forest
 from scorer.metrics import parse_metric
+from trainer.base_model import BaseModel, after_base
 from trainer.bin_cache import CachedBins
 from trainer.boosting import OnRound, RankedRows, TrainingResult
 from trainer.cross_validation import OnFold
@@ -100,6 +101,7 @@ def plan_of(
     *,
     eval_metrics: Sequence[str] = (),
     resume: Forest | None = None,
+    base_model: Forest | None = None,
     bin_cache: Path | None = None,
     pool_bytes: int = DEFAULT_POOL_BYTES,
 ) -> TrainingPlan:
@@ -112,7 +114,8 @@ def plan_of(
     scorer.errors.InputError
         A metric is unknown.
     InvalidParameter
-        ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way.
+        ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way;
+        or ``base_model`` asks for a feature that the dataset has not.
     pipeline.errors.InputError
         The dataset has not been binned.
     """
@@ -124,8 +127,10 @@ def plan_of(
         parse_measure(measure)
     directions_of(parameters.monotone, dataset.feature_names)
     bins = dataset.bin_set()
+    base = None if base_model is None else BaseModel(base_model, dataset.feature_names)
     if resume is not None:
-        check_resumable(resume, parameters, dataset.feature_names, _facts(dataset, bins.binspec))
+        after = after_base(resume, base)
+        check_resumable(after, parameters, dataset.feature_names, _facts(dataset, bins.binspec))
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
     return TrainingPlan(
         train_rows=train.n_rows,
@@ -134,7 +139,7 @@ def plan_of(
         n_features=len(dataset.feature_names),
         parameters=parameters,
         pool_bytes=pool_bytes,
-        bytes_beside=bytes_a_row(dataset),
+        bytes_beside=bytes_a_row(dataset) + (0 if base is None else 8),
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
         mapped_from=bin_cache if mapped else None,
     )
@@ -146,6 +151,7 @@ def train(
     *,
     eval_metrics: Sequence[str] = (),
     resume: Forest | None = None,
+    base_model: Forest | None = None,
     n_threads: int = 0,
     on_round: OnRound | None = None,
     bin_cache: Path | None = None,
@@ -169,6 +175,9 @@ def train(
     resume
         Go on from this forest, trained on the same dataset with the same parameters: the result has the same bytes as
         training ``n_rounds`` rounds, all of them, in one go.
+    base_model
+        Correct this forest: losses and metrics see its scores plus those of the new trees, and so does the result,
+        which holds both (:mod:`trainer.base_model`).
     n_threads
         Threads to work with.
     on_round
@@ -188,15 +197,23 @@ def train(
     TrainingDataRejected
         The train split is empty, or no query in it has two grades.
     InvalidParameter
-        See :class:`TrainParameters`; ``bin_cache`` is a file; or ``resume`` was trained in another way.
+        See :class:`TrainParameters`; ``bin_cache`` is a file; ``resume`` was trained in another way; or
+        ``base_model`` asks for a feature that the dataset has not.
     pipeline.errors.InputError
         The dataset has not been binned.
     """
     parameters = parameters or TrainParameters()
     binspec = dataset.binspec()
+    base = None if base_model is None else BaseModel(base_model, dataset.feature_names)
+    after = None if resume is None else after_base(resume, base)
     train_rows = _train_rows(dataset, binspec, parameters, bin_cache, say or _warn)
     valid_rows = read_rows(dataset, "valid", binspec, parameters)
-    return fit(
+    if base is not None:
+        train_rows, valid_rows = (
+            replace(rows, offsets=base.offsets(rows.offsets, dataset.feature_batches(split, base.needed)))
+            for split, rows in (("train", train_rows), ("valid", valid_rows))
+        )
+    result = fit(
         train_rows,
         [("valid", valid_rows)] if valid_rows.n_rows else [],
         [feature.edges for feature in binspec.features],
@@ -205,12 +222,13 @@ def train(
         max_grade=dataset.max_grade,
         eval_metrics=eval_metrics,
         info=_facts(dataset, binspec.digest),
-        resume=resume,
+        resume=after,
         n_threads=n_threads,
         pool_bytes=pool_bytes,
         profile=profile,
         on_round=on_round,
     )
+    return result if base is None else replace(result, forest=base.joined(result.forest))
 
 
 def cross_validate(

@@ -87,6 +87,7 @@ class ConsistentCosine(Objective):
 
     name: ClassVar[str] = "consistent_cosine"
     sums_over: ClassVar[str] = QUERIES
+    learns_labels: ClassVar[bool] = True
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
     Options: ClassVar[type[Any]] = NoOptions
 

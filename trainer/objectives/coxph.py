@@ -43,6 +43,7 @@ class CoxPH(Objective):
 
     name: ClassVar[str] = "coxph"
     sums_over: ClassVar[str] = ROWS
+    learns_labels: ClassVar[bool] = True
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002

@@ -39,6 +39,7 @@ class McRankOptions(GradeOptions):
 class _Grades(Pointwise):
     """What losses over the probabilities of grades have in common: labels play no part, offsets have no meaning."""
 
+    learns_labels: ClassVar[bool] = False
     _link: ClassVar[str]
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GradeOptions) -> None:

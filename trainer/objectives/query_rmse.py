@@ -31,6 +31,7 @@ class QueryRmse(ListLoss):
     """
 
     name: ClassVar[str] = "query_rmse"
+    learns_labels: ClassVar[bool] = True
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002
         self._starts, self._seed, self._targets = rows.starts, parameters.seed, rows.targets

@@ -1,0 +1,145 @@
+"""Trees on top of a model: learnt from what its scores leave, and joined to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.synth import SynthParameters, write_synthetic
+from rankmill.cli import execute
+from scorer.forest import Forest
+from scorer.predict import predict
+from tests.rankmill.small_ranker import planted_arrays, small
+from trainer.base_model import BaseModel, after_base
+from trainer.errors import InvalidParameter
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    return planted_arrays()
+
+
+@pytest.fixture(scope="module")
+def base(arrays):
+    X, y, qid = arrays
+    return small(objective="l2", max_leaves=6, learning_rate=0.3, seed=3).fit(X[:200], y[:200], qid=qid[:200])
+
+
+@pytest.mark.parametrize("objective", ["l2", "lambdamart", "ranknet", "poisson"])
+def test_the_correction_is_that_of_offsets_and_the_result_is_the_sum(arrays, base, objective):
+    X, y, qid = arrays
+    scores = base.predict(X)
+    offsets = small(objective=objective).fit(
+        X, y, qid=qid, offset=scores, eval_set=(X, y, {"qid": qid, "offset": scores})
+    )
+    joined = small(objective=objective).fit(X, y, qid=qid, base_model=base, eval_set=(X, y, qid))
+    assert joined.history_ == offsets.history_
+    assert np.allclose(joined.predict(X), scores + offsets.predict(X), atol=1e-12)
+    assert joined.forest_.n_trees == base.forest_.n_trees + offsets.forest_.n_trees
+    assert np.allclose(joined.predict(X, n_rounds=base.forest_.n_rounds), scores + offsets.forest_.base_score)
+    first = joined.history_[0].metrics["valid"]["ndcg@10"]
+    assert (
+        first
+        > small(objective=objective).fit(X, y, qid=qid, eval_set=(X, y, qid)).history_[0].metrics["valid"]["ndcg@10"]
+    )
+
+
+def test_offsets_beside_a_base_add_up(arrays, base):
+    X, y, qid = arrays
+    more = np.linspace(0.0, 1.0, len(X))
+    both = small(objective="l2").fit(X, y, qid=qid, base_model=base, offset=more)
+    one = small(objective="l2").fit(X, y, qid=qid, offset=base.predict(X) + more)
+    assert both.history_ == one.history_
+    assert np.allclose(both.predict(X), base.predict(X) + one.predict(X))  # without the offsets that were given
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"rounds_by": "cv", "folds": 3}, {"rounds_by": "test"}, {"objective": "ranknet", "step_search": "line"}],
+    ids=str,
+)
+def test_going_on_with_a_correction_is_the_same_bytes_as_one_go(arrays, base, parameters):
+    X, y, qid = arrays
+    whole = small(**{"n_rounds": 9, **parameters}).fit(X, y, qid=qid, base_model=base)
+    half = small(**{**parameters, "n_rounds": 4}).fit(X, y, qid=qid, base_model=base)
+    for how in ({"resume": half}, {"init_model": half}):
+        rest = 9 if "resume" in how else 5
+        resumed = small(**{**parameters, "n_rounds": rest}).fit(X, y, qid=qid, base_model=base, **how)
+        if "resume" in how or half.forest_.n_trees == base.forest_.n_trees + 4:
+            expected = whole.forest_.node_value if "init_model" in how else whole.forest_.to_bytes()
+            found = resumed.forest_.node_value if "init_model" in how else resumed.forest_.to_bytes()
+            assert np.array_equal(found, expected)
+
+
+def test_another_base_or_none_is_refused(arrays, base):
+    X, y, qid = arrays
+    half = small(n_rounds=2).fit(X, y, qid=qid, base_model=base)
+    plain = small(n_rounds=2).fit(X, y, qid=qid)
+    for model, on in ((half, None), (half, plain), (plain, base)):
+        with pytest.raises(InvalidParameter, match="resume: the model was trained on top of the base model"):
+            small().fit(X, y, qid=qid, resume=model, base_model=on)
+
+
+def test_joining_and_parting_are_each_others_reverse(arrays, base):
+    X, y, qid = arrays
+    after = small().fit(X, y, qid=qid).forest_
+    joined = BaseModel(base.forest_, after.feature_names).joined(after)
+    assert np.allclose(predict(joined, X), predict(base.forest_, X) + predict(after, X))
+    parted = after_base(joined, BaseModel(base.forest_, after.feature_names))
+    own = {**parted.info}
+    own.pop("base_model")
+    assert own == after.info
+    for name in ("node_feature", "node_cut", "cuts", "cut_starts", "tree_starts", "node_value", "node_left"):
+        assert np.array_equal(getattr(parted, name), getattr(after, name)), name
+    assert predict(parted, X).tolist() == predict(after, X).tolist()
+
+
+def test_features_are_found_by_name(arrays):
+    polars = pytest.importorskip("polars")
+    X, y, qid = arrays
+    names = ["a", "b", "c", "d"]
+    base = small(objective="l2").fit(polars.DataFrame(dict(zip(names, X.T, strict=True))), y, qid=qid)
+    other = polars.DataFrame({"new": X[:, 3] ** 2, **dict(zip(reversed(names), X.T[::-1], strict=True))})
+    joined = small(objective="l2", n_rounds=3).fit(other, y, qid=qid, base_model=base)
+    assert joined.forest_.feature_names == ("new", "d", "c", "b", "a")
+    before = joined.predict(other, n_rounds=base.forest_.n_rounds)
+    assert np.allclose(before - before[0], base.predict(X) - base.predict(X)[0])
+    used = base.forest_.used_features[0]
+    with pytest.raises(InvalidParameter, match=f"asks for the feature '{names[used]}', which the data lack"):
+        small().fit(other.drop(names[used]), y, qid=qid, base_model=base)
+
+
+def test_several_outputs_are_no_base(arrays):
+    X, y, qid = arrays
+    several = small(objective="mcrank", n_rounds=2).fit(X, y, qid=qid)
+    with pytest.raises(InvalidParameter, match="the base model has 5 outputs"):
+        small().fit(X, y, qid=qid, base_model=several)
+
+
+def test_the_command_registers_both(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_synthetic(Path("j.txt"), SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
+    assert execute(["data", "ingest", "j.txt", "-o", "d", "--buckets", "2", "--split", "train=0.7,valid=0.3"]) == 0
+    assert execute(["data", "bin", "d", "--max-bin", "31"]) == 0
+    small_ones = ["--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1", "--early-stopping-rounds", "0"]
+
+    def trained(*options):
+        capsys.readouterr()
+        assert execute(["train", "d", *small_ones, *options, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    trees = trained("--name", "global", "--n-rounds", "4", "--objective", "l2")["trees"]
+    whole = trained("--name", "local", "--n-rounds", "6", "--base-model", "global@1")
+    half = trained("--name", "half", "--n-rounds", "3", "--base-model", "global@1")
+    resumed = trained("--name", "half", "--n-rounds", "6", "--base-model", "global@1", "--resume", half["model"])
+    assert resumed["sha256"] == whole["sha256"]
+    assert resumed["rounds_resumed"] == half["rounds"] - trees
+    assert trees < whole["trees"] <= trees + 6
+    assert execute(["models", "show", "local", "--json"]) == 0
+    forest = Forest.from_bytes(Path(json.loads(capsys.readouterr().out)["model_path"]).read_bytes())
+    assert forest.info["base_trees"] == trees
+    assert execute(["train", "d", "--name", "half", *small_ones, "--resume", half["model"]]) == 2
+    assert "on top of the base model" in capsys.readouterr().err

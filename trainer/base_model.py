@@ -1,0 +1,140 @@
+"""Training on top of a model: its scores are the offsets, and what is registered is the model with the new trees after it.
+
+This is model adaptation (Burges 2010): a model of one market, or of much data, is corrected by trees of another.  The base is
+kept as it is, so every feature that it asks for must be a feature of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.forest import Forest, compact_cuts
+from scorer.predict import Predictor
+from trainer.dtypes import EDGE
+from trainer.errors import InvalidParameter
+
+SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
+
+
+class BaseModel:
+    """A forest to start from.
+
+    Parameters
+    ----------
+    forest
+        Of one output; with whatever objective and rounds.
+    feature_names
+        Features of the data, in their order.
+
+    Raises
+    ------
+    InvalidParameter
+        The data lack a feature that the forest asks for, or it has several outputs.
+    """
+
+    def __init__(self, forest: Forest, feature_names: Sequence[str]) -> None:
+        if forest.link != "identity" or forest.n_outputs != 1:
+            raise InvalidParameter(f"the base model has {forest.n_outputs} outputs; trees can be put after one only")
+        self.forest, self.feature_names = forest, tuple(feature_names)
+        self._predictor = Predictor(forest)
+        asked = self._predictor.feature_names
+        lacking = [name for name in asked if name not in self.feature_names]
+        if lacking:
+            raise InvalidParameter(
+                f"the base model asks for the feature {lacking[0]!r}, which the data lack; its scores may also be"
+                " given as offsets, and are then no part of the new model"
+            )
+        self.needed = asked or self.feature_names[:1]  # rows without a column would have no number
+
+    def scores(self, batches: Iterable[npt.NDArray[np.float32]], n_threads: int = 1) -> npt.NDArray[np.float64]:
+        """Return the scores (n,) of ``batches`` (m, len(``needed``)), whose columns are the features ``needed``."""
+        columns = np.arange(len(self._predictor.features))
+        found = [self._predictor.scores(batch, columns=columns, n_threads=n_threads) for batch in batches]
+        return np.concatenate([np.empty(0), *found])
+
+    def offsets(
+        self,
+        given: npt.NDArray[np.float64] | None,
+        batches: Iterable[npt.NDArray[np.float32]],
+        n_threads: int = 1,
+    ) -> npt.NDArray[np.float64]:
+        """Return the scores of the base, plus the offsets that are given besides."""
+        scores = self.scores(batches, n_threads)
+        return scores if given is None else scores + given
+
+    def joined(self, after: Forest) -> Forest:
+        """Return one forest whose scores are those of the base plus those of ``after``, a forest over the data's features."""
+        base = self.forest
+        place = np.array([self._place(name) for name in base.feature_names] + [-1], dtype=np.int32)  # -1 stays -1
+        feature = np.concatenate([place[base.node_feature], after.node_feature])
+        thresholds = np.concatenate([base.thresholds, after.thresholds]).astype(EDGE)
+        cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, len(after.feature_names))
+        nodes: dict[str, Any] = {
+            name: np.concatenate([getattr(base, name), getattr(after, name)])
+            for name in ("node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows")
+        }
+        return replace(
+            after,
+            cuts=cuts,
+            cut_starts=cut_starts,
+            tree_starts=np.concatenate([base.tree_starts, after.tree_starts[1:] + base.tree_starts[-1]]),
+            node_feature=feature,
+            node_cut=node_cut,
+            tree_weights=np.concatenate([base.tree_weights, after.tree_weights]),
+            base_score=base.base_score + after.base_score,
+            trees_a_round=gcd(base.trees_a_round, after.trees_a_round),
+            info={
+                **after.info,
+                SHA256: base.sha256,
+                TREES: base.n_trees,
+                START: after.base_score,
+                TREES_A_ROUND: after.trees_a_round,
+            },
+            **nodes,
+        )
+
+    def _place(self, name: str) -> int:
+        return self.feature_names.index(name) if name in self.feature_names else -1
+
+
+def after_base(forest: Forest, base: BaseModel | None) -> Forest:
+    """Return what was trained on top of ``base``: the reverse of :meth:`BaseModel.joined`, for going on with it.
+
+    Raises
+    ------
+    InvalidParameter
+        ``forest`` was trained on top of another model, or of none, or there is no ``base`` and it was on top of one.
+    """
+    own, wanted = forest.info.get(SHA256), None if base is None else base.forest.sha256
+    if own != wanted:
+        was, now = (str(digest)[:12] if digest else "none" for digest in (own, wanted))
+        raise InvalidParameter(f"resume: the model was trained on top of the base model {was}, now it is {now}")
+    if base is None:
+        return forest
+    first = int(str(forest.info[TREES]))
+    node = int(forest.tree_starts[first])
+    feature = forest.node_feature[node:]
+    cuts, cut_starts, node_cut = compact_cuts(feature, forest.thresholds[node:], forest.n_features)
+    own_facts = {name: value for name, value in forest.info.items() if name not in {TREES, START, TREES_A_ROUND}}
+    return replace(
+        forest,
+        cuts=cuts,
+        cut_starts=cut_starts,
+        tree_starts=forest.tree_starts[first:] - node,
+        node_feature=feature,
+        node_cut=node_cut,
+        tree_weights=forest.tree_weights[first:],
+        base_score=float(str(forest.info[START])),
+        trees_a_round=int(str(forest.info[TREES_A_ROUND])),
+        info=own_facts,
+        **{
+            name: getattr(forest, name)[node:]
+            for name in ("node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows")
+        },
+    )
