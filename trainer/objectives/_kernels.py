@@ -23,6 +23,7 @@ _LN2_LOW = 1.9082149292705877e-10
 _SQRT2 = 1.4142135623730951
 _WIDEST = 600.0  # exp(-600) is far from the smallest double, and so are its products with gains
 _STEEPEST = 30.0  # beyond it exp(s_j - s_i) goes on along its tangent: no pair may drown all others
+_STEEPEST_SLOPE = 10686474581524.463  # exp(30)
 _UNIT = 2.0**-53
 _DRAW = 0x7061697273  # what the draws of pairs are keyed by, besides the round
 BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # where the weights of pairs lie
@@ -302,6 +303,77 @@ def lambdas(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def lambda_curvatures(
+    scores, starts, first_query, last_query, values, weights, shape, upper, lower, lift, scales, sigma,
+    truncation, normalise, key, order, spare, work, factors, least, first_rows, second_rows, pair_curvature, begin,
+):  # fmt: skip
+    """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return where they end.
+
+    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``least`` are drawn with probability curvature /
+    least and then count ``least``.  The lists need a cell more than there are pairs.  All passes but the last have no
+    branches, so that the compiler makes vector code of them.
+    """
+    s, x, e, weight, c, chance = work[0], work[1], work[2], work[3], work[4], work[5]
+    weighted = weights.shape[0] > 0
+    longest = spare.shape[0]
+    drawing = jitter(key, _DRAW)
+    end = begin
+    for q in range(first_query, last_query):
+        if factors[q] == 0.0:
+            continue
+        first, last = starts[q], starts[q + 1]
+        n = last - first
+        order_by_score(scores, key, first, last, order, spare)
+        for rank in range(n):
+            row = order[first + rank]
+            s[rank] = scores[row]
+            x[rank] = values[row]
+            weight[rank] = weights[row] if weighted else 1.0
+            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
+        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
+        damp = normalise and s[0] != s[n - 1]
+        for i in range(min(truncation, n - 1)):
+            place, lifted, offset = i, 1.0, 0
+            if shape == BY_PLACE:
+                place, lifted, offset = first + i, lift[first + i], first
+                if lifted == 0.0:
+                    continue
+            elif shape == BY_STEP:
+                offset = longest - i
+            if far_apart:
+                for j in range(i, n):
+                    e[j] = exp_negative(sigma * (s[j] - s[i]))
+            x_i, e_i, upper_i = x[i], e[i], upper[place]
+            scale = factors[q] * scales[q] * sigma * sigma * weight[i] * lifted
+            for j in range(i + 1, n):
+                inverse = 1.0 / (e_i + e[j])
+                c[j] = scale * weight[j] * (e_i * inverse) * (e[j] * inverse)
+            if shape == EVEN:
+                for j in range(i + 1, n):
+                    c[j] *= np.float64(x[j] != x_i)
+            else:
+                for j in range(i + 1, n):
+                    c[j] *= abs(x_i - x[j]) * (upper_i - lower[offset + j])
+            if damp:
+                for j in range(i + 1, n):
+                    c[j] /= 0.01 + (s[i] - s[j])
+            row_i = order[first + i]
+            if least > 0.0:
+                own = jitter(drawing, row_i)
+                for j in range(i + 1, n):
+                    chance[j] = np.float64(np.int64(jitter(own, order[first + j]) >> np.uint64(11))) * (_UNIT * least)
+                for j in range(i + 1, n):
+                    c[j] = max(c[j], least) if chance[j] < c[j] else 0.0
+            for j in range(i + 1, n):
+                row = order[first + j]
+                first_rows[end] = min(row, row_i)
+                second_rows[end] = max(row, row_i)
+                pair_curvature[end] = c[j]
+                end += np.int64(c[j] > 0.0)
+    return end
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def _log_one_plus(z):
     """log(1 + z) for 0 <= z <= 1; relative error about 1e-12."""
     if z < 1e-3:
@@ -331,7 +403,7 @@ def pair_terms(
     exp(-d) + (1 - t) exp(d)), where beyond d = 30 the loss goes on along its tangent and its curvature stays.
     w is dZ as in :func:`lambdas` (``TABLE``: ``table[cells[q] - cells[first_query] + i n + j]``) times all weights.
     """
-    s, x, weight, g, h, grade = work[0], work[1], work[3], work[4], work[5], work[6]
+    s, x, e, weight, g, h, grade = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
     weighted = weights.shape[0] > 0
     longest = spare.shape[0]
     end = begin
@@ -357,7 +429,9 @@ def pair_terms(
             weight[rank] = weights[row] if weighted else 1.0
             g[rank] = 0.0
             h[rank] = 0.0
+            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
             spare[row - first] = rank
+        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
         damp = normalise and s[0] != s[n - 1]
         total = 0.0
         summed = 0.0
@@ -398,19 +472,18 @@ def pair_terms(
                         continue
                     w /= fraction
                 d = s[a] - s[b]
+                z = exp_negative(-sigma * d) if far_apart else e[b] / e[a]
                 if loss == LOGISTIC:
                     if damp:
                         w /= 0.01 + d
-                    z = exp_negative(-sigma * d)
                     rho = z / (1.0 + z)
                     slope = sigma * w * ((1.0 - target) - rho)
                     bend = sigma * sigma * w * rho / (1.0 + z)
                     if what == LOSSES:
                         summed += w * ((1.0 - target) * sigma * d + _log_one_plus(z))
                 else:
-                    z = exp_negative(-d)
                     inside = min(d, _STEEPEST)
-                    steep = 1.0 / exp_negative(-inside)
+                    steep = 1.0 / z if d <= _STEEPEST else _STEEPEST_SLOPE
                     slope = w * ((1.0 - target) * steep - target * z)
                     bend = w * ((1.0 - target) * steep + target * z)
                     if what == LOSSES:

@@ -186,9 +186,7 @@ class PairObjective(Objective):
 
         def quick(first: int, last: int, worker: int) -> None:
             spare, work = self._workspace(worker)
-            if w.shape == _kernels.BY_PLACE:
-                _kernels.sort_queries(scores, self._starts, first, last, self._scales, key, self._order, spare)
-                w.prepare(self._order, first, last)
+            self._prepare(key, scores, first, last, spare)
             _kernels.lambdas(
                 scores, self._starts, first, last, w.values, self._weights, self._query_weights, w.shape, w.upper,
                 w.lower, w.lift, self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare,
@@ -223,20 +221,31 @@ class PairObjective(Objective):
 
         Pairs whose curvature is below ``least`` are drawn, see :class:`Objective`.
         """
-        if self._found is None:
-            room = int(self._room[-1])
+        room = int(self._room[-1]) + team.size  # each worker may write a cell more than it has pairs
+        if self._found is None or len(self._found[0]) < room:
             self._found = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room)
-        key, out = self._key(step), self._found
+        key, out, w, rules = self._key(step), self._found, self._weighing, self._rules
         ends: dict[int, tuple[int, int]] = {}
 
-        def share(first: int, last: int, worker: int) -> None:
-            begin = int(self._room[first])
+        def quick(first: int, last: int, worker: int) -> None:
+            begin = int(self._room[first]) + worker
+            spare, work = self._workspace(worker)
+            self._prepare(key, scores, first, last, spare)
+            end = _kernels.lambda_curvatures(
+                scores, self._starts, first, last, w.values, self._weights, w.shape, w.upper, w.lower, w.lift,
+                self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare, work,
+                self._factors, least, *out, begin,
+            )  # fmt: skip
+            ends[worker] = (begin, end)
+
+        def one_by_one(first: int, last: int, worker: int) -> None:
+            begin = int(self._room[first]) + worker
             end = self._terms(
                 _kernels.CURVATURES, key, scores, first, last, worker, least=least, found=out, begin=begin
             )
             ends[worker] = (begin, end)
 
-        self._shares.each(team, share)
+        self._shares.each(team, quick if self._quick else one_by_one)
         filled = 0
         for begin, end in sorted(ends.values()):
             if begin != filled:
@@ -244,6 +253,12 @@ class PairObjective(Objective):
                     array[filled : filled + end - begin] = array[begin:end]
             filled += end - begin
         return PairCurvatures(out[0][:filled], out[1][:filled], out[2][:filled])
+
+    def _prepare(self, key: np.uint64, scores: Floats, first: int, last: int, spare: Order) -> None:
+        """Sort these queries and let the weights that depend on the order be prepared; nothing where there are none."""
+        if self._weighing.shape in {_kernels.TABLE, _kernels.BY_PLACE}:
+            _kernels.sort_queries(scores, self._starts, first, last, self._scales, key, self._order, spare)
+            self._weighing.prepare(self._order, first, last)
 
     def _key(self, step: int) -> np.uint64:
         return np.uint64(_kernels.jitter(np.uint64(self._rules.seed), step))
@@ -274,9 +289,7 @@ class PairObjective(Objective):
                 until = int(np.searchsorted(self._cells, self._cells[first] + _MOST_CELLS, side="right")) - 1
                 until = min(max(until, first + 1), last)
                 table = np.empty(int(self._cells[until] - self._cells[first]))
-            if w.shape in {_kernels.TABLE, _kernels.BY_PLACE}:
-                _kernels.sort_queries(scores, self._starts, first, until, self._scales, key, self._order, spare)
-                w.prepare(self._order, first, until)
+            self._prepare(key, scores, first, until, spare)
             if w.shape == _kernels.TABLE:
                 w.fill(self._order, first, until, self._depth, self._cells, table)
             begin = _kernels.pair_terms(
