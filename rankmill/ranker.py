@@ -28,6 +28,7 @@ from trainer.errors import InvalidParameter
 from trainer.fitting import fit
 from trainer.history import CrossValidation
 from trainer.objectives.registry import learns_labels
+from trainer.objectives.user import spelled
 from trainer.parameters import TrainParameters
 from trainer.scalars import whole_number
 from trainer.workers import workers_for
@@ -51,6 +52,12 @@ class Ranker:
         0: the cores this process may use.  Never changes the model.
     importance_type
         What ``feature_importances_`` counts: the ``gain`` of splits, or each ``split`` as one.
+    objective
+        Besides names also a function ``(scores, targets, starts, g, h)`` that writes derivatives and curvatures: see
+        :class:`trainer.objectives.user.UserObjective`.
+    delta
+        A function ``(grades, i, j)``, what swapping the ranks i and j is worth, for ``objective="lambdamart"`` in place of
+        the metric's: see :func:`trainer.objectives.user.remember_delta`.
 
     Attributes
     ----------
@@ -82,7 +89,7 @@ class Ranker:
     def __init__(
         self,
         *,
-        objective: str = "lambdamart",
+        objective: str | Callable[..., object] = "lambdamart",
         metric: str = "ndcg@10",
         stop_metric: str = "",
         gain: str = "exp",
@@ -116,6 +123,7 @@ class Ranker:
         max_bin: int = MAX_BIN,
         n_threads: int = 0,
         importance_type: str = "gain",
+        delta: Callable[..., Any] | None = None,
     ) -> None:
         given = dict(locals())
         for name in self._parameter_names():
@@ -358,6 +366,8 @@ class Ranker:
         return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=InputTags(allow_nan=True))
 
     # set by __init__ from its arguments, all of them
+    objective: str | Callable[..., object]
+    delta: Callable[..., Any] | None
     metric: str
     stop_metric: str
     gain: str
@@ -375,6 +385,7 @@ class Ranker:
 
     def _parameters(self, names: Sequence[str], n_rounds: int, patience: int | None) -> TrainParameters:
         own = {field.name: getattr(self, field.name) for field in fields(TrainParameters)}
+        own["objective"] = spelled(self.objective, self.delta)
         own |= {"n_rounds": n_rounds, "monotone": directions_by_name(self.monotone, names)}
         return TrainParameters(**own if patience is None else {**own, "early_stopping_rounds": patience})
 

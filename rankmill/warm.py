@@ -33,6 +33,13 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 6 --m
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --query-fraction 0.8 --feature-fraction 0.5
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --row-fraction 0.5 --monotone f1:1 --profile
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --grow oblivious --max-depth 3 --objective l2
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --metric err@10 --eval-metric deviance
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --metric map
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --metric mrr
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --metric concordance --criterion ole
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective ranknet --criterion ole
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective rankboost
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective yetirank
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many
 data bin {folder}/many

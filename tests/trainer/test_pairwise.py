@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
-from scorer.metrics import Policy, parse_metric
+from scorer.metrics import Metric, Policy, parse_metric
 from tests import naive_pairs
 from tests.trainer import planted
 from trainer.errors import InvalidParameter, TrainingDataRejected
@@ -40,6 +41,8 @@ CASES = [
     ("lambdamart", {"metric": "err", "truncation": 3, "sigma": 2.0}),
     ("lambdamart(tail=false)", {"metric": "ndcg@3", "lambda_normalisation": False}),
     ("lambdamart(normalise=query)", {"metric": "map", "lambda_normalisation": False, "truncation": 4}),
+    ("lambdaloss", {"metric": "ndcg@5", "lambda_normalisation": False, "sigma": 1.5}),
+    ("lambdaloss(normalise=query)", {"truncation": 4}),
     ("ranknet", {"sigma": 1.5}),
     ("ranknet(normalise=query)", {}),
     ("ranknet(ties=true)", {}),
@@ -92,11 +95,17 @@ def expected(rows, scores, objective, parameters):
     p = TrainParameters(objective=objective, **parameters)
     name, _, options = p.objective.partition("(")
     metric = parse_metric(p.metric)
-    truncation = p.truncation if name == "lambdamart" else 10**9
+    of_metric = name in {"lambdamart", "lambdaloss"}
+    truncation = p.truncation if of_metric else 10**9
     if "truncation=" in options:
         truncation = int(options.split("truncation=")[1].rstrip(")").split(",")[0])
 
     def delta(ranked, i, j):
+        if name == "lambdaloss":
+            ideal = naive_pairs.metric_of_list(Metric("dcg", metric.k), sorted(ranked, reverse=True), Policy())
+            d = abs(i - j)
+            gains = abs(2.0 ** ranked[i] - 2.0 ** ranked[j]) / ideal if ideal else 0.0
+            return abs(1 / math.log2(1 + d) - 1 / math.log2(2 + d)) * gains
         tail = "tail=False" not in options
         return naive_pairs.swap_delta(metric, ranked, i, j, Policy(max_grade=int(rows.grades.max())), tail=tail)
 
@@ -121,11 +130,11 @@ def expected(rows, scores, objective, parameters):
                 scores[first:last].tolist(),
                 rows.grades[first:last].tolist(),
                 first=int(first),
-                delta=delta if name == "lambdamart" else None,
+                delta=delta if of_metric else None,
                 exponential=name == "rankboost",
                 sigma=1.0 if name == "rankboost" else p.sigma,
                 truncation=truncation,
-                normalise=name == "lambdamart" and p.lambda_normalisation,
+                normalise=of_metric and p.lambda_normalisation,
                 per_pair="normalise=query" in options,
                 ties="ties=True" in options,
                 weights=None if rows.weights is None else rows.weights[first:last] / rows.weights.mean(),
@@ -231,11 +240,12 @@ def test_a_shift_and_the_order_of_rows_change_nothing(objective, parameters):
     assert h_moved[place] == pytest.approx(h, rel=1e-10, abs=1e-13)
 
 
-@pytest.mark.parametrize("objective", ["lambdamart", "ranknet", "rankboost", "ranknet(ties=true)"])
+@pytest.mark.parametrize("objective", ["lambdamart", "ranknet", "rankboost", "ranknet(ties=true)", "lambdaloss"])
 def test_threads_do_not_change_a_bit(objective, monkeypatch):
     monkeypatch.setattr(pairwise, "_LEAST_WORK", 1)  # let small work be shared out as well
     monkeypatch.setattr(pairwise, "_MOST_CELLS", 30)
-    for given, metric in itertools.product((False, True), ("err", "ndcg@5", "concordance")):
+    metrics = ("ndcg@5",) if objective == "lambdaloss" else ("err", "ndcg@5", "concordance")
+    for given, metric in itertools.product((False, True), metrics):
         rows, exact = case(5, given=given)
         scores = exact.round(0)
 
@@ -324,8 +334,17 @@ def test_scores_far_apart_stay_finite():
         assert h == pytest.approx(found[1], rel=1e-8, abs=1e-12)
 
 
-@pytest.mark.parametrize("objective", ["lambdamart", "ranknet", "lambdamart(normalise=query)"])
-@pytest.mark.parametrize("metric", ["ndcg@10", "map"])
+@pytest.mark.parametrize(
+    ("objective", "metric"),
+    [
+        ("lambdamart", "ndcg@10"),
+        ("lambdamart", "map"),
+        ("lambdamart(normalise=query)", "ndcg@10"),
+        ("lambdaloss", "ndcg@10"),
+        ("ranknet", "ndcg@10"),
+        ("yetirank", "ndcg@10"),
+    ],
+)
 def test_sigma_changes_no_tree(objective, metric):
     fixed = {
         "objective": objective, "metric": metric, "lambda_normalisation": False, "n_rounds": 6,
@@ -349,6 +368,8 @@ def test_sigma_changes_no_tree(objective, metric):
         ("lambdamart(normalise=query)", "ndcg@10", 0.88),
         ("ranknet", "ndcg@10", 0.88),
         ("rankboost", "ndcg@10", 0.86),
+        ("lambdaloss", "ndcg@10", 0.88),
+        ("yetirank", "ndcg@10", 0.86),
     ],
 )
 def test_a_planted_signal_is_found(objective, metric, least):
@@ -363,7 +384,7 @@ def test_a_planted_signal_is_found(objective, metric, least):
 
 def test_what_cannot_be_learnt_from_is_refused():
     rows = RankedRows(np.array([1, 1], np.int32), np.array([0, 2]), [])
-    for objective in ("ranknet", "rankboost", "lambdamart"):
+    for objective in ("ranknet", "rankboost", "lambdamart", "lambdaloss", "yetirank"):
         with pytest.raises(TrainingDataRejected, match="nothing to learn"):
             build(rows, objective)
     build(rows, "ranknet(ties=true)")
@@ -387,9 +408,17 @@ def test_what_cannot_be_learnt_from_is_refused():
         ("rankboost(pair_fraction=0)", r"must be in \(0, 1\]"),
         ("lambdamart(max_grade=90)", r"must be in 0 \.\. 52"),
         ("ranknet(truncation=-1)", r"must be in 0 \.\."),
+        ("yetirank(permutations=0)", r"must be in 1 \.\."),
+        ("yetirank(decay=1.5)", r"must be in \(0, 1\]"),
+        ("yetirank(noise=white)", "must be one of logistic, gumbel"),
     ):
         with pytest.raises(InvalidParameter, match=message):
             build(rows, objective)
+
+
+def test_lambdaloss_is_for_ndcg():
+    with pytest.raises(InvalidParameter, match="lambdaloss bounds ndcg"):
+        build(case(0)[0], "lambdaloss", metric="map")
 
 
 def test_the_logarithm_of_one_plus_keeps_its_stated_error():

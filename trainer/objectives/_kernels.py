@@ -523,6 +523,100 @@ def pair_terms(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def user_swaps(function, order, starts, first_query, last_query, grades, depth, cells, ranked, table):
+    """Fill a table of weights, as :func:`pair_terms` reads it, by ``|function(ranked grades, i, j)|``.
+
+    Returns a query with a weight that is not finite, or -1; queries without cells are passed over.
+    """
+    bad = np.int64(-1)
+    for q in range(first_query, last_query):
+        first, n = starts[q], starts[q + 1] - starts[q]
+        if cells[q + 1] == cells[q]:
+            continue
+        for rank in range(n):
+            ranked[rank] = grades[order[first + rank]]
+        own = ranked[:n]
+        row = cells[q] - cells[first_query]
+        for i in range(min(depth, n - 1)):
+            for j in range(i + 1, n):
+                if own[i] != own[j]:
+                    weight = abs(function(own, i, j))
+                    if not weight < np.inf:
+                        bad = q
+                    table[row + j] = weight
+                else:
+                    table[row + j] = 0.0
+            row += n
+    return bad
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def neighbours(
+    what, scores, starts, first_query, last_query, values, weights, query_weights, counts, sigma, permutations, decay,
+    gumbel, key, noisy, order, spare, gradients, curvatures, losses, room, pairs, pair_curvature,
+):  # fmt: skip
+    """YetiRank: logistic losses of the neighbours in ``permutations`` orders of sigma s + noise, as ``what`` asks.
+
+    A pair at the ranks r, r + 1 (from 0) weighs decay^r |x_i - x_j| / permutations times all weights.  ``CURVATURES``
+    writes from cell ``room[q]`` on (lower row << 32 | higher row) and the curvature of every pair of every permutation.
+    ``counts`` (n_queries,): queries to be passed over are false.
+    """
+    weighted = weights.shape[0] > 0
+    for q in range(first_query, last_query):
+        first, last = starts[q], starts[q + 1]
+        if what == GRADIENTS:
+            for row in range(first, last):
+                gradients[row] = 0.0
+                curvatures[row] = 0.0
+        if not counts[q]:
+            continue
+        scale = 1.0 / permutations
+        if query_weights.shape[0] > 0:
+            scale *= query_weights[q]
+        summed = 0.0
+        cell = room[q]
+        for t in range(permutations):
+            shuffle = jitter(key, t + 1)
+            for row in range(first, last):
+                u = (np.float64(jitter(shuffle, row) >> np.uint64(12)) + 0.5) * 2.0**-52  # inside (0, 1)
+                noise = log2_positive(u)
+                if gumbel:
+                    noise = -log2_positive(-noise / _LOG2_E)
+                else:
+                    noise -= log2_positive(1.0 - u)
+                noisy[row] = sigma * scores[row] + noise / _LOG2_E
+            order_by_score(noisy, shuffle, first, last, order, spare)
+            weight = scale
+            for place in range(first, last - 1):
+                high, low = order[place], order[place + 1]
+                if values[high] < values[low]:
+                    high, low = low, high
+                w = weight * (values[high] - values[low])
+                weight *= decay
+                if weighted:
+                    w *= weights[high] * weights[low]
+                if w == 0.0:
+                    continue
+                d = sigma * (scores[high] - scores[low])
+                z = exp_negative(-abs(d))
+                rho = (z if d > 0.0 else 1.0) / (1.0 + z)
+                bend = sigma * sigma * w * z / ((1.0 + z) * (1.0 + z))
+                if what == GRADIENTS:
+                    gradients[high] -= sigma * w * rho
+                    gradients[low] += sigma * w * rho
+                    curvatures[high] += bend
+                    curvatures[low] += bend
+                elif what == LOSSES:
+                    summed += w * (max(-d, 0.0) + _log_one_plus(z))
+                else:
+                    pairs[cell] = (np.int64(min(high, low)) << np.int64(32)) | np.int64(max(high, low))
+                    pair_curvature[cell] = bend
+                    cell += 1
+        if what == LOSSES:
+            losses[q] = summed
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def holds_two_grades(grades, starts, out):
     """out[q] = whether query q has documents of different grades."""
     for q in range(out.shape[0]):

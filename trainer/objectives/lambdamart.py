@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from scorer.metrics.metric import parse_metric
 from scorer.metrics.policy import Policy
 from scorer.metrics.swaps import SWAPPABLE, swap_deltas
 from trainer.errors import InvalidParameter
 from trainer.objectives import _kernels
 from trainer.objectives.pairwise import PairObjective, PairRules, Weighing, checked_fraction, divides_by_pairs
+from trainer.objectives.user import delta_of, swap_filler
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
 
@@ -29,12 +32,15 @@ class LambdaMartOptions:
         Highest grade of the scale, for ``err``; 0: that of the rows.
     pair_fraction
         Share of the pairs that is drawn each round.
+    delta
+        Name of a user's own swap delta, see :func:`trainer.objectives.user.remember_delta`; it replaces the metric's.
     """
 
     normalise: str = "none"
     tail: bool = True
     max_grade: int = 0
     pair_fraction: float = 1.0
+    delta: str = ""
 
     def __post_init__(self) -> None:
         divides_by_pairs("lambdamart(normalise)", self.normalise)
@@ -80,6 +86,13 @@ class LambdaMart(PairObjective):
 
     @staticmethod
     def _weighing_of(rows: RankedRows, parameters: TrainParameters, options: LambdaMartOptions) -> Weighing:
+        if options.delta:
+            return Weighing(
+                shape=_kernels.TABLE,
+                values=rows.grades.astype(np.float64),
+                scales=np.ones(rows.n_queries),
+                fill=swap_filler(delta_of(options.delta), rows.grades, rows.starts),
+            )
         metric = parse_metric(parameters.metric)
         if metric.name not in SWAPPABLE:
             raise InvalidParameter(

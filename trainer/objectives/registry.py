@@ -40,8 +40,11 @@ OBJECTIVES: Mapping[str, str] = {
     "apxdcg": "trainer.objectives.apxdcg:ApxDcg",
     "stochasticrank": "trainer.objectives.stochasticrank:StochasticRank",
     "softmax": "trainer.objectives.listnet:Softmax",
+    "lambdaloss": "trainer.objectives.lambdaloss:LambdaLoss",
     "rankboost": "trainer.objectives.rankboost:RankBoost",
     "ranknet": "trainer.objectives.ranknet:RankNet",
+    "user": "trainer.objectives.user:UserObjective",
+    "yetirank": "trainer.objectives.yetirank:YetiRank",
 }
 
 
