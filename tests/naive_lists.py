@@ -33,6 +33,25 @@ def centred_squares(scores, labels, weights) -> float:
     return math.fsum(w * (r - mean) ** 2 / 2 for w, r in zip(weights, residuals, strict=True))
 
 
+def log_loss(scores, classes, weights) -> float:
+    return math.fsum(w * math.log1p(math.exp(-s if y else s)) for s, y, w in zip(scores, classes, weights, strict=True))
+
+
+def shifted_log_loss(scores, classes, weights) -> float:
+    """Least log-loss over all shifts of the scores, by golden section; it is convex in the shift."""
+    if len({y for y, w in zip(classes, weights, strict=True) if w > 0}) < 2:
+        return 0.0
+
+    def at(shift):
+        return log_loss([s + shift for s in scores], classes, weights)
+
+    low, high, ratio = -30.0, 30.0, (math.sqrt(5) - 1) / 2
+    for _ in range(120):
+        a, b = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, b) if at(a) < at(b) else (a, high)
+    return at((low + high) / 2)
+
+
 def xendcg_lambdas(scores, grades, draws) -> tuple[list[float], list[float]]:
     """LightGBM's ``RankXENDCG::GetGradientsForOneQuery`` line by line, without its float32."""
     n, rho = len(scores), softmax(scores)

@@ -14,13 +14,24 @@ from tests import naive_lists as naive
 from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
 from tests.trainer.planted import fit, small_data
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives import _kernels, _list_kernels, listmle, listnet, query_rmse, rank_xendcg
+from trainer.objectives import (
+    _kernels,
+    _list_kernels,
+    _query_logit_kernels,
+    listmle,
+    listnet,
+    query_cross_entropy,
+    query_rmse,
+    rank_xendcg,
+)
 from trainer.workers import Team, with_team
 
-EXACT = ["listnet", "softmax(target=exp_grade)", "listmle", "query_rmse", "rank_xendcg(terms=1)"]
-WITH_PAIRS = ["listnet", "listmle", "query_rmse"]
+EXACT = [
+    "listnet", "softmax(target=exp_grade)", "listmle", "query_rmse", "rank_xendcg(terms=1)", "query_cross_entropy(alpha=1)",
+]  # fmt: skip
+WITH_PAIRS = ["listnet", "listmle", "query_rmse", "query_cross_entropy", "query_cross_entropy(alpha=1)"]
 ALL = [*EXACT, "rank_xendcg"]
-WITHOUT_DRAWS = ["listnet", "listnet(target=exp_grade)", "query_rmse"]
+WITHOUT_DRAWS = ["listnet", "listnet(target=exp_grade)", "query_rmse", "query_cross_entropy(2, alpha=0.5)"]
 ALONE = Team(1)
 
 
@@ -29,12 +40,12 @@ def sum_of_losses(objective):
 
 
 @pytest.mark.parametrize("name", ["exp_negative", "log2_positive", "jitter"])
-def test_functions_that_both_files_of_kernels_need_are_the_same(name):
-    sources = [inspect.getsource(getattr(file, name).py_func) for file in (_kernels, _list_kernels)]
-    assert sources[0] == sources[1]
+def test_functions_that_several_files_of_kernels_need_are_the_same(name):
+    files = (_kernels, _list_kernels, *([_query_logit_kernels] if name != "jitter" else []))
+    assert len({inspect.getsource(getattr(file, name).py_func) for file in files}) == 1
 
 
-@pytest.mark.parametrize("objective", EXACT)
+@pytest.mark.parametrize("objective", [*EXACT, "query_cross_entropy", "query_cross_entropy(2, alpha=0.3)"])
 @pytest.mark.parametrize("seed", range(3))
 def test_gradient_and_curvature_are_those_of_the_losses(objective, seed):
     scores, grades = random_lists(seed)
@@ -54,7 +65,7 @@ def test_gradient_and_curvature_are_those_of_the_losses(objective, seed):
 def test_losses_are_those_of_the_definitions():
     scores, grades = random_lists(3)
     starts = starts_of(SIZES)
-    labels = np.random.default_rng(3).random(len(scores))
+    labels = 2 * np.random.default_rng(3).random(len(scores))
     found = {name: objective_for(name, grades, SIZES, labels=labels) for name in ALL}
     for loss in found.values():
         derivatives(loss, scores)
@@ -73,6 +84,25 @@ def test_losses_are_those_of_the_definitions():
         assert (np.diff(y[order]) <= 0).all()
         if len(s) > 1:
             assert losses["listmle"][q] == pytest.approx(-naive.log_likelihood(s, list(order)), rel=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_query_cross_entropy_takes_the_best_shift(alpha):
+    scores, grades = random_lists(12)
+    weights = np.random.default_rng(12).random(len(scores)) + 0.2
+    weights /= weights.mean()
+    loss = objective_for(f"query_cross_entropy(2, alpha={alpha})", grades, SIZES, weights=weights)
+    found = loss.losses(scores)
+    for q, (first, last) in enumerate(itertools.pairwise(starts_of(SIZES))):
+        s, y, w = scores[first:last], (grades[first:last] >= 2), weights[first:last]
+        expected = (1 - alpha) * naive.log_loss(s, y, w) + alpha * naive.shifted_log_loss(s, y, w)
+        assert found[q] == pytest.approx(expected, rel=1e-9, abs=1e-11)
+    assert loss.deviance(scores) == pytest.approx(found.sum() / len(scores), rel=1e-12)
+    if alpha == 0.0:
+        g, h = derivatives(loss, scores)
+        expected = derivatives(objective_for("bernoulli(2)", grades, SIZES, weights=weights), scores)
+        assert g == pytest.approx(expected[0], rel=1e-12)
+        assert h == pytest.approx(expected[1], rel=1e-12)
 
 
 def test_every_order_of_a_list_adds_up_to_probability_one():
@@ -109,11 +139,12 @@ def test_gradients_of_a_query_sum_to_zero_and_ignore_a_shift(objective):
     assert g[0] == h[0] == 0.0  # a list of one
     assert loss.start() == 0.0
     shifted = derivatives(loss, scores + 8.0)
-    if objective == "query_rmse":  # residuals round
-        assert shifted[0] == pytest.approx(g, abs=1e-13)
+    if objective.startswith("query"):  # residuals round, and so does the best shift
+        assert shifted[0] == pytest.approx(g, abs=1e-12)
+        assert shifted[1] == pytest.approx(h, abs=1e-12)
     else:
         assert np.array_equal(shifted[0], g)
-    assert np.array_equal(shifted[1], h)
+        assert np.array_equal(shifted[1], h)
 
 
 @pytest.mark.parametrize("objective", WITHOUT_DRAWS)
@@ -140,7 +171,7 @@ def test_row_order_matters_to_listmle_by_its_ties_only():
 
 @pytest.mark.parametrize("objective", ALL)
 def test_threads_do_not_change_a_bit(objective, monkeypatch):
-    for module in (listnet, listmle, query_rmse, rank_xendcg):
+    for module in (listnet, listmle, query_cross_entropy, query_rmse, rank_xendcg):
         monkeypatch.setattr(module, "_LEAST_WORK", 1)  # let small work be shared out as well
     sizes = np.random.default_rng(4).integers(1, 30, size=40).tolist()
     scores, grades = random_lists(4, sizes)
@@ -287,6 +318,8 @@ def test_scores_far_apart_stay_finite(objective):
             assert np.isfinite(loss.pair_curvatures(1, np.array(scores), 0.0, ALONE).curvature).all()
         if objective != "query_rmse":
             assert (np.abs(g) <= 5).all()
+        if objective == "query_cross_entropy(alpha=1)":
+            assert g.sum() == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("objective", ["listnet", "listmle", "rank_xendcg(terms=1)"])
@@ -404,11 +437,15 @@ def test_what_cannot_be_learnt_from_is_refused(objective):
 def test_options_out_of_bounds_are_refused():
     with pytest.raises(InvalidParameter, match="target must be one of gain, exp_grade, got 'grade'"):
         objective_for("listnet(target=grade)", [0, 1])
+    with pytest.raises(InvalidParameter, match="alpha must be between 0 and 1, got 2"):
+        objective_for("query_cross_entropy(alpha=2)", [0, 1])
     with pytest.raises(InvalidParameter, match="terms must be between 1 and 10, got 0"):
         objective_for("rank_xendcg(terms=0)", [0, 1])
 
 
-@pytest.mark.parametrize("objective", ["listnet", "softmax(exp_grade)", "listmle", "query_rmse", "rank_xendcg"])
+@pytest.mark.parametrize(
+    "objective", ["listnet", "softmax(exp_grade)", "listmle", "query_rmse", "rank_xendcg", "query_cross_entropy(2)"]
+)
 def test_a_planted_signal_is_found(objective):
     result = fit(small_data(), objective=objective, n_rounds=30, options={"eval_metrics": ["deviance"]})
     history = [record.metrics for record in result.history]

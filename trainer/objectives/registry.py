@@ -35,6 +35,7 @@ OBJECTIVES: Mapping[str, str] = {
     "consistent_cosine": "trainer.objectives.consistent:ConsistentCosine",
     "listmle": "trainer.objectives.listmle:ListMle",
     "listnet": "trainer.objectives.listnet:ListNet",
+    "query_cross_entropy": "trainer.objectives.query_cross_entropy:QueryCrossEntropy",
     "query_rmse": "trainer.objectives.query_rmse:QueryRmse",
     "rank_xendcg": "trainer.objectives.rank_xendcg:RankXendcg",
     "apxdcg": "trainer.objectives.apxdcg:ApxDcg",
