@@ -388,6 +388,45 @@ def densify(feature, value, entry_from, first, out):
 
 
 @njit(nogil=True, cache=True)
+def split_words(text, start, stop, line, count, word_from, word_to):
+    """Cut the lines of ``text[start:stop]`` (the last one ends with a newline) at blanks; return how many have words.
+
+    The k-th of these is line ``line[k]`` of the text, from 0, and has ``count[k]`` words; the w-th of them is
+    ``text[word_from[w, k]:word_to[w, k]]``, as far as these have rows.  A line whose first word begins with # has none.
+    """
+    i = np.uint64(start)
+    stop = np.uint64(stop)
+    row = 0
+    number = 0
+    while i < stop:
+        words = 0
+        while True:
+            while text[i] == 32 or text[i] == 9:
+                i += _1
+            if text[i] == 13 and text[i + _1] == 10:
+                i += _1
+            if words == 0 and text[i] == 35:
+                while text[i] != 10:
+                    i += _1
+            if text[i] == 10:
+                break
+            begin = i
+            while not (text[i] == 32 or text[i] == 9 or text[i] == 10 or (text[i] == 13 and text[i + _1] == 10)):
+                i += _1
+            if words < word_from.shape[0]:
+                word_from[words, row] = begin
+                word_to[words, row] = i
+            words += 1
+        i += _1
+        if words:
+            line[row] = number
+            count[row] = words
+            row += 1
+        number += 1
+    return row
+
+
+@njit(nogil=True, cache=True)
 def copy_tokens(text, start, stop, offsets, out):
     """Copy ``text[start[k]:stop[k]]`` one after the other to ``out``; the k-th begins at ``offsets[k]``."""
     for k in range(start.shape[0]):

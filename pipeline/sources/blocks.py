@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.arrow import strings_from
 from pipeline.errors import DataRejected
+from pipeline.sources import _kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +45,17 @@ class Block:
     def text(self, start: int, stop: int) -> str:
         """Return some of the text."""
         return self.data[start:stop].decode("utf-8", "replace")
+
+
+def copy_tokens(
+    text: npt.NDArray[np.uint8], start: npt.NDArray[np.int64], stop: npt.NDArray[np.int64]
+) -> pa.StringArray:
+    """Copy tokens of valid UTF-8 ``text`` to an Arrow array; a token that starts at -1 (and stops there) is null."""
+    offsets = np.zeros(len(start) + 1, dtype=np.int32)
+    np.cumsum(stop - start, out=offsets[1:])
+    data = np.empty(int(offsets[-1]), dtype=np.uint8)
+    _kernels.copy_tokens(text, start, stop, offsets, data)
+    return strings_from(offsets, data, start >= 0)
 
 
 def compression_of(path: Path) -> Compression | None:

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import strings_from
 from pipeline.errors import MalformedLine
 from pipeline.sources import _kernels
 from pipeline.sources.batch import (
@@ -29,7 +28,7 @@ from pipeline.sources.batch import (
     RowBatch,
     shorten,
 )
-from pipeline.sources.blocks import read_blocks
+from pipeline.sources.blocks import copy_tokens, read_blocks
 from pipeline.sources.optional import OPTIONAL, read_numbers
 
 if TYPE_CHECKING:
@@ -145,10 +144,10 @@ class _Parser:
                 value[defer_entry[k]] = np.float32(float(block.data[defer_from[k] : defer_to[k]]))
         n = int(state[_kernels.ROWS])
         return _Rows(
-            qid=_strings(text, qid_from[:n], qid_to[:n]),
-            doc_id=_strings(text, doc_from[:n], doc_to[:n]) if (doc_from[:n] >= 0).any() else None,
+            qid=copy_tokens(text, qid_from[:n], qid_to[:n]),
+            doc_id=copy_tokens(text, doc_from[:n], doc_to[:n]) if (doc_from[:n] >= 0).any() else None,
             grade=grade[:n],
-            label=OPTIONAL["label"].stored(read_numbers(_strings(text, label_from[:n], label_to[:n])))
+            label=OPTIONAL["label"].stored(read_numbers(copy_tokens(text, label_from[:n], label_to[:n])))
             if real
             else None,
             entry_from=entry_from[: n + 1],
@@ -185,12 +184,3 @@ class _Parser:
             _kernels.REPEATED: _Complaint("each feature once a line"),
         }
         return complaints[code]
-
-
-def _strings(text: npt.NDArray[np.uint8], start: Positions, stop: Positions) -> pa.StringArray:
-    """Copy tokens of valid UTF-8 ``text`` to an Arrow array; a token that starts at -1 is null."""
-    offsets = np.zeros(len(start) + 1, dtype=np.int32)
-    np.cumsum(stop - start, out=offsets[1:])
-    data = np.empty(int(offsets[-1]), dtype=np.uint8)
-    _kernels.copy_tokens(text, start, stop, offsets, data)
-    return strings_from(offsets, data, start >= 0)

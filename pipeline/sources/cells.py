@@ -1,0 +1,210 @@
+"""Delimited text as cells: the first line names the columns, and a bad row is found again with its line and column."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+from pipeline.errors import DataRejected, MalformedLine
+from pipeline.sources.batch import Quarantine, shorten
+from pipeline.sources.blocks import compression_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_LEAST_BLOCK = 1 << 20  # a row must fit in a block
+_HEADER_LIMIT = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CellProblem:
+    """What is wrong with a cell."""
+
+    column: int
+    expected: str
+    if_empty: str = ""
+    """What to do about an empty one."""
+    cure: str = ""
+
+
+class DelimitedCells:
+    """One file of delimited text, plain or compressed, as blocks of cells that are strings.
+
+    Attributes
+    ----------
+    header
+        Names of the columns.
+    """
+
+    def __init__(self, path: Path, delimiter: str, quarantine: Quarantine) -> None:
+        self.path = path
+        self._delimiter = delimiter
+        self._quarantine = quarantine
+        self.header = self._read_header()
+        self._ragged = 0
+        self._problems: dict[int, CellProblem] = {}  # by number of the row among those with the right number of cells
+
+    def blocks(self, block_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (number of the first row, rows), every cell a string; what `note` was told of the last ones is reported then.
+
+        Rows are numbered from 0, but for those with a wrong number of cells, which are left out and reported.
+        """
+        self._ragged, self._problems = 0, {}
+        first = 0
+        for batch in self._cells(max(block_bytes, _LEAST_BLOCK, 64 * len(self.header))):
+            yield first, batch
+            first += len(batch)
+            if self._ragged + len(self._problems) > self._quarantine.limit - len(self._quarantine.rejects):
+                self._report_all()
+        if self._ragged or self._problems:
+            self._report_all()
+
+    def note(
+        self,
+        bad: npt.NDArray[np.bool_],
+        keep: npt.NDArray[np.bool_],
+        first: int,
+        name: str,
+        expected: str,
+        if_empty: str = "",
+    ) -> None:
+        """Remember the first problem of each row: ``bad`` (n,) ones among rows ``first``.. are in column ``name``; clears ``keep``."""
+        for row in np.flatnonzero(bad & keep).tolist():
+            self._problems[first + row] = CellProblem(self.header.index(name), expected, if_empty)
+        keep &= ~bad
+
+    def report(self, problem_of: Callable[[int, list[str]], CellProblem | None], *, ragged: bool = False) -> int:
+        """Put aside the rows for whose number and cells ``problem_of`` finds a problem, and ``ragged`` ones if told to.
+
+        Takes another pass over the text, for the numbers of the lines.  Returns how many rows were put aside.
+        """
+        with self._text() as file:
+            raw: list[str] = []
+            reader = csv.reader(_remembered(file, raw), delimiter=self._delimiter)
+            next(reader)
+            row = found_rows = 0
+            line = reader.line_num + 1
+            raw.clear()
+            for cells in reader:
+                text = "".join(raw).rstrip("\r\n")
+                raw.clear()
+                if cells and len(cells) != len(self.header):
+                    if ragged:
+                        found = f"{len(cells)} cells"
+                        expected = f"{len(self.header)} cells as in the first line"
+                        found_rows += 1
+                        self._quarantine.add(MalformedLine(self.path, line, 1, found, expected), 1, text)
+                elif cells:
+                    problem = problem_of(row, cells)
+                    if problem is not None:
+                        column = _start_of_cell(text, problem.column, self._delimiter)
+                        found = shorten(cells[problem.column])
+                        cure = problem.cure if found.strip() else problem.if_empty
+                        error = MalformedLine(self.path, line, column, found, problem.expected, cure)
+                        found_rows += 1
+                        self._quarantine.add(error, column, text)
+                    row += 1
+                line = reader.line_num + 1
+        return found_rows
+
+    def _report_all(self) -> None:
+        problems: Mapping[int, CellProblem] = self._problems
+        if self.report(lambda row, _: problems.get(row), ragged=True) != self._ragged + len(problems):
+            # Arrow and the csv module see other rows: a quote that does not close, or that spans lines
+            raise DataRejected(f"{self.path}: a quoted cell runs over the end of its line; a row must be one line")
+
+    def _text(self) -> io.TextIOWrapper:
+        stream = pa.input_stream(str(self.path), compression=cast("Any", compression_of(self.path)))
+        return io.TextIOWrapper(cast("Any", stream), encoding="utf-8-sig", newline="")
+
+    def _read_header(self) -> list[str]:
+        try:
+            with self._text() as file:
+                line = file.readline(_HEADER_LIMIT)
+        except UnicodeDecodeError as error:
+            raise DataRejected(f"{self.path}: not a text file: {error.reason} for UTF-8") from None
+        except (OSError, pa.ArrowInvalid) as error:
+            if compression_of(self.path) is None:
+                raise
+            raise DataRejected(f"{self.path}: the compressed data are damaged: {str(error).splitlines()[0]}") from None
+        if "\0" in line:
+            raise DataRejected(f"{self.path}:1: not a text file: it has a NUL byte")
+        cells = next(csv.reader([line], delimiter=self._delimiter), [])
+        if not cells:
+            raise DataRejected(f"{self.path}: no first line with the names of the columns; the file is empty")
+        return cells
+
+    def _cells(self, block_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Yield blocks of rows, every cell a string; rows with a wrong number of cells are left out and counted."""
+
+        def skip(_: object) -> str:
+            self._ragged += 1
+            return "skip"
+
+        compression = compression_of(self.path)
+        try:
+            with (
+                pa.input_stream(str(self.path), compression=cast("Any", compression)) as stream,
+                arrow_csv.open_csv(
+                    cast("Any", stream),
+                    arrow_csv.ReadOptions(
+                        use_threads=False, block_size=block_bytes, skip_rows=1, column_names=self.header
+                    ),
+                    arrow_csv.ParseOptions(delimiter=self._delimiter, invalid_row_handler=cast("Any", skip)),
+                    arrow_csv.ConvertOptions(
+                        column_types={name: pa.string() for name in self.header}, strings_can_be_null=False
+                    ),
+                ) as reader,
+            ):
+                yield from reader
+        except pa.ArrowInvalid as error:
+            reason = str(error).splitlines()[0]
+            if "Empty CSV file" in reason:
+                return
+            raise DataRejected(f"{self.path}: {_plainly(reason)}") from None
+        except OSError as error:
+            if compression is None:
+                raise
+            raise DataRejected(
+                f"{self.path}: the {compression} data are damaged: {str(error).splitlines()[0]}"
+            ) from None
+
+
+def _remembered(lines: Iterator[str], raw: list[str]) -> Iterator[str]:
+    """Pass on ``lines`` and keep them in ``raw``."""
+    for line in lines:
+        raw.append(line)
+        yield line
+
+
+def _start_of_cell(text: str, cell: int, delimiter: str) -> int:
+    """Return the column, from 1, where cell number ``cell`` of a line begins.
+
+    >>> _start_of_cell('a,"b,c",d', 2, ",")
+    9
+    """
+    quoted = False
+    for place, letter in enumerate(text):
+        if cell == 0:
+            return place + 1
+        if letter == '"':
+            quoted = not quoted
+        elif letter == delimiter and not quoted:
+            cell -= 1
+    return len(text) + 1
+
+
+def _plainly(reason: str) -> str:
+    if "UTF8" in reason or "UTF-8" in reason:
+        return "not a text file: some of it is not UTF-8; convert the file to UTF-8"
+    if "straddling" in reason:
+        return "a row is longer than a block; give a larger --block-size"
+    return f"not a table of delimited text: {reason}"
