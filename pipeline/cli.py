@@ -12,18 +12,42 @@ import typer
 if TYPE_CHECKING:
     from pipeline.sources.batch import Absent, Labels
 
+_OF_JUDGMENTS = [
+    "valid",
+    "test",
+    "pairs",
+    "split",
+    "absent",
+    "index_base",
+    "n_features",
+    "labels",
+    "max_grade",
+    "buckets",
+    "memory",
+]
+
 app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
 
 
 @app.command()
 def ingest(
-    sources: Annotated[list[Path], typer.Argument(metavar="SRC...", help="Files with judgments, in any order.")],
+    context: typer.Context,
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="SRC...", help="Files with judgments (or pairs), in any order.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the dataset to make.")],
     valid: Annotated[list[Path] | None, typer.Option(help="File of the valid split (may be repeated).")] = None,
     test: Annotated[list[Path] | None, typer.Option(help="File of the test split (may be repeated).")] = None,
+    pairs: Annotated[
+        list[Path] | None, typer.Option(help="File of preference pairs of these judgments (may be repeated).")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Draw the splits by query: train=0.8,valid=0.1,test=0.1.")] = None,
     format: Annotated[  # noqa: A002
-        str, typer.Option(metavar="auto|letor|csv|tsv|parquet", help="Format of the files; auto: by suffix.")
+        str,
+        typer.Option(
+            metavar="auto|letor|csv|tsv|parquet|pairs",
+            help="Format of the files; auto: by suffix; pairs: preference pairs of the dataset that -o names.",
+        ),
     ] = "auto",
     absent: Annotated[
         str, typer.Option(metavar="zero|missing", help="What a feature means that a line of LETOR text leaves out.")
@@ -49,6 +73,14 @@ def ingest(
     and query_weight besides grade and features.  Example:
 
     rankmill data ingest S1.txt S2.txt S3.txt --valid S4.txt --test S5.txt -o DATASET
+
+    Preference pairs say that one document of a query is better than another one.  A line (or a row of a table) names qid,
+    better and worse, the latter two by doc_id, and perhaps a weight and a probability.  Pairs come with the judgments, or
+    later for a dataset that is there:
+
+    rankmill data ingest judgments.csv --pairs clicks.tsv -o DATASET
+
+    rankmill data ingest --format pairs clicks.tsv -o DATASET
     """
     from pipeline.group.hashing import parse_shares
     from pipeline.ingest import IngestOptions
@@ -56,6 +88,9 @@ def ingest(
     from pipeline.sizes import parse_size
     from pipeline.sources.batch import ReadOptions
 
+    if format == "pairs":
+        _add_pairs(context, sources, out, max_rejects, parse_size(block_size, "--block-size"), overwrite, as_json)
+        return
     options = IngestOptions(
         format=format,
         read=ReadOptions(
@@ -86,11 +121,34 @@ def ingest(
         ) as bar:
             task = bar.add_task("reading", total=None)
             report = build(
-                sources, out, valid=valid or (), test=test or (), options=options,
+                sources, out, valid=valid or (), test=test or (), pairs=pairs or (), options=options,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )  # fmt: skip
     else:
-        report = build(sources, out, valid=valid or (), test=test or (), options=options)
+        report = build(sources, out, valid=valid or (), test=test or (), pairs=pairs or (), options=options)
+    typer.echo(json.dumps(report.to_json()) if as_json else report.render())
+
+
+def _add_pairs(
+    context: typer.Context,
+    sources: list[Path],
+    out: Path,
+    max_rejects: int,
+    block_bytes: int,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Join pairs to a dataset that is there; the options that only an ingest of judgments has are refused."""
+    from pipeline.errors import InputError
+    from pipeline.pairs.adding import add_pairs
+
+    for name in _OF_JUDGMENTS:
+        given = context.get_parameter_source(name)
+        if given is not None and given.name != "DEFAULT":
+            raise InputError(
+                f"--{name.replace('_', '-')} is for judgments; with --format pairs the dataset {out} is as it is"
+            )
+    report = add_pairs(sources, out, max_rejects=max_rejects, block_bytes=block_bytes, overwrite=overwrite)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 
 

@@ -27,7 +27,8 @@ from pydantic import ValidationError
 from pipeline.arrow import open_parquet
 from pipeline.binspec import BinSpec
 from pipeline.errors import DatasetFormatError, InputError
-from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, Shard
+from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, PairShard, Shard
+from pipeline.pairs.stored import Pairs, by_rows
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.optional import OPTIONAL
 
@@ -90,10 +91,9 @@ class Dataset:
                 (dataset.features_path(shard), shard.features_bytes),
                 (dataset.queries_path(shard), shard.queries_bytes),
             ):
-                found = file.stat().st_size if file.is_file() else None
-                if found != size:
-                    what = "is missing" if found is None else f"has {found} bytes instead of {size}"
-                    raise DatasetFormatError(f"{file}: shard {what}; ingest the data again")
+                _check_size(file, size)
+        for pairs in () if dataset.manifest.pairs is None else dataset.manifest.pairs.shards:
+            _check_size(dataset.pairs_path(pairs), pairs.size)
         return dataset
 
     @property
@@ -124,6 +124,10 @@ class Dataset:
         """Return the file with the queries of ``shard``."""
         return self.path / "queries" / f"{shard.queries}.parquet"
 
+    def pairs_path(self, shard: PairShard) -> Path:
+        """Return the file with the pairs of ``shard``."""
+        return self.path / "pairs" / f"{shard.digest}.parquet"
+
     def verify(self) -> None:
         """Read every shard and compare it with the digest it is named by.
 
@@ -136,6 +140,8 @@ class Dataset:
         for shard in self.manifest.shards:
             self._check(self.features_path(shard))
             self._check(self.queries_path(shard))
+        for pairs in () if self.manifest.pairs is None else self.manifest.pairs.shards:
+            self._check(self.pairs_path(pairs))
         for bins in self.manifest.bins:
             self.binspec(bins.binspec)
             for digest in bins.shards:
@@ -175,6 +181,25 @@ class Dataset:
             types |= {name: OPTIONAL[name].type for name in self.optional_columns}
             return pa.schema([pa.field(name, types.get(name, pa.float32())) for name in columns]).empty_table()
         return pa.concat_tables(parts).combine_chunks()
+
+    def ids(self, shard: Shard) -> pa.Table:
+        """Return qid and doc_id of all rows of ``shard``, in canonical order."""
+        return self._read(self.features_path(shard), ["qid", "doc_id"])
+
+    def pairs(self, split: str | None = None) -> Pairs | None:
+        """Return the preference pairs of ``split``, by the numbers of their rows; None where the dataset has none at all."""
+        if self.manifest.pairs is None:
+            return None
+        self._check_split(split)
+        stored = {shard.bucket: self.pairs_path(shard) for shard in self.manifest.pairs.shards}
+
+        def parts() -> Iterator[tuple[pa.Table | None, pa.Array[Any], npt.NDArray[np.int64]]]:
+            for shard, table in zip(self.manifest.shards, self._query_tables, strict=True):
+                chosen = table if split is None else table.filter(pa.array(_is_in(table, split)))
+                pairs = self._read(stored[shard.bucket]) if shard.bucket in stored and len(chosen) else None
+                yield pairs, chosen.column("qid").combine_chunks(), chosen.column("n_docs").to_numpy()
+
+        return by_rows(parts())
 
     def feature_column(self, name: str, split: str | None = None) -> npt.NDArray[np.float32]:
         """Return one feature of ``split``, (n,) float32, NaN where missing."""
@@ -302,6 +327,14 @@ class Dataset:
         for name in names:
             if name not in known:
                 raise InputError.unknown("feature" if only_features else "column", name, sorted(known))
+
+
+def _check_size(file: Path, size: int) -> None:
+    """Raise DatasetFormatError unless ``file`` is there with ``size`` bytes."""
+    found = file.stat().st_size if file.is_file() else None
+    if found != size:
+        what = "is missing" if found is None else f"has {found} bytes instead of {size}"
+        raise DatasetFormatError(f"{file}: shard {what}; ingest the data again")
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -18,6 +18,8 @@ from pipeline.dataset import QUERY_WEIGHT
 from pipeline.manifest import SPLITS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pipeline.dataset import Dataset
     from pipeline.manifest import SplitName
 
@@ -42,6 +44,17 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class PairSummary:
+    """The preference pairs of one split."""
+
+    pairs: int
+    queries: int
+    """Queries that have any."""
+    contradicted: int
+    """Pairs that have another one that says the opposite."""
+
+
+@dataclass(frozen=True, slots=True)
 class SplitSummary:
     """One split."""
 
@@ -60,6 +73,8 @@ class SplitSummary:
     """Rows by grade, ascending: every grade of the dataset, and the first few whether or not a row has them."""
     columns: dict[str, Spread]
     """The optional columns of the rows, and the weights of the queries."""
+    pairs: PairSummary | None
+    """The preference pairs; None where the dataset has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +127,8 @@ class Description:
     meaning: dict[str, Any]
     sources: tuple[dict[str, Any], ...]
     binned: tuple[dict[str, Any], ...]
+    pair_sources: tuple[dict[str, Any], ...]
+    rejected_pairs: int
     splits: tuple[SplitSummary, ...]
     features: tuple[FeatureSummary, ...]
 
@@ -149,9 +166,9 @@ class Description:
         shares = (
             "by file" if split is None else ", ".join(f"{name} {split[name]:g}" for name in SPLITS if name in split)
         )
-        sources = [f"{s['name']} ({s['size']:,} bytes)" for s in self.sources]
-        if len(sources) > 10:
-            sources = [*sources[:9], f"and {len(sources) - 9} more"]
+        lists = [("sources   ", self.sources)]
+        if self.pair_sources:
+            lists.append(("pairs     ", self.pair_sources))
         return "\n".join(
             [
                 f"{self.rows:,} documents, {self.queries:,} queries, {len(self.features):,} features,"
@@ -162,7 +179,8 @@ class Description:
                 f"read as   absent = {self.meaning['absent']}, index base {self.meaning['index_base']}; split {shares}",
                 "binned    "
                 + (", ".join(f"{b['max_bin']} bins ({b['binspec'][:12]})" for b in self.binned) or "not yet"),
-                "sources   " + "\n          ".join(sources),
+                *(heading + _files(files) for heading, files in lists),
+                *([f"          {self.rejected_pairs:,} pairs rejected"] if self.rejected_pairs else []),
             ]
         )
 
@@ -189,6 +207,16 @@ class Description:
             (f"{name}, min / mean / max", [_spread(s.columns[name]) for s in self.splits])
             for name in self.splits[0].columns
         ]
+        pairs = [s.pairs for s in self.splits if s.pairs is not None]
+        if pairs:
+            rows += [
+                ("preference pairs", [f"{p.pairs:,}" for p in pairs]),
+                ("queries with pairs", [f"{p.queries:,}" for p in pairs]),
+                (
+                    "pairs that another contradicts",
+                    [f"{p.contradicted:,} ({_share(p.contradicted, p.pairs)})" for p in pairs],
+                ),
+            ]
         rows += [
             (f"grade {g}", [f"{s.grades[g]:,} ({_share(s.grades[g], s.rows)})" for s in self.splits])
             for g in self.splits[0].grades  # the same in all of them
@@ -228,6 +256,8 @@ def describe(dataset: Dataset) -> Description:
         meaning=manifest.meaning.model_dump(),
         sources=tuple(source.model_dump() for source in manifest.sources),
         binned=tuple({"binspec": entry.binspec, "max_bin": entry.max_bin} for entry in manifest.bins),
+        pair_sources=() if manifest.pairs is None else tuple(s.model_dump() for s in manifest.pairs.sources),
+        rejected_pairs=0 if manifest.pairs is None else manifest.pairs.rejected,
         splits=tuple(_split(dataset, name) for name in SPLITS if name in manifest.splits),
         features=_features(dataset),
     )
@@ -258,7 +288,11 @@ def _split(dataset: Dataset, name: SplitName) -> SplitSummary:
     weights = dataset.queries(name).weights
     if weights is not None:
         columns[QUERY_WEIGHT] = Spread.of(weights)
-    return SplitSummary(name=name, grades=grades, columns=columns, **summary.row(0, named=True))
+    found = dataset.pairs(name)
+    pairs = None
+    if found is not None:
+        pairs = PairSummary(len(found), int(np.count_nonzero(np.diff(found.starts))), found.contradicted())
+    return SplitSummary(name=name, grades=grades, columns=columns, pairs=pairs, **summary.row(0, named=True))
 
 
 def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:
@@ -296,6 +330,13 @@ def _constant_in_query(values: npt.NDArray[np.float32], starts: npt.NDArray[np.i
     inside = np.ones(len(changes), dtype=np.bool_)
     inside[starts[1:-1] - 1] = False  # from the last row of a query to the first of the next
     return not bool(np.any(changes & inside))
+
+
+def _files(sources: Sequence[Mapping[str, Any]]) -> str:
+    shown = [f"{s['name']} ({s['size']:,} bytes)" for s in sources]
+    if len(shown) > 10:
+        shown = [*shown[:9], f"and {len(shown) - 9} more"]
+    return "\n          ".join(shown)
 
 
 def _spread(found: Spread) -> str:

@@ -1,8 +1,8 @@
-"""From judgments in files to a dataset: read, spill by query, sort, write, publish.
+"""From judgments in files to a dataset: read, spill by query, sort, write, join pairs, publish.
 
 Peak memory: in the first pass one block of text, its numbers and two copies of a batch of dense rows; in the second the
 values of one bucket if they fit (else a part of them, read in several goes), one row group, and ids and order of the
-bucket.  Disk: the spilled rows, four bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound
+bucket; then its ids and its pairs.  Disk: the spilled rows, four bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound
 nor the size of the blocks shows in what is written.
 """
 
@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from pipeline.digests import SourceDigests
-from pipeline.errors import DataRejected, InputError, TooManyRejects
+from pipeline.errors import DataRejected, InputError
 from pipeline.group.hashing import check_shares
 from pipeline.group.shards import Layout, write_shard
 from pipeline.group.spill import Spill
 from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, SourceFile, SplitCount, SplitName
+from pipeline.pairs.adding import pair_set, read_ids, read_pairs, sorted_files, source_files
+from pipeline.pairs.join import PairSpill, join_pairs
+from pipeline.pairs.opening import open_pairs
 from pipeline.publish import staging_folder
-from pipeline.rejects import write_rejects
-from pipeline.replace import check_destination, publish_dataset
+from pipeline.rejects import listing_rejects, write_rejects
+from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME, check_destination, publish_dataset
 from pipeline.report import IngestReport
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
 from pipeline.sources.opening import check_file, open_source
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
     from pipeline.group.shards import ShardSummary
     from pipeline.manifest import ColumnName
+    from pipeline.pairs.batch import PairSource
     from pipeline.sources.batch import Source
 
 MIN_MEMORY = 512 * 10**6
@@ -110,6 +114,7 @@ def ingest(
     *,
     valid: Sequence[Path] = (),
     test: Sequence[Path] = (),
+    pairs: Sequence[Path] = (),
     options: IngestOptions | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> IngestReport:
@@ -119,6 +124,8 @@ def ingest(
     ----------
     train, valid, test
         The files of each split, in any order.  With ``options.shares`` all of them are given as ``train``.
+    pairs
+        Files with preference pairs of these judgments, in any order.
     out
         The folder to make.
     options
@@ -140,15 +147,18 @@ def ingest(
     quarantine = Quarantine(options.max_rejects)
     sources = [open_source(given.path, options.format, options.read, quarantine) for given in inputs]
     columns = _common_columns(sources, options)
-    with staging_folder(out) as staging, SourceDigests([given.path for given in inputs]) as digests:
+    pair_files = sorted_files(pairs, [given.path for given in inputs])
+    pair_sources = [open_pairs(path, quarantine) for path in pair_files]
+    with (
+        staging_folder(out) as staging,
+        SourceDigests([*(given.path for given in inputs), *pair_files]) as digests,
+        listing_rejects(out, quarantine),
+    ):
         extras = tuple(name for name in sources[0].fields if name != "grade")
         spill = Spill(staging / "spill", options.buckets, extras)
-        try:
-            labels_are_grades = _read_all(sources, columns, spill, options, progress)
-        except TooManyRejects as error:
-            listed = out.with_name(f"{out.name}.rejects.parquet")
-            write_rejects(listed, quarantine.rejects)
-            raise TooManyRejects(error.first, error.limit, str(listed)) from None
+        advance = _advance([*sources, *pair_sources], progress)
+        labels_are_grades = _read_all(sources, columns, spill, options, advance)
+        rejected_rows = len(quarantine.rejects)
         features = columns or sources[0].names(spill.width)
         if not features:
             raise DataRejected(f"{inputs[0].path}: no line has a feature")
@@ -163,19 +173,35 @@ def ingest(
         )
         staged = staging / "dataset"
         staged.mkdir()
+        pair_spill = PairSpill(staging / "pairs-spill", options.buckets)
+        read_pairs(pair_sources, pair_spill, options.block_bytes, lambda number, at: advance(len(sources) + number, at))
         summaries = []
         for bucket in np.flatnonzero(spill.rows):
             summaries.append(write_shard(spill, int(bucket), layout, staged, options.gather_bytes))
             spill.drop(int(bucket))
+        shard_of = {
+            summary.shard.bucket: staged / "features" / f"{summary.shard.features}.parquet" for summary in summaries
+        }
+        pair_shards = join_pairs(
+            pair_spill,
+            lambda bucket: read_ids(shard_of[bucket]) if bucket in shard_of else None,
+            pair_sources,
+            quarantine,
+            staged,
+        )
+        found = digests.results()
         files = [
             SourceFile(name=given.path.name, size=size, sha256=sha256, split=None if options.shares else given.split)
-            for given, (size, sha256) in zip(inputs, digests.results(), strict=True)
+            for given, (size, sha256) in zip(inputs, found[: len(inputs)], strict=True)
         ]
-        manifest = _manifest(
-            features, cast("Sequence[ColumnName]", extras), summaries, files, options, len(quarantine.rejects)
-        )
-        if quarantine.rejects:
-            write_rejects(staged / "rejects.parquet", quarantine.rejects)
+        row_rejects, pair_rejects = quarantine.rejects[:rejected_rows], quarantine.rejects[rejected_rows:]
+        manifest = _manifest(features, cast("Sequence[ColumnName]", extras), summaries, files, options, rejected_rows)
+        if pair_files:
+            described = pair_set(pair_shards, source_files(pair_files, found[len(inputs) :]), len(pair_rejects))
+            manifest = manifest.model_copy(update={"pairs": described})
+        for name, rejects in ((REJECTS_NAME, row_rejects), (PAIR_REJECTS_NAME, pair_rejects)):
+            if rejects:
+                write_rejects(staged / name, rejects)
         publish_dataset(staged, out, manifest, overwrite=options.overwrite)
     return IngestReport(path=out, manifest=manifest, seconds=time.perf_counter() - started)
 
@@ -225,11 +251,10 @@ def _read_all(
     columns: tuple[str, ...] | None,
     spill: Spill,
     options: IngestOptions,
-    progress: Callable[[int, int], None] | None,
+    advance: Callable[[int, int], None],
 ) -> bool:
     """Spill all rows; returns whether they have labels, no grades, and all the labels can be grades."""
     labels_are_grades = "grade" not in sources[0].fields
-    sizes = [source.path.stat().st_size for source in sources]
     for number, source in enumerate(sources):
         rows = 0
         place = None
@@ -243,11 +268,23 @@ def _read_all(
                 labels_are_grades = bool(_can_be_grades(batch.extras["label"], options.read.max_grade).all())
             if len(batch):
                 spill.add(batch, number)
-            if progress is not None:
-                progress(sum(sizes[:number]) + source.position, sum(sizes))
+            advance(number, source.position)
         if not rows:
             raise DataRejected(f"{source.path}: no rows in it")
     return labels_are_grades
+
+
+def _advance(
+    sources: Sequence[Source | PairSource], progress: Callable[[int, int], None] | None
+) -> Callable[[int, int], None]:
+    """Return what tells ``progress`` that so many bytes of a source, given by number, are read and all before it."""
+    sizes = [source.path.stat().st_size for source in sources]
+
+    def advance(number: int, position: int) -> None:
+        if progress is not None:
+            progress(sum(sizes[:number]) + position, sum(sizes))
+
+    return advance
 
 
 def _can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt.NDArray[np.bool_]:

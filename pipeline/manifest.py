@@ -56,6 +56,24 @@ class Shard(_Strict):
     queries_bytes: Count
 
 
+class PairShard(_Strict):
+    """The pairs of the queries of one hash bucket: ``pairs/<digest>.parquet``."""
+
+    bucket: Count
+    pairs: Count
+    digest: Digest
+    size: Count
+
+
+class PairSet(_Strict):
+    """The preference pairs of a dataset."""
+
+    pairs: Count
+    rejected: Count
+    shards: list[PairShard]  # buckets that have pairs, ascending
+    sources: list[SourceFile]  # sorted by name, then digest
+
+
 class BinSet(_Strict):
     """The dataset's rows as bins: ``bins/<binspec>/<digest>.parquet``, one file a shard, in the order of the shards."""
 
@@ -107,8 +125,9 @@ class Manifest(_Strict):
     rejected_rows: Count
     bins: list[BinSet] = []  # oldest first
     columns: list[ColumnName] = []  # optional ones that rows and queries have, in the order in which they are stored
+    pairs: PairSet | None = None
 
-    unless_default = frozenset({"columns"})
+    unless_default = frozenset({"columns", "pairs"})
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON: sorted keys, two spaces, one newline at the end."""
@@ -116,6 +135,14 @@ class Manifest(_Strict):
 
     def data_digest(self) -> str:
         """Return the sha256 over the shard digests and the schema: it names the data, whatever files brought them."""
+        digest = self.rows_digest()
+        if self.pairs is None:
+            return digest
+        data = [digest, [[shard.bucket, shard.digest] for shard in self.pairs.shards]]
+        return hashlib.sha256(json.dumps(data, separators=(",", ":")).encode()).hexdigest()
+
+    def rows_digest(self) -> str:
+        """Return the same but for the pairs: what bins depend on."""
         data = {
             "format": self.format,
             "features": self.features,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.arrow import schema_of
+from pipeline.errors import TooManyRejects
 from pipeline.publish import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pipeline.sources.batch import Reject
+    from pipeline.sources.batch import Quarantine, Reject
 
 _SCHEMA = schema_of(
     [
@@ -25,6 +27,17 @@ _SCHEMA = schema_of(
         ("text", pa.string(), False),
     ]
 )
+
+
+@contextmanager
+def listing_rejects(out: Path, quarantine: Quarantine) -> Iterator[None]:
+    """Where there are too many rejects, list them next to ``out`` and say so in the error."""
+    try:
+        yield
+    except TooManyRejects as error:
+        listed = out.with_name(f"{out.name}.rejects.parquet")
+        write_rejects(listed, quarantine.rejects)
+        raise TooManyRejects(error.first, error.limit, str(listed)) from None
 
 
 def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:

@@ -11,7 +11,8 @@ from pipeline.manifest import MANIFEST_NAME, Manifest
 from pipeline.publish import fsync_folder, publish_folder, write_atomically
 
 REJECTS_NAME = "rejects.parquet"
-_FOLDERS = ("features", "queries")
+PAIR_REJECTS_NAME = "pair_rejects.parquet"
+_FOLDERS = ("features", "queries", "pairs")
 
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
@@ -41,20 +42,25 @@ def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: b
         publish_folder(staged, out)
         return
     old = _old_manifest(out)
-    if old is not None and old.data_digest() == manifest.data_digest():
+    if old is not None and old.rows_digest() == manifest.rows_digest():
         manifest = manifest.model_copy(update={"bins": old.bins})
     for name in _FOLDERS:
+        if not (staged / name).exists():
+            continue
         (out / name).mkdir(exist_ok=True)
         for file in (staged / name).iterdir():
             file.replace(out / name / file.name)
         fsync_folder(out / name)
-    if (staged / REJECTS_NAME).exists():
-        (staged / REJECTS_NAME).replace(out / REJECTS_NAME)
+    lists = (REJECTS_NAME, PAIR_REJECTS_NAME)
+    listed = [name for name in lists if (staged / name).exists()]
+    for name in listed:
+        (staged / name).replace(out / name)
     write_atomically(out / MANIFEST_NAME, manifest.to_bytes())
-    if not manifest.rejected_rows:
-        (out / REJECTS_NAME).unlink(missing_ok=True)
+    for name in lists:
+        if name not in listed:
+            (out / name).unlink(missing_ok=True)
     if old is not None:
-        _sweep(out, _files(old) | _files(manifest))
+        sweep(out, old, manifest)
 
 
 def _is_dataset(folder: Path) -> bool:
@@ -74,10 +80,13 @@ def _old_manifest(out: Path) -> Manifest | None:
 
 def _files(manifest: Manifest) -> set[str]:
     files = {f"features/{shard.features}.parquet" for shard in manifest.shards}
-    return files | {f"queries/{shard.queries}.parquet" for shard in manifest.shards}
+    files |= {f"queries/{shard.queries}.parquet" for shard in manifest.shards}
+    return files if manifest.pairs is None else files | {f"pairs/{s.digest}.parquet" for s in manifest.pairs.shards}
 
 
-def _sweep(out: Path, keep: set[str]) -> None:
+def sweep(out: Path, old: Manifest, new: Manifest) -> None:
+    """Remove the shards of the dataset ``out`` that belong neither to its ``old`` manifest nor to its ``new`` one."""
+    keep = _files(old) | _files(new)
     for name in _FOLDERS:
         for file in (out / name).glob("*.parquet"):
             if f"{name}/{file.name}" not in keep:

@@ -46,6 +46,13 @@ class IngestReport:
         ]
         if manifest.columns:
             lines.insert(3, f"  besides   {', '.join(manifest.columns)}")
+        if manifest.pairs is not None:
+            files = len(manifest.pairs.sources)
+            lines.append(f"  pairs     {manifest.pairs.pairs:,} from {files} file{'s' * (files > 1)}")
+            if manifest.pairs.rejected:
+                lines.append(
+                    f"  rejected  {manifest.pairs.rejected:,} pairs, listed in {self.path / 'pair_rejects.parquet'}"
+                )
         if manifest.rejected_rows:
             lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {self.path / 'rejects.parquet'}")
         return "\n".join(lines)
@@ -61,6 +68,8 @@ class IngestReport:
             "features": len(manifest.features),
             "max_grade": manifest.max_grade,
             "columns": list(manifest.columns),
+            "pairs": 0 if manifest.pairs is None else manifest.pairs.pairs,
+            "rejected_pairs": 0 if manifest.pairs is None else manifest.pairs.rejected,
             "grades": {str(g.grade): g.rows for g in manifest.grades},
             "splits": {name: {"queries": c.queries, "rows": c.rows} for name, c in manifest.splits.items()},
             "missing_values": manifest.missing_values,

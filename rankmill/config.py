@@ -61,6 +61,7 @@ class Ingest:
     sources: Texts
     valid: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
     split: Split | None = None
     format: Literal["auto", "letor", "csv", "tsv", "parquet"] = "auto"
     absent: Literal["zero", "missing"] = "zero"

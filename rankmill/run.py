@@ -101,13 +101,23 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
     Exception
         Whatever a room raises; what the stages before it made stays.
     """
-    files = {key: _expand(folder, f"ingest.{key}", getattr(config.ingest, key)) for key in ("sources", "valid", "test")}
+    files = {
+        key: _expand(folder, f"ingest.{key}", getattr(config.ingest, key))
+        for key in ("sources", "valid", "test", "pairs")
+    }
     candidates = () if config.rerank is None else _expand(folder, "rerank.candidates", config.rerank.candidates)
     work = folder / config.work
     work.mkdir(parents=True, exist_ok=True)
 
     say(f"ingest: {len(files['sources']) + len(files['valid']) + len(files['test'])} files")
-    ingest(files["sources"], work / "dataset", valid=files["valid"], test=files["test"], options=config.ingest.options)
+    ingest(
+        files["sources"],
+        work / "dataset",
+        valid=files["valid"],
+        test=files["test"],
+        pairs=files["pairs"],
+        options=config.ingest.options,
+    )
     say(f"bin: at most {config.bin.max_bin} bins a feature")
     bin_dataset(Dataset.open(work / "dataset"), config.bin.max_bin)
     dataset = Dataset.open(work / "dataset")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 COMMANDS = """
@@ -24,6 +25,9 @@ data ingest {folder}/judgments.csv -o {folder}/from-csv
 data ingest {folder}/judgments.tsv -o {folder}/from-tsv
 data ingest {folder}/bare.txt -o {folder}/bare --absent missing
 data ingest {folder}/judgments.txt -o {folder}/dataset --split train=0.6,valid=0.2,test=0.2
+data ingest {folder}/judgments.txt -o {folder}/preferred --pairs {folder}/pairs.txt
+data ingest --format pairs {folder}/pairs.csv -o {folder}/preferred --overwrite
+data describe {folder}/preferred
 data bin {folder}/dataset --max-bin 15
 data bin {folder}/dataset
 data describe {folder}/dataset
@@ -99,7 +103,17 @@ def _write_other_formats(folder: Path) -> None:
         pyarrow.csv.write_csv(table, folder / f"judgments.{suffix}", options)
     (folder / "bare.txt").write_text("".join(_bare_lines(folder / "judgments.txt")), encoding="utf-8")
     rows = zip(*(table.column(name).to_pylist() for name in ("qid", "doc_id", "grade")), strict=True)
+    _write_pairs(folder, *(list(map(str, table.column(name).to_pylist())) for name in ("qid", "doc_id")))
     (folder / "qrels").write_text("".join(f"{qid} 0 {doc} {grade}\n" for qid, doc, grade in rows), encoding="utf-8")
+
+
+def _write_pairs(folder: Path, qid: Sequence[str], doc_id: Sequence[str]) -> None:
+    """Write each document as better than the next one of its query."""
+    rows = itertools.pairwise(zip(qid, doc_id, strict=True))
+    pairs = [(query, better, worse) for (query, better), (other, worse) in rows if query == other]
+    (folder / "pairs.txt").write_text("".join(f"{' '.join(pair)} 1 0.5\n" for pair in pairs), encoding="utf-8")
+    lines = ["qid,better,worse,weight", *(f"{','.join(pair)},1" for pair in pairs)]
+    (folder / "pairs.csv").write_text("\n".join(lines), encoding="utf-8")
 
 
 def _bare_lines(path: Path) -> Iterator[str]:

@@ -124,7 +124,7 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     keys = _sorted_keys(spill, bucket, layout, held)
     staged = folder / f"shard-{bucket:05d}.parquet"
     schema = _features_schema(layout)
-    with _writer(staged, schema) as writer:
+    with open_writer(staged, schema) as writer:
         if held is not None:
             for low in range(0, n, layout.row_group_rows):
                 _write_group(writer, schema, held, keys.order[low : low + layout.row_group_rows], keys, low)
@@ -137,7 +137,7 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     digest = keep_by_digest(staged, folder / "features")
 
     queries = _queries(bucket, keys, layout)
-    with _writer(staged, queries.schema) as writer:
+    with open_writer(staged, queries.schema) as writer:
         writer.write_table(queries)
     queries_size = staged.stat().st_size
     split = np.array(queries.column("split").to_pylist())
@@ -244,7 +244,7 @@ def _features_schema(layout: Layout) -> pa.Schema:
     )
 
 
-def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """Open a writer whose every setting that shows in the bytes is given: equal rows make equal files."""
     repeated = [name for name in ("qid", "grade", "event", "split", "shard") if name in schema.names]
     return pq.ParquetWriter(

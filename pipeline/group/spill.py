@@ -37,14 +37,53 @@ class SpilledRows:
     extras: Mapping[str, npt.NDArray[Any]]  # (n,) each
 
 
+class BucketFiles:
+    """One Arrow IPC stream a bucket, all of one schema."""
+
+    def __init__(self, folder: Path, buckets: int, schema: pa.Schema) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self.schema = schema
+        self.rows = np.zeros(buckets, dtype=np.int64)
+
+    def add(self, rows: pa.RecordBatch, counts: npt.NDArray[np.int64]) -> None:
+        """Append ``rows``, which stand in the order of their buckets; ``counts`` (buckets,) says how many each gets."""
+        start = 0
+        for number in np.flatnonzero(counts):
+            count = int(counts[number])
+            self._append(int(number), rows.slice(start, count))
+            start += count
+        self.rows += counts
+
+    def batches(self, bucket: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ``bucket`` in the order they were added."""
+        if not self.rows[bucket]:
+            return
+        with pa.OSFile(str(self._path(bucket)), "rb") as file, pa.ipc.open_stream(file) as stream:
+            yield from stream
+
+    def drop(self, bucket: int) -> None:
+        """Remove the file of ``bucket``: its rows are in a shard now."""
+        self._path(bucket).unlink(missing_ok=True)
+
+    def _append(self, bucket: int, rows: pa.RecordBatch) -> None:
+        path = self._path(bucket)
+        new = not self.rows[bucket]
+        with path.open("ab") as file:
+            if new:
+                file.write(self.schema.serialize())
+            file.write(rows.serialize())
+
+    def _path(self, bucket: int) -> Path:
+        return self._folder / f"{bucket:05d}.arrows"
+
+
 class Spill:
     """The buckets of an ingest.  Memory: a copy of the batch that is being added."""
 
     def __init__(self, folder: Path, buckets: int, extras: Sequence[str] = ()) -> None:
-        folder.mkdir()
-        self._folder = folder
         self._extras = tuple(extras)
-        self._schema = schema_of(
+        schema = schema_of(
             [
                 ("qid", pa.string(), False),
                 ("doc_id", pa.string(), True),
@@ -54,8 +93,13 @@ class Spill:
                 *((name, OPTIONAL[name].type, False) for name in self._extras),
             ]
         )
-        self.rows = np.zeros(buckets, dtype=np.int64)
+        self._files = BucketFiles(folder, buckets, schema)
         self.width = 0
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Rows of each bucket, (buckets,)."""
+        return self._files.rows
 
     def add(self, batch: RowBatch, source: int) -> None:
         """Append the rows of ``batch``, which came from input file number ``source``; they need grades or labels."""
@@ -84,44 +128,25 @@ class Spill:
                 values,
                 *(as_array(batch.extras[name][order]) for name in self._extras),
             ],
-            schema=self._schema,
+            schema=self._files.schema,
         )
-        start = 0
-        for number in np.flatnonzero(counts):
-            count = int(counts[number])
-            self._append(int(number), rows.slice(start, count))
-            start += count
-        self.rows += counts
+        self._files.add(rows, counts)
 
     def batches(self, bucket: int) -> Iterator[SpilledRows]:
         """Yield the rows of ``bucket`` in the order they were added."""
-        if not self.rows[bucket]:
-            return
-        with pa.OSFile(str(self._path(bucket)), "rb") as file, pa.ipc.open_stream(file) as stream:
-            for batch in stream:
-                _, _, data = batch.column("values").buffers()
-                width = len(batch.column("values")[0].as_buffer()) // 4
-                values = as_numbers(data, np.float32)[: len(batch) * width]
-                yield SpilledRows(
-                    qid=batch.column("qid"),
-                    doc_id=batch.column("doc_id"),
-                    grade=batch.column("grade").to_numpy(),
-                    source=batch.column("source").to_numpy(),
-                    values=values.reshape(len(batch), width),
-                    extras={name: batch.column(name).to_numpy() for name in self._extras},
-                )
+        for batch in self._files.batches(bucket):
+            _, _, data = batch.column("values").buffers()
+            width = len(batch.column("values")[0].as_buffer()) // 4
+            values = as_numbers(data, np.float32)[: len(batch) * width]
+            yield SpilledRows(
+                qid=batch.column("qid"),
+                doc_id=batch.column("doc_id"),
+                grade=batch.column("grade").to_numpy(),
+                source=batch.column("source").to_numpy(),
+                values=values.reshape(len(batch), width),
+                extras={name: batch.column(name).to_numpy() for name in self._extras},
+            )
 
     def drop(self, bucket: int) -> None:
         """Remove the file of ``bucket``: its rows are in a shard now."""
-        self._path(bucket).unlink(missing_ok=True)
-
-    def _append(self, bucket: int, rows: pa.RecordBatch) -> None:
-        path = self._path(bucket)
-        new = not self.rows[bucket]
-        with path.open("ab") as file:
-            if new:
-                file.write(self._schema.serialize())
-            file.write(rows.serialize())
-
-    def _path(self, bucket: int) -> Path:
-        return self._folder / f"{bucket:05d}.arrows"
+        self._files.drop(bucket)

@@ -39,7 +39,7 @@ class ParquetSource:
         self.position = 0
         self._options = options
         self._quarantine = Quarantine() if quarantine is None else quarantine
-        schema = self._schema()
+        schema = schema_of_file(path)
         self.columns: tuple[str, ...] | None = feature_columns(path, schema.names, options)
         self._features = self.columns
         self._has_doc_id = "doc_id" in schema.names
@@ -71,24 +71,13 @@ class ParquetSource:
                 self.position = bytes_of_file * (first - 1) // file.metadata.num_rows
         self.position = bytes_of_file
 
-    def _schema(self) -> pa.Schema:
-        try:
-            return pq.read_schema(self.path)
-        except pa.ArrowInvalid as error:
-            raise DataRejected(f"{self.path}: not a Parquet file: {str(error).splitlines()[0]}") from None
-
     def _check_type(self, name: str, kind: pa.DataType) -> None:
         if name in {"qid", "doc_id"}:
-            kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-            fits = kinds.is_integer(kind) or kinds.is_string(kind) or kinds.is_large_string(kind)
-            fits = fits or kinds.is_string_view(kind)
-            what = "strings or whole numbers"
+            fits, what = are_ids(kind), "strings or whole numbers"
+        elif name == "grade":
+            fits, what = kinds.is_integer(kind) or kinds.is_floating(kind), "numbers"
         else:
-            fits = kinds.is_integer(kind) or kinds.is_floating(kind)
-            fits = fits or (
-                name != "grade" and (kinds.is_boolean(kind) or kinds.is_decimal(kind) or kinds.is_null(kind))
-            )
-            what = "numbers"
+            fits, what = are_numbers(kind), "numbers"
         if not fits:
             named = {*ID_COLUMNS, *OPTIONAL}
             cure = (
@@ -102,10 +91,10 @@ class ParquetSource:
         values = np.empty((len(batch), len(self._features)), dtype=np.float32)
         with np.errstate(over="ignore"):
             for number, name in enumerate(self._features):
-                values[:, number] = _numbers(batch.column(name))
+                values[:, number] = as_floats(batch.column(name))
         values[np.isnan(values)] = np.nan  # one bit pattern for all of them
-        qid = _strings(batch.column("qid"))
-        doc_id = _strings(batch.column("doc_id")) if self._has_doc_id else None
+        qid = as_strings(batch.column("qid"))
+        doc_id = as_strings(batch.column("doc_id")) if self._has_doc_id else None
         keep = self._check_qid(qid, first)
         grade = self._grades(batch.column("grade"), keep, first) if self._has_grade else None
         extras = {name: self._extra(name, batch.column(name), keep, first) for name in self._extras}
@@ -150,7 +139,7 @@ class ParquetSource:
         self, name: str, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int
     ) -> npt.NDArray[np.float64]:
         """Return an optional column (n,) as read; clears ``keep`` for bad cells."""
-        numbers = _numbers(column).astype(np.float64)
+        numbers = as_floats(column).astype(np.float64)
         fine = OPTIONAL[name].fits(numbers)
         for row in np.flatnonzero(~fine & keep).tolist():
             empty = bool(np.isnan(numbers[row]))
@@ -164,7 +153,28 @@ class ParquetSource:
         self._quarantine.add(error, [*ID_COLUMNS, *OPTIONAL].index(column) + 1, "")
 
 
-def _numbers(column: pa.Array[Any]) -> npt.NDArray[Any]:
+def schema_of_file(path: Path) -> pa.Schema:
+    """Return the schema of the Parquet file ``path``; DataRejected if it is none."""
+    try:
+        return pq.read_schema(path)
+    except pa.ArrowInvalid as error:
+        raise DataRejected(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from None
+
+
+def are_ids(kind: pa.DataType) -> bool:
+    """Say whether a column of type ``kind`` can hold ids: strings or whole numbers."""
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    strings = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
+    return kinds.is_integer(kind) or strings
+
+
+def are_numbers(kind: pa.DataType) -> bool:
+    """Say whether a column of type ``kind`` can hold numbers, or nothing but nulls."""
+    exact = kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)
+    return exact or kinds.is_floating(kind) or kinds.is_null(kind)
+
+
+def as_floats(column: pa.Array[Any]) -> npt.NDArray[Any]:
     """Return ``column`` as floats, NaN for null."""
     if not kinds.is_floating(column.type):
         column = column.cast(pa.float64(), safe=False)
@@ -172,7 +182,8 @@ def _numbers(column: pa.Array[Any]) -> npt.NDArray[Any]:
     return found
 
 
-def _strings(column: pa.Array[Any]) -> pa.Array[Any]:
+def as_strings(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Return ``column`` of ids as strings, not coded."""
     if isinstance(column.type, pa.DictionaryType):
         column = column.cast(column.type.value_type)
     return column.cast(pa.string())

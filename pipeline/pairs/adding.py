@@ -1,0 +1,171 @@
+"""Pairs from files: read and spilled, as part of an ingest or for a dataset that is there already."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.dataset import Dataset, read_manifest
+from pipeline.digests import SourceDigests
+from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.manifest import MANIFEST_NAME, PairSet, SourceFile
+from pipeline.pairs.join import PairSpill, join_pairs
+from pipeline.pairs.opening import open_pairs
+from pipeline.publish import fsync_folder, staging_folder, write_atomically
+from pipeline.rejects import listing_rejects, write_rejects
+from pipeline.replace import PAIR_REJECTS_NAME, sweep
+from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
+from pipeline.sources.opening import check_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from pipeline.manifest import PairShard
+    from pipeline.pairs.batch import PairSource
+
+
+def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Path]:
+    """Return files of pairs in an order that does not depend on how they were given; InputError if one is given twice."""
+    seen = {path.resolve() for path in taken}
+    for path in paths:
+        check_file(path)
+        if path.resolve() in seen:
+            raise InputError(f"{path}: is given twice")
+        seen.add(path.resolve())
+    return sorted(paths, key=lambda path: (path.name, os.fspath(path)))
+
+
+def read_pairs(
+    sources: Sequence[PairSource], spill: PairSpill, block_bytes: int, done: Callable[[int, int], None] | None = None
+) -> None:
+    """Spill the pairs of all files; calls ``done`` with (number of the file, bytes read of it) now and then."""
+    for number, source in enumerate(sources):
+        pairs = 0
+        for batch in source.batches(block_bytes):
+            pairs += len(batch)
+            spill.add(batch, number)
+            if done is not None:
+                done(number, source.position)
+        if not pairs:
+            raise DataRejected(f"{source.path}: no pairs in it")
+
+
+def pair_set(shards: list[PairShard], files: list[SourceFile], rejected: int) -> PairSet:
+    """Return the manifest's entry; DataRejected if no pair is left."""
+    total = sum(shard.pairs for shard in shards)
+    if not total:
+        raise DataRejected(f"{files[0].name}: no pair is left, {rejected:,} were put aside")
+    return PairSet(
+        pairs=total, shards=shards, sources=sorted(files, key=lambda file: (file.name, file.sha256)), rejected=rejected
+    )
+
+
+def source_files(paths: Sequence[Path], results: Sequence[tuple[int, str]]) -> list[SourceFile]:
+    """Return what the manifest says of files of pairs."""
+    return [
+        SourceFile(name=path.name, size=size, sha256=sha256)
+        for path, (size, sha256) in zip(paths, results, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PairReport:
+    """The pairs that a dataset has now."""
+
+    dataset: Dataset
+    pairs: PairSet
+
+    def render(self) -> str:
+        """Return a few lines for a person."""
+        put_aside = f"; {self.pairs.rejected:,} put aside" if self.pairs.rejected else ""
+        files = f"{len(self.pairs.sources)} file{'s' * (len(self.pairs.sources) > 1)}"
+        return f"{self.dataset.path}: {self.pairs.pairs:,} pairs from {files}{put_aside}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the same facts for a program."""
+        return {
+            "dataset": str(self.dataset.path),
+            "digest": self.dataset.digest,
+            "pairs": self.pairs.pairs,
+            "rejected_pairs": self.pairs.rejected,
+            "sources": [source.model_dump(mode="json") for source in self.pairs.sources],
+        }
+
+
+def add_pairs(
+    paths: Sequence[Path],
+    path: Path,
+    *,
+    max_rejects: int = 0,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    overwrite: bool = False,
+) -> PairReport:
+    """Join the pairs of some files to the rows of the dataset at ``path``, and publish its manifest with them.
+
+    Parameters
+    ----------
+    paths
+        The files, in any order.
+    path
+        The dataset.
+    max_rejects
+        Bad pairs to put aside before giving up.
+    block_bytes
+        Text parsed at a time.
+    overwrite
+        Whether pairs that the dataset has are replaced.
+
+    Raises
+    ------
+    InputError
+        A file is missing, there is no dataset, or it has pairs.
+    DataRejected
+        Pairs break a rule; the dataset is as it was.
+    """
+    dataset = Dataset.open(path)
+    if dataset.manifest.pairs is not None and not overwrite:
+        raise InputError(f"{path}: the dataset has pairs already; replace them with --overwrite")
+    if not paths:
+        raise InputError("no input files")
+    files = sorted_files(paths)
+    quarantine = Quarantine(max_rejects)
+    sources = [open_pairs(file, quarantine) for file in files]
+    shard_of = {shard.bucket: shard for shard in dataset.manifest.shards}
+
+    def ids_of(bucket: int) -> pa.Table | None:
+        return dataset.ids(shard_of[bucket]) if bucket in shard_of else None
+
+    with (
+        staging_folder(path) as staging,
+        SourceDigests(files) as digests,
+        listing_rejects(path, quarantine),
+    ):
+        spill = PairSpill(staging / "spill", dataset.manifest.buckets)
+        read_pairs(sources, spill, block_bytes)
+        shards = join_pairs(spill, ids_of, sources, quarantine, staging)
+        found = pair_set(shards, source_files(files, digests.results()), len(quarantine.rejects))
+        current = read_manifest(path)
+        if current.data_digest() != dataset.digest:
+            raise DatasetFormatError(f"{path}: was replaced by other data while pairs were joined to it; run it again")
+        (path / "pairs").mkdir(exist_ok=True)
+        for file in (staging / "pairs").iterdir():
+            file.replace(path / "pairs" / file.name)
+        fsync_folder(path / "pairs")
+        if quarantine.rejects:
+            write_rejects(path / PAIR_REJECTS_NAME, quarantine.rejects)
+        manifest = current.model_copy(update={"pairs": found})
+        write_atomically(path / MANIFEST_NAME, manifest.to_bytes())
+        if not quarantine.rejects:
+            (path / PAIR_REJECTS_NAME).unlink(missing_ok=True)
+        sweep(path, current, manifest)
+    return PairReport(dataset=Dataset(path, manifest), pairs=found)
+
+
+def read_ids(file: Path) -> pa.Table:
+    """Return qid and doc_id of a shard that is being made."""
+    return pq.read_table(file, columns=["qid", "doc_id"], partitioning=None)

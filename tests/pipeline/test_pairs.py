@@ -1,0 +1,442 @@
+"""Preference pairs: each joins the rows of its two documents, or is put aside with its place and the reason."""
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from pipeline import ingest as ingest_module
+from pipeline.binning import bin_dataset
+from pipeline.cli import app
+from pipeline.dataset import Dataset
+from pipeline.describe import describe
+from pipeline.errors import DataRejected, DatasetFormatError, InputError, TooManyRejects
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.pairs.adding import add_pairs
+from tests import naive_preferences
+
+SHARES = {"train": 0.5, "valid": 0.3, "test": 0.2}
+COLUMNS = ("qid", "better", "worse", "weight", "probability")
+
+
+def write_rows(path, n_queries=25, seed=1):
+    """Judgments as CSV: documents d0, d1, .. of each query, some rows without an id."""
+    rng = random.Random(seed)
+    lines = [
+        f"q{q},{f'd{d}' if rng.random() < 0.9 else ''},0,{rng.random()}"
+        for q in range(n_queries)
+        for d in range(q % 7 + 2)
+    ]
+    rng.shuffle(lines)
+    path.write_text("\n".join(["qid,doc_id,grade,x", *lines]) + "\n")
+    return path
+
+
+def ids_of(path):
+    """Ids of the documents of each query of such a file."""
+    named = {}
+    for line in path.read_text().splitlines()[1:]:
+        qid, doc_id, *_ = line.split(",")
+        named.setdefault(qid, []).extend([doc_id] * bool(doc_id))
+    return {qid: ids for qid, ids in named.items() if len(ids) >= 2}
+
+
+def preferences(judged, n, seed):
+    """Pairs of documents that are there; the same ones again, and the other way round."""
+    rng = random.Random(seed)
+    named = ids_of(judged)
+    pairs = []
+    for _ in range(n):
+        qid = rng.choice(sorted(named))
+        better, worse = rng.sample(named[qid], 2)
+        pairs.append((qid, better, worse, rng.choice([0.0, 1.0, rng.random()]), rng.choice([0.0, 0.5, 1.0])))
+    return pairs + rng.sample(pairs, n // 4) + [(q, w, b, *rest) for q, b, w, *rest in rng.sample(pairs, n // 4)]
+
+
+def write_pairs(path, pairs):
+    if path.suffix == ".parquet":
+        columns = zip(*pairs, strict=True)
+        pq.write_table(pa.table(dict(zip(COLUMNS, map(list, columns), strict=True))), path)
+    elif path.suffix == ".csv":
+        lines = [",".join(map(str, pair)) for pair in pairs]
+        path.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+    else:
+        path.write_text(
+            "# qid better worse weight probability\n\n" + "".join("\t ".join(map(str, p)) + "\r\n" for p in pairs)
+        )
+    return path
+
+
+def found_in(dataset, split=None):
+    pairs = dataset.pairs(split)
+    columns = (pairs.better, pairs.worse, pairs.weight, pairs.probability)
+    return list(zip(*(column.tolist() for column in columns), strict=True)), pairs.starts.tolist()
+
+
+def rows_of(dataset, split=None):
+    table = dataset.rows(split, ["qid", "doc_id"])
+    return list(zip(table["qid"].to_pylist(), table["doc_id"].to_pylist(), strict=True))
+
+
+def files_of(dataset):
+    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in dataset.rglob("*.parquet")}
+
+
+@pytest.fixture
+def judged(tmp_path):
+    return write_rows(tmp_path / "rows.csv")
+
+
+def test_pairs_join_their_rows_whatever_brings_them(tmp_path, judged):
+    wanted = preferences(judged, 300, 2)
+    options = IngestOptions(shares=SHARES, buckets=5)
+    ingest([judged], tmp_path / "all", pairs=[write_pairs(tmp_path / "all.txt", wanted)], options=options)
+    dataset = Dataset.open(tmp_path / "all")
+    dataset.verify()
+    assert dataset.manifest.pairs.pairs == len(wanted)
+    for split in (None, "train", "valid", "test"):
+        rows = rows_of(dataset, split)
+        there = {qid for qid, _ in rows}
+        pairs, starts, refused = naive_preferences.joined(rows, [pair for pair in wanted if pair[0] in there])
+        assert found_in(dataset, split) == (pairs, starts)
+        assert not refused
+        assert len(dataset.pairs(split)) == len(pairs) > 0
+
+    files = files_of(tmp_path / "all")
+    assert any(name.startswith("pairs/") for name in files)
+    for seed, (suffix, n_files, block, memory) in enumerate(
+        [
+            (".txt", 3, 64, 512 * 10**6),
+            (".csv", 2, 1, 2 * 10**9),
+            (".parquet", 4, 1, 512 * 10**6),
+            (".txt", 1, 7, 2 * 10**9),
+        ]
+    ):
+        shuffled = random.Random(seed).sample(wanted, len(wanted))
+        parts = [write_pairs(tmp_path / f"{seed}-{k}{suffix}", shuffled[k::n_files]) for k in range(n_files)]
+        options = IngestOptions(shares=SHARES, buckets=5, block_bytes=block, memory=memory)
+        ingest([judged], tmp_path / f"out-{seed}", pairs=parts[::-1], options=options)
+        assert files_of(tmp_path / f"out-{seed}") == files
+        assert Dataset.open(tmp_path / f"out-{seed}").digest == dataset.digest
+
+
+def test_what_a_kernel_gets_is_of_one_kind(tmp_path, judged):
+    (tmp_path / "p.txt").write_text("q9 d0 d1\n")
+    (tmp_path / "rows.csv").write_text("qid,doc_id,grade,x\nq9,d0,0,1\nq9,d1,0,1\nq8,d0,0,1\n")
+    ingest([judged], tmp_path / "out", pairs=[tmp_path / "p.txt"])
+    dataset = Dataset.open(tmp_path / "out")
+    for split, n_pairs, n_queries in ((None, 1, 2), ("train", 1, 2), ("test", 0, 0)):
+        pairs = dataset.pairs(split)
+        kinds = {"better": "int32", "worse": "int32", "weight": "float64", "probability": "float64", "starts": "int64"}
+        for name, dtype in kinds.items():
+            column = getattr(pairs, name)
+            assert column.dtype == dtype
+            assert column.flags.c_contiguous
+            assert column.flags.writeable
+        assert (len(pairs), len(pairs.starts)) == (n_pairs, n_queries + 1)
+    assert (pairs.weight.tolist(), pairs.starts.tolist()) == ([], [0])
+    assert found_in(dataset)[0][0][2:] == (1.0, 1.0)
+    ingest([judged], tmp_path / "none")
+    assert Dataset.open(tmp_path / "none").pairs("train") is None
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+TEXT = [
+    ("q1 d0\n", ":1:1: expected qid better worse [weight [probability]], found '2 words'"),
+    ("q1 d0 d1 1 1 x\n", ":1:1: expected qid better worse [weight [probability]], found '6 words'"),
+    ("\n# all well\nq1 d0 d0\n", ":3:7: expected another document than the better one, found 'd0'"),
+    ("q1 d0 d1 -1\n", ":1:10: expected a weight: a number, 0 or more, found '-1'"),
+    ("q1 d0 d1 nan\n", ":1:10: expected a weight: a number, 0 or more, found 'nan'"),
+    ("q1 d0 d1 1 1.5\n", ":1:12: expected a probability: a number from 0 to 1, found '1.5'"),
+    ("q1 d0 d1\nqx d0 d1\n", ":2:1: expected a query of the judgments, found 'qx'"),
+    ("q1 d0 d1\n  q1 d9 d1\n", ":2:6: expected a document of query 'q1', found 'd9'"),
+    ("q1 d0 d9\n", ":1:7: expected a document of query 'q1', found 'd9'"),
+    ("q1 d2 d0\n", ":1:4: expected a document that query 'q1' has once, found 'd2'; it has several rows of it"),
+    ("q1 d0 d2\n", ":1:7: expected a document that query 'q1' has once, found 'd2'; it has several rows of it"),
+    ("q2 d0 d1\n", ":1:4: expected a document of query 'q2', found 'd0'; its rows have no document ids: add a column doc_id (in LETOR text: #docid = X)"),
+    ("# nothing\n", ": no pairs in it"),
+    ("q1 d0 d1\n\0\n", ":2: not a text file: it has a NUL byte; give --format if it is a table"),
+]  # fmt: skip
+TABLES = [
+    ("qid,better\nq1,d0\n", ": no column 'worse'; a table of pairs has the columns qid, better, worse, weight, probability"),
+    ("qid,better,worse,wieght\n", ": unknown column 'wieght'; did you mean 'weight'?"),
+    ("qid,better,worse,x\n", ": unknown column 'x'; a table of pairs has only qid, better, worse, weight, probability"),
+    ("qid,better,worse,worse\n", ": column 'worse' is there twice; every column needs a name of its own"),
+    ("qid,better,worse\n,d0,d1\n", ":2:1: expected an id of the query, found nothing"),
+    ("worse,qid,better\nd0,q1,\n", ":2:7: expected the id of the better document, found nothing"),
+    ("qid,better,worse\nq1,d0,\n", ":2:7: expected the id of the worse document, found nothing"),
+    ("qid,better,worse\nq1,d0,d0\n", ":2:7: expected another document than the better one, found 'd0'"),
+    ("qid,better,worse,weight\nq1,d0,d1,\n", ":2:10: expected a weight: a number, 0 or more, found nothing; write 1 where there is none"),
+    ("qid,better,worse,probability\nq1,d0,d1,2\n", ":2:10: expected a probability: a number from 0 to 1, found '2'"),
+    ("qid,better,worse\nq1,d0,d1\nq1,d0\n", ":3:1: expected 3 cells as in the first line, found '2 cells'"),
+    ("worse,qid,better\nd0,q1,d1\nd1,qx,d0\n", ":3:4: expected a query of the judgments, found 'qx'"),
+    ("worse,qid,better\nd9,q1,d1\n", ":2:1: expected a document of query 'q1', found 'd9'"),
+]  # fmt: skip
+SMALL = "qid,doc_id,grade,x\nq1,d0,0,1\nq1,d1,0,2\nq1,d2,0,3\nq1,d2,0,4\nq2,,0,5\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"), [("p.txt", *case) for case in TEXT] + [("p.csv", *case) for case in TABLES]
+)
+def test_a_bad_pair_is_named_and_nothing_is_written(tmp_path, name, text, message):
+    (tmp_path / "rows.csv").write_text(SMALL)
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(DataRejected) as caught:
+        ingest([tmp_path / "rows.csv"], tmp_path / "out", pairs=[path])
+    assert str(caught.value) == f"{path}{message}"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [name, "rows.csv"]
+
+    ingest([tmp_path / "rows.csv"], tmp_path / "out")
+    before = files_of(tmp_path / "out"), (tmp_path / "out" / "manifest.json").read_bytes()
+    with pytest.raises(DataRejected) as caught:
+        add_pairs([path], tmp_path / "out")
+    assert str(caught.value) == f"{path}{message}"
+    assert (files_of(tmp_path / "out"), (tmp_path / "out" / "manifest.json").read_bytes()) == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", name, "rows.csv"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"qid": ["q1", None]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
+        ({"worse": ["d1", "d0"]}, ": row 2, column 'worse': expected another document than the better one, found 'd0'"),
+        ({"weight": [1.0, None]}, ": row 2, column 'weight': expected a weight: a number, 0 or more, found nothing; write 1 where there is none"),
+        ({"probability": [1.0, -0.5]}, ": row 2, column 'probability': expected a probability: a number from 0 to 1, found -0.5"),
+        ({"qid": ["q1", "q7"]}, ": row 2, column 'qid': expected a query of the judgments, found 'q7'"),
+        ({"worse": ["d1", "d7"]}, ": row 2, column 'worse': expected a document of query 'q1', found 'd7'"),
+        ({"weight": ["1", "2"]}, ": column 'weight' must hold numbers, its type is string"),
+        ({"better": [1.5, 2.5]}, ": column 'better' must hold strings or whole numbers, its type is double"),
+        ({"x": [1, 2]}, ": unknown column 'x'; a table of pairs has only qid, better, worse, weight, probability"),
+    ],
+)  # fmt: skip
+def test_a_bad_pair_of_parquet_is_named_by_row(tmp_path, columns, message):
+    (tmp_path / "rows.csv").write_text(SMALL)
+    path = tmp_path / "p.parquet"
+    pq.write_table(pa.table({"qid": ["q1", "q1"], "better": ["d0", "d0"], "worse": ["d1", "d1"]} | columns), path)
+    with pytest.raises(DataRejected) as caught:
+        ingest([tmp_path / "rows.csv"], tmp_path / "out", pairs=[path])
+    assert str(caught.value) == f"{path}{message}"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".parquet"])
+def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files(tmp_path, judged, suffix):
+    rng = random.Random(4)
+    good = preferences(judged, 60, 3)
+    wrong = [(rng.choice(["q3", "zz"]), ids_of(judged)["q3"][0], f"none{k}", 1.0, 1.0) for k in range(9)]
+    pairs = rng.sample(good + wrong, len(good) + len(wrong))
+    half = len(pairs) // 2
+    files = [
+        write_pairs(tmp_path / f"{name}{suffix}", part) for name, part in (("b", pairs[half:]), ("a", pairs[:half]))
+    ]
+    refused = [pair for pair in pairs if pair in wrong]
+    seen = set()
+    for block in (1, 50, 1 << 20):
+        out = tmp_path / f"out-{block}"
+        ingest([judged], out, pairs=files, options=IngestOptions(max_rejects=9, block_bytes=block, buckets=7))
+        dataset = Dataset.open(out)
+        assert (dataset.manifest.pairs.rejected, dataset.manifest.rejected_rows) == (9, 0)
+        assert found_in(dataset)[0] == naive_preferences.joined(rows_of(dataset), good)[0]
+        assert not (out / "rejects.parquet").exists()
+        listed = pq.read_table(out / "pair_rejects.parquet").to_pylist()
+        words = [pair[0] if pair[0] == "zz" else pair[2] for pair in refused]
+        assert [word in reject["reason"] for word, reject in zip(words, listed, strict=True)] == [True] * 9
+        assert [reject["source"] for reject in listed] == sorted(reject["source"] for reject in listed)
+        seen.add((out / "pair_rejects.parquet").read_bytes())
+
+        with pytest.raises(DataRejected) as first:
+            ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(block_bytes=block))
+        assert words[0] in str(first.value)
+        with pytest.raises(TooManyRejects) as caught:
+            ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(max_rejects=8, block_bytes=block))
+        beside = tmp_path / "no.rejects.parquet"
+        assert str(caught.value) == f"{first.value} (and more bad rows than --max-rejects 8 allows; listed in {beside})"
+        assert pq.read_table(beside).to_pylist() == listed
+        assert not (tmp_path / "no").exists()
+    assert len(seen) == 1
+
+
+def test_rows_and_pairs_share_one_bound_and_have_lists_of_their_own(tmp_path):
+    (tmp_path / "rows.csv").write_text(SMALL + "q1,d3,-1,1\n")
+    (tmp_path / "p.txt").write_text("q1 d0 d3\nq1 d0 d1\nq1 d0\n")
+    ingest([tmp_path / "rows.csv"], tmp_path / "out", pairs=[tmp_path / "p.txt"], options=IngestOptions(max_rejects=3))
+    listed = {
+        name: pq.read_table(tmp_path / "out" / f"{name}.parquet")["reason"].to_pylist()
+        for name in ("rejects", "pair_rejects")
+    }
+    assert listed == {
+        "rejects": ["expected a grade: a whole number, 0 or more, found -1"],
+        "pair_rejects": [
+            "expected qid better worse [weight [probability]], found 2 words",
+            "expected a document of query 'q1', found d3",
+        ],
+    }
+    with pytest.raises(TooManyRejects):
+        ingest(
+            [tmp_path / "rows.csv"], tmp_path / "no", pairs=[tmp_path / "p.txt"], options=IngestOptions(max_rejects=2)
+        )
+    (tmp_path / "p.txt").write_text("q1 d0 d7\n")
+    with pytest.raises(DataRejected, match=r"p.txt: no pair is left, 1 were put aside"):
+        ingest(
+            [tmp_path / "rows.csv"], tmp_path / "no", pairs=[tmp_path / "p.txt"], options=IngestOptions(max_rejects=2)
+        )
+
+
+def test_files_that_are_none_or_given_twice(tmp_path, judged):
+    path = tmp_path / "p.txt"
+    path.write_text("q1 d0 d1\n")
+    for pairs, message in (
+        ([tmp_path / "gone.txt"], f"{tmp_path / 'gone.txt'}: no such file"),
+        ([path, path], f"{path}: is given twice"),
+        ([judged], f"{judged}: is given twice"),
+    ):
+        with pytest.raises(InputError) as caught:
+            ingest([judged], tmp_path / "out", pairs=pairs)
+        assert str(caught.value) == message
+        assert not (tmp_path / "out").exists()
+
+
+# ---- a dataset that is there ---------------------------------------------------------------------------------------
+
+
+def test_pairs_that_come_later_are_as_those_that_came_with_the_judgments(tmp_path, judged):
+    wanted = preferences(judged, 80, 5)
+    path = write_pairs(tmp_path / "p.csv", wanted)
+    options = IngestOptions(shares=SHARES)
+    ingest([judged], tmp_path / "at-once", pairs=[path], options=options)
+    ingest([judged], tmp_path / "later", options=options)
+    without = Dataset.open(tmp_path / "later")
+    report = add_pairs([path], tmp_path / "later", block_bytes=3)
+    assert report.pairs.pairs == len(wanted)
+    assert files_of(tmp_path / "later") == files_of(tmp_path / "at-once")
+    manifests = [(tmp_path / name / "manifest.json").read_bytes() for name in ("at-once", "later")]
+    assert manifests[0] == manifests[1]
+    assert Dataset.open(tmp_path / "later").digest != without.digest
+
+    with pytest.raises(InputError, match="the dataset has pairs already; replace them with --overwrite"):
+        add_pairs([path], tmp_path / "later")
+    with pytest.raises(InputError, match="no such dataset; make one with: rankmill data ingest"):
+        add_pairs([path], tmp_path / "gone")
+    states = [Dataset.open(tmp_path / "later")]
+    for seed in (6, 7):
+        add_pairs([write_pairs(tmp_path / "p.txt", preferences(judged, 40, seed))], tmp_path / "later", overwrite=True)
+        states.append(Dataset.open(tmp_path / "later"))
+        for former in states[-2:]:
+            former.verify()
+    with pytest.raises(DatasetFormatError, match="shard is missing"):
+        states[0].verify()
+
+
+def test_bins_stay_when_only_the_pairs_are_others(tmp_path, judged):
+    path = write_pairs(tmp_path / "p.txt", preferences(judged, 30, 8))
+    ingest([judged], tmp_path / "out")
+    bin_dataset(Dataset.open(tmp_path / "out"), 20)
+    bins = Dataset.open(tmp_path / "out").manifest.bins
+    add_pairs([path], tmp_path / "out")
+    assert Dataset.open(tmp_path / "out").manifest.bins == bins != []
+    options = IngestOptions(overwrite=True, max_rejects=1)
+    ingest(
+        [judged],
+        tmp_path / "out",
+        pairs=[write_pairs(tmp_path / "p.txt", [("q5", "d0", "gone", 1, 1), *preferences(judged, 9, 9)])],
+        options=options,
+    )
+    assert Dataset.open(tmp_path / "out").manifest.bins == bins
+    assert (tmp_path / "out" / "pair_rejects.parquet").exists()
+    ingest([judged], tmp_path / "out", options=options)
+    assert Dataset.open(tmp_path / "out").pairs() is None
+    assert Dataset.open(tmp_path / "out").manifest.bins == bins
+    assert not (tmp_path / "out" / "pair_rejects.parquet").exists()
+
+
+def test_a_damaged_file_of_pairs_is_named(tmp_path, judged):
+    path = write_pairs(tmp_path / "p.txt", preferences(judged, 30, 8))
+    ingest([judged], tmp_path / "out", pairs=[path], options=IngestOptions(buckets=1))
+    (file,) = (tmp_path / "out" / "pairs").iterdir()
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    for read in (Dataset.pairs, Dataset.verify):
+        with pytest.raises(DatasetFormatError) as caught:
+            read(Dataset.open(tmp_path / "out"))
+        assert str(caught.value) == f"{file}: bytes differ from the digest in the name; ingest the data again"
+    file.write_bytes(data[:-1])
+    with pytest.raises(DatasetFormatError, match=r"shard has \d+ bytes instead of \d+"):
+        Dataset.open(tmp_path / "out")
+
+
+def test_a_failure_while_joining_leaves_the_old_dataset(tmp_path, judged, monkeypatch):
+    path = write_pairs(tmp_path / "p.txt", preferences(judged, 30, 8))
+    ingest([judged], tmp_path / "out")
+    before = (tmp_path / "out" / "manifest.json").read_bytes()
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ingest_module, "join_pairs", fail)
+    with pytest.raises(OSError, match="No space"):
+        ingest([judged], tmp_path / "out", pairs=[path], options=IngestOptions(overwrite=True))
+    monkeypatch.setattr("pipeline.pairs.adding.join_pairs", fail)
+    with pytest.raises(OSError, match="No space"):
+        add_pairs([path], tmp_path / "out")
+    assert (tmp_path / "out" / "manifest.json").read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "p.txt", "rows.csv"]
+
+
+# ---- the commands --------------------------------------------------------------------------------------------------
+
+
+def test_commands_tell_of_pairs(tmp_path, judged):
+    wanted = preferences(judged, 50, 10)
+    path = write_pairs(tmp_path / "p.txt", wanted)
+    run = CliRunner()
+    told = run.invoke(
+        app, ["ingest", str(judged), "--pairs", str(path), "-o", str(tmp_path / "out"), "--split", "train=0.5,test=0.5"]
+    )
+    assert f"\n  pairs     {len(wanted)} from 1 file\n" in told.stdout, told.output
+    dataset = Dataset.open(tmp_path / "out")
+    found = describe(dataset)
+    for split in found.splits:
+        pairs, starts = found_in(dataset, split.name)
+        assert (split.pairs.pairs, split.pairs.contradicted) == (len(pairs), naive_preferences.contradicted(pairs))
+        assert split.pairs.queries == sum(b > a for a, b in itertools.pairwise(starts))
+    assert sum(split.pairs.contradicted for split in found.splits) > 0
+    shown = run.invoke(app, ["describe", str(tmp_path / "out")]).stdout
+    assert "pairs that another contradicts" in shown
+    assert f"\npairs     p.txt ({path.stat().st_size:,} bytes)" in shown
+    assert (
+        json.loads(run.invoke(app, ["describe", str(tmp_path / "out"), "--json"]).stdout)["splits"][0]["pairs"]["pairs"]
+        > 0
+    )
+
+    ingest([judged], tmp_path / "later")
+    add = ["ingest", "--format", "pairs", str(path), "-o", str(tmp_path / "later")]
+    told = run.invoke(app, add)
+    assert told.stdout == f"{tmp_path / 'later'}: {len(wanted)} pairs from 1 file\n"
+    told = run.invoke(app, [*add, "--overwrite", "--json"])
+    assert json.loads(told.stdout)["pairs"] == len(wanted)
+    told = run.invoke(app, [*add, "--overwrite", "--buckets", "8"])
+    assert (
+        str(told.exception)
+        == f"--buckets is for judgments; with --format pairs the dataset {tmp_path / 'later'} is as it is"
+    )
+
+
+def test_contradictions_are_counted_as_they_are_defined():
+    from pipeline.pairs.stored import Pairs
+
+    rng = np.random.default_rng(1)
+    for n in (0, 1, 2, 5, 30):
+        better = rng.integers(0, 6, n).astype(np.int32)
+        worse = ((better + rng.integers(1, 6, n)) % 6).astype(np.int32)
+        pairs = Pairs(better, worse, np.ones(n), np.ones(n), np.array([0, n]))
+        assert pairs.contradicted() == naive_preferences.contradicted(
+            list(zip(better.tolist(), worse.tolist(), strict=True))
+        )
