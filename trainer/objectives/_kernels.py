@@ -625,3 +625,61 @@ def holds_two_grades(grades, starts, out):
             if grades[row] != grades[starts[q]]:
                 out[q] = True
                 break
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def misranked(
+    scores, starts, first_query, last_query, grades, weights, query_weights,
+    pairs, pair_starts, above, below, pair_weight, pair_target, tau, cells, kept, targets, total, losses,
+):  # fmt: skip
+    """GBRank: add up the targets that pairs with ``s_high < s_low + tau`` set both documents, and their weights.
+
+    ``targets`` (n_rows,) gets the sums of weight times target, ``total`` those of the weights.  Where ``losses``
+    (n_queries,) is not empty, it gets weight max(0, s_low - s_high + tau)^2 / 2 instead.  Where ``kept`` is not
+    empty, cell ``cells[q]`` + the number of the pair says that it was misranked before, and so it counts.
+    """
+    weighted = weights.shape[0] > 0
+    losing = losses.shape[0] > 0
+    keeping = kept.shape[0] > 0 and not losing
+    for q in range(first_query, last_query):
+        first, last = starts[q], starts[q + 1]
+        of_query = query_weights[q] if query_weights.shape[0] > 0 else 1.0
+        summed = 0.0
+        if not losing:
+            for row in range(first, last):
+                targets[row] = 0.0
+                total[row] = 0.0
+        cell = cells[q]
+        lead, tails = (first, first + 1) if pairs else (first, last)
+        for i in range(lead, tails):
+            begin, end = (pair_starts[q], pair_starts[q + 1]) if pairs else (i + 1, last)
+            for p in range(begin, end):
+                high, low, w = i, p, of_query
+                if pairs:
+                    high, low = np.int64(above[p]), np.int64(below[p])
+                    w *= pair_weight[p] * abs(2.0 * pair_target[p] - 1.0)
+                    if pair_target[p] < 0.5:
+                        high, low = low, high
+                elif grades[high] < grades[low]:
+                    high, low = low, high
+                elif grades[high] == grades[low]:
+                    w = 0.0
+                if weighted:
+                    w *= weights[high] * weights[low]
+                gap = scores[low] + tau - scores[high]
+                if w > 0.0:
+                    if losing:
+                        summed += 0.5 * w * max(gap, 0.0) ** 2
+                    else:
+                        counts = gap > 0.0
+                        if keeping:
+                            counts = counts or kept[cell]
+                            kept[cell] = counts
+                        if counts:
+                            targets[high] += w * (scores[low] + tau)
+                            targets[low] += w * (scores[high] - tau)
+                            total[high] += w
+                            total[low] += w
+                cell += 1
+        if losing:
+            losses[q] = summed

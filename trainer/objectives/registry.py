@@ -21,6 +21,7 @@ OBJECTIVES: Mapping[str, str] = {
     "l2": "trainer.objectives.l2:SquaredError",
     "laplace": "trainer.objectives.quantile:Laplace",
     "quantile": "trainer.objectives.quantile:Quantile",
+    "gbrank": "trainer.objectives.gbrank:GbRank",
     "huber": "trainer.objectives.huber:Huber",
     "bernoulli": "trainer.objectives.bernoulli:Bernoulli",
     "adaboost": "trainer.objectives.adaboost:AdaBoost",

@@ -1,0 +1,152 @@
+"""GBRank against its algorithm written out: targets, fits, averages."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from scorer.predict import predict
+from tests.trainer import planted
+from tests.trainer.test_pairwise import build, case, derivatives
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives import gbrank
+from trainer.rows import RankedRows
+from trainer.workers import with_team
+
+
+def pairs_of(rows):
+    """(better, worse, weight) of all pairs."""
+    weights = np.ones(rows.n_rows) if rows.weights is None else rows.weights / rows.weights.mean()
+    of_query = np.ones(rows.n_queries) if rows.query_weights is None else rows.query_weights / rows.query_weights.mean()
+    found = []
+    for q, (first, last) in enumerate(itertools.pairwise(rows.starts)):
+        if rows.pairs is None:
+            every = itertools.permutations(range(first, last), 2)
+            found += [
+                (i, j, of_query[q] * weights[i] * weights[j]) for i, j in every if rows.grades[i] > rows.grades[j]
+            ]
+            continue
+        p = rows.pairs
+        sums = {}
+        for k in range(p.starts[q], p.starts[q + 1]):
+            pair = (int(p.better[k]), int(p.worse[k]))
+            signed = p.weight[k] / p.weight.mean() * (2 * p.probability[k] - 1)
+            if pair[0] > pair[1]:
+                pair, signed = pair[::-1], -signed
+            sums[pair] = sums.get(pair, 0.0) + signed
+        for (i, j), signed in sums.items():
+            weight = abs(signed) * of_query[q] * weights[i] * weights[j]
+            found.append((i, j, weight) if signed > 0 else (j, i, weight))
+    return found
+
+
+def targets_of(rows, averaged, tau, kept=()):
+    """Sums of weights times targets, and of weights, and the pairs that set them."""
+    targets, total, misranked = np.zeros(rows.n_rows), np.zeros(rows.n_rows), set()
+    for i, j, weight in pairs_of(rows):
+        if weight > 1e-12 and (averaged[i] < averaged[j] + tau or (i, j) in kept):
+            misranked.add((i, j))
+            for row, target in ((i, averaged[j] + tau), (j, averaged[i] - tau)):
+                targets[row] += weight * target
+                total[row] += weight
+    return targets, total, misranked
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+def test_steps_fit_the_targets_that_the_round_began_with(given, weighted, keep):
+    rows, scores = case(1, given=given, weighted=weighted)
+    built = build(rows, f"gbrank(tau=0.3, trees=3, eta=0.5, keep={keep})")
+    assert built.steps_a_round == 3
+    rng = np.random.default_rng(0)
+    kept = set()
+    for number in (1, 2, 3):
+        anchor = scores * number
+        targets, total, misranked = targets_of(rows, scores, 0.3, kept)
+        kept = misranked if keep else set()
+        for step in (1, 2, 3):
+            moved = anchor + 0.5 * rng.normal(size=len(scores)) * (step > 1)
+            g, h = derivatives(built, moved, step=3 * (number - 1) + step)
+            assert h == pytest.approx(total, rel=1e-12, abs=1e-13)
+            fitted = (moved - anchor) / 0.5
+            assert g == pytest.approx(total * fitted - targets, rel=1e-9, abs=1e-11)
+        scores = scores + rng.normal(size=len(scores)) * 0.5
+
+
+def test_losses_are_those_whose_derivative_is_the_distance_to_the_targets():
+    rows, scores = case(2, weighted=True)
+    built = build(rows, "gbrank(tau=0.3)")
+    expected = sum(0.5 * w * max(0.0, scores[j] - scores[i] + 0.3) ** 2 for i, j, w in pairs_of(rows))
+    assert built.losses(scores).sum() == pytest.approx(expected)
+    targets, total, _ = targets_of(rows, scores, 0.3)
+    for i in range(len(scores)):
+        up, down = scores.copy(), scores.copy()
+        up[i], down[i] = up[i] + 1e-5, down[i] - 1e-5
+        slope = (built.losses(up).sum() - built.losses(down).sum()) / 2e-5
+        assert total[i] * scores[i] - targets[i] == pytest.approx(slope, rel=1e-5, abs=1e-6)
+
+
+def test_offsets_are_part_of_the_order_and_not_of_the_fit():
+    rows, scores = case(3)
+    offsets = np.random.default_rng(1).normal(size=len(scores))
+    shifted = RankedRows(rows.grades, rows.starts, [], offsets=offsets)
+    built = build(shifted, "gbrank(trees=1)")
+    g, h = derivatives(built, offsets + 2 * scores, step=2)  # the second round: h_1 is half the sum
+    targets, total, _ = targets_of(rows, offsets + scores, 0.1)
+    assert h == pytest.approx(total)
+    assert g == pytest.approx(total * offsets - targets, rel=1e-9, abs=1e-12)
+
+
+def test_threads_do_not_change_a_bit(monkeypatch):
+    monkeypatch.setattr(gbrank, "_LEAST_WORK", 1)
+    rows, scores = case(4, weighted=True)
+    alone = derivatives(build(rows, "gbrank"), scores)
+    for n_threads in (2, 3):
+        together = with_team(n_threads, lambda team: derivatives(build(rows, "gbrank"), scores, team=team))
+        assert np.array_equal(alone[0], together[0])
+        assert np.array_equal(alone[1], together[1])
+
+
+def test_rounds_are_averaged_and_the_signal_is_found():
+    data = planted.small_data()
+    common = {
+        "objective": "gbrank(trees=5)", "n_rounds": 20, "learning_rate": 0.3, "stop_metric": "ndcg@10",
+        "early_stopping_rounds": 0,
+    }  # fmt: skip
+    result = planted.fit(data, **(common | {"objective": "gbrank", "learning_rate": 0.2}))
+    assert max(record.metrics["valid"]["ndcg@10"] for record in result.history) > 0.84
+    forest = planted.fit(data, watch=False, **common).forest
+    assert (forest.n_rounds, forest.trees_a_round, forest.n_trees) == (20, 5, 100)
+    assert forest.tree_weights == pytest.approx(1 / 21)
+    forests = [planted.fit(data, watch=False, **(common | {"n_rounds": k})).forest for k in (1, 2)]
+    rounds = [predict(forest, data[0][0]) for forest in forests]
+    # h_2 = (2 h_1 + g_2) / 3, and g_2 comes from the trees of the second round alone
+    of_second = sum(tree_of(forests[1], t, data[0][0]) for t in range(5, 10))
+    assert rounds[1] == pytest.approx((2 * rounds[0] + of_second) / 3, rel=1e-6, abs=1e-9)
+
+
+def tree_of(forest, t, x):
+    """What tree ``t`` adds to each row before weights."""
+    from tests.naive import leaf_value
+
+    return np.array([leaf_value(forest, t, row) for row in x]) / forest.tree_weights[t]
+
+
+def test_what_it_cannot_do_is_said():
+    rows, scores = case(5)
+    for options, message in (
+        ("tau=0", "must be a number above 0"),
+        ("eta=-1", "must be a number above 0"),
+        ("trees=0", r"must be in 1 \.\."),
+    ):
+        with pytest.raises(InvalidParameter, match=message):
+            build(rows, f"gbrank({options})")
+    with pytest.raises(InvalidParameter, match="no deviance that could be watched"):
+        build(rows, "gbrank").deviance(scores)
+    with pytest.raises(InvalidParameter, match="cannot be resumed"):
+        derivatives(build(rows, "gbrank(keep=true, trees=2)"), scores, step=5)
+    with pytest.raises(TrainingDataRejected, match="no two documents"):
+        build(RankedRows(np.array([1, 1], np.int32), np.array([0, 2]), []), "gbrank")
