@@ -145,7 +145,8 @@ def ingest(
     inputs = _inputs(train, valid, test, options)
     check_destination(out, overwrite=options.overwrite)
     quarantine = Quarantine(options.max_rejects)
-    sources = [open_source(given.path, options.format, options.read, quarantine) for given in inputs]
+    read = replace(options.read, ungraded=options.read.ungraded or bool(pairs))
+    sources = [open_source(given.path, options.format, read, quarantine) for given in inputs]
     columns = _common_columns(sources, options)
     pair_files = sorted_files(pairs, [given.path for given in inputs])
     pair_sources = [open_pairs(path, quarantine) for path in pair_files]
@@ -254,7 +255,7 @@ def _read_all(
     advance: Callable[[int, int], None],
 ) -> bool:
     """Spill all rows; returns whether they have labels, no grades, and all the labels can be grades."""
-    labels_are_grades = "grade" not in sources[0].fields
+    labels_are_grades = "grade" not in sources[0].fields and "label" in sources[0].fields
     for number, source in enumerate(sources):
         rows = 0
         place = None

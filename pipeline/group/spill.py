@@ -102,13 +102,9 @@ class Spill:
         return self._files.rows
 
     def add(self, batch: RowBatch, source: int) -> None:
-        """Append the rows of ``batch``, which came from input file number ``source``; they need grades or labels."""
+        """Append the rows of ``batch``, which came from input file number ``source``; grades are 0 where there are none."""
         n, width = batch.values.shape
-        grade = batch.grade
-        if grade is None:
-            if "label" not in self._extras:
-                raise ValueError("training rows need grades")
-            grade = np.zeros(n, dtype=np.int32)
+        grade = np.zeros(n, dtype=np.int32) if batch.grade is None else batch.grade
         self.width = max(self.width, width)
         bucket = buckets_of(batch.qid, len(self.rows))
         order = np.argsort(bucket, kind="stable")

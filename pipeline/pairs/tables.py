@@ -55,7 +55,7 @@ class DelimitedPairs:
             complaint = mismatches[row].complaint(cells[place[0]])
             return CellProblem(place[complaint.column], complaint.expected, cure=complaint.cure)
 
-        self._cells.report(problem_of)
+        self._cells.report(problem_of, len(mismatches))
 
 
 class ParquetPairs:

@@ -64,6 +64,8 @@ class ReadOptions:
     grade_required
         Whether rows are judgments.  Without it they are candidates: a table need not have a column ``grade`` with a value in every
         row, and optional columns are passed over.
+    ungraded
+        Whether a table of judgments may have neither ``grade`` nor ``label``: where pairs say what is better.  Grades are 0 then.
     labels
         What the first number of a line of text is: a ``grade``, or a ``real`` number, stored as the column ``label``.
     """
@@ -73,6 +75,7 @@ class ReadOptions:
     n_features: int | None = None
     max_grade: int | None = None
     grade_required: bool = True
+    ungraded: bool = False
     labels: Labels = "grade"
 
     def __post_init__(self) -> None:

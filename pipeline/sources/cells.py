@@ -81,10 +81,17 @@ class DelimitedCells:
             self._problems[first + row] = CellProblem(self.header.index(name), expected, if_empty)
         keep &= ~bad
 
-    def report(self, problem_of: Callable[[int, list[str]], CellProblem | None], *, ragged: bool = False) -> int:
+    def report(
+        self, problem_of: Callable[[int, list[str]], CellProblem | None], expected: int, *, ragged: bool = False
+    ) -> None:
         """Put aside the rows for whose number and cells ``problem_of`` finds a problem, and ``ragged`` ones if told to.
 
-        Takes another pass over the text, for the numbers of the lines.  Returns how many rows were put aside.
+        Takes another pass over the text, for the numbers of the lines.
+
+        Raises
+        ------
+        DataRejected
+            There are not as many as ``expected``.
         """
         with self._text() as file:
             raw: list[str] = []
@@ -99,9 +106,9 @@ class DelimitedCells:
                 if cells and len(cells) != len(self.header):
                     if ragged:
                         found = f"{len(cells)} cells"
-                        expected = f"{len(self.header)} cells as in the first line"
+                        wanted = f"{len(self.header)} cells as in the first line"
                         found_rows += 1
-                        self._quarantine.add(MalformedLine(self.path, line, 1, found, expected), 1, text)
+                        self._quarantine.add(MalformedLine(self.path, line, 1, found, wanted), 1, text)
                 elif cells:
                     problem = problem_of(row, cells)
                     if problem is not None:
@@ -113,13 +120,13 @@ class DelimitedCells:
                         self._quarantine.add(error, column, text)
                     row += 1
                 line = reader.line_num + 1
-        return found_rows
+        if found_rows != expected:
+            # Arrow and the csv module see other rows: a quote that does not close, or that spans lines
+            raise DataRejected(f"{self.path}: a quoted cell runs over the end of its line; a row must be one line")
 
     def _report_all(self) -> None:
         problems: Mapping[int, CellProblem] = self._problems
-        if self.report(lambda row, _: problems.get(row), ragged=True) != self._ragged + len(problems):
-            # Arrow and the csv module see other rows: a quote that does not close, or that spans lines
-            raise DataRejected(f"{self.path}: a quoted cell runs over the end of its line; a row must be one line")
+        self.report(lambda row, _: problems.get(row), self._ragged + len(problems), ragged=True)
 
     def _text(self) -> io.TextIOWrapper:
         stream = pa.input_stream(str(self.path), compression=cast("Any", compression_of(self.path)))

@@ -43,7 +43,8 @@ def feature_columns(path: Path, names: Sequence[str], options: ReadOptions) -> t
         raise DataRejected(
             f"{path}: column {list(names).index('') + 1} has no name; the first line must name the columns"
         )
-    for needed in ("qid", *(["grade"] if options.grade_required and "label" not in names else [])):
+    graded = options.grade_required and not options.ungraded and "label" not in names
+    for needed in ("qid", *(["grade"] if graded else [])):
         if needed not in names:
             raise DataRejected(f"{path}: no column {needed!r}{_instead(needed, names)}")
     for name in names:

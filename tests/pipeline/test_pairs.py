@@ -145,6 +145,17 @@ def test_what_a_kernel_gets_is_of_one_kind(tmp_path, judged):
     assert Dataset.open(tmp_path / "none").pairs("train") is None
 
 
+def test_where_pairs_say_what_is_better_grades_may_be_left_out(tmp_path):
+    (tmp_path / "p.txt").write_text("q d0 d1\n")
+    (tmp_path / "rows.csv").write_text("qid,doc_id,x\nq,d0,1\nq,d1,2\n")
+    (tmp_path / "zero.csv").write_text("qid,doc_id,grade,x\nq,d0,0,1\nq,d1,0,2\n")
+    for name in ("rows", "zero"):
+        ingest([tmp_path / f"{name}.csv"], tmp_path / name, pairs=[tmp_path / "p.txt"])
+    assert files_of(tmp_path / "rows") == files_of(tmp_path / "zero")
+    with pytest.raises(DataRejected, match="no column 'grade'"):
+        ingest([tmp_path / "rows.csv"], tmp_path / "out")
+
+
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 TEXT = [
