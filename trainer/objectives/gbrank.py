@@ -64,7 +64,8 @@ class GbRank(Objective):
     In ``trees`` steps a round the scores grow by S = h_0 + eta sum of g_k, of which h_k is S / (k + 1): the weights of
     the final forest.  Trees of g_k are shrunk by ``learning_rate / eta``.  There is no loss of S alone, so no deviance;
     :meth:`losses` are ``w max(0, h_j - h_i + tau)^2 / 2`` of the scores as they are given.  While it trains, metrics see
-    S plus the offset: the same order as the final forest's where there are no offsets.
+    S plus the offset: the same order as the final forest's where there are no offsets.  ``rwse`` is the least squares of
+    the fit, and so is ``ole``; ``se`` would take rows without targets for rows that are fitted well.
 
     Raises
     ------
@@ -76,7 +77,7 @@ class GbRank(Objective):
 
     name: ClassVar[str] = "gbrank"
     sums_over: ClassVar[str] = QUERIES
-    criteria: ClassVar[tuple[str, ...]] = ("rwse",)
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "ole")
     additive: ClassVar[bool] = True
     Options: ClassVar[type[GbRankOptions]] = GbRankOptions
 

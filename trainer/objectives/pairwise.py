@@ -142,7 +142,7 @@ class PairObjective(Objective):
             n_pairs = sizes * (sizes - 1) // 2 if rules.ties else count_pairs(grade_levels(grades, starts), starts)
         if not n_pairs.any():
             raise TrainingDataRejected(
-                "the train split has no query with documents of two different grades, so there is nothing to learn;"
+                "no query holds documents of two different grades, so there is nothing to learn;"
                 " check the grades, or the query ids if every query has one document"
                 if rows.pairs is None
                 else "no pair is given, so there is nothing to learn"

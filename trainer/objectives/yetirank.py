@@ -84,7 +84,7 @@ class YetiRank(Objective):
         self._mixed = count_pairs(grade_levels(rows.grades, rows.starts), rows.starts) > 0
         if not self._mixed.any():
             raise TrainingDataRejected(
-                "the train split has no query with documents of two different grades, so there is nothing to learn;"
+                "no query holds documents of two different grades, so there is nothing to learn;"
                 " check the grades, or the query ids if every query has one document"
             )
         sizes = np.diff(rows.starts)
