@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset
     from rankmill.ranker import Ranker
+    from rankmill.validating import cross_validate
     from registry.registry import Registry
     from scorer.evaluate import evaluate
     from scorer.rerank import rerank
 
-__all__ = ["Dataset", "Ranker", "Registry", "__version__", "evaluate", "rerank"]
+__all__ = ["Dataset", "Ranker", "Registry", "__version__", "cross_validate", "evaluate", "rerank"]
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Dataset": "pipeline.dataset",
     "Ranker": "rankmill.ranker",
+    "cross_validate": "rankmill.validating",
     "Registry": "registry.registry",
     "evaluate": "scorer.evaluate",
     "rerank": "scorer.rerank",

@@ -247,15 +247,12 @@ class Ranker:
             There are no rows, or shapes do not fit together; a feature is no number or has no name, a grade is negative,
             fractional or no number.
         """
-        max_bin, n_threads = whole_number("max_bin", self.max_bin), workers_for(self.n_threads)
-        if not MIN_MAX_BIN <= max_bin <= MAX_BIN:
-            raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {max_bin}")
         self._check_importance_type()
         values, given_names = matrix_of(X), names_of(X)
         names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
         base = None if base_model is None else BaseModel(_forest_of(base_model), names)
         forest, n_rounds = self._started_from(resume, init_model, base)
-        parameters = self._parameters(names, n_rounds, early_stopping_rounds)
+        parameters, max_bin, n_threads = self.checked_parameters(names, n_rounds, early_stopping_rounds)
         extras = Extras.of(
             {
                 "sample_weight": sample_weight, "query_weight": query_weight, "label": label, "event": event,
@@ -365,6 +362,25 @@ class Ranker:
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=True), input_tags=InputTags(allow_nan=True))
 
+    def checked_parameters(
+        self, names: Sequence[str], n_rounds: int | None = None, patience: int | None = None
+    ) -> tuple[TrainParameters, int, int]:
+        """Return the parameters of a training over features of these ``names``, ``max_bin``, and the threads to work with.
+
+        ``n_rounds`` and ``patience`` rule over the ranker's own.  InvalidParameter where one is out of bounds.
+        """
+        max_bin, n_threads = whole_number("max_bin", self.max_bin), workers_for(self.n_threads)
+        if not MIN_MAX_BIN <= max_bin <= MAX_BIN:
+            raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {max_bin}")
+        own = {field.name: getattr(self, field.name) for field in fields(TrainParameters)}
+        own |= {
+            "objective": spelled(self.objective, self.delta),
+            "monotone": directions_by_name(self.monotone, names),
+            "n_rounds": self.n_rounds if n_rounds is None else n_rounds,
+            "early_stopping_rounds": self.early_stopping_rounds if patience is None else patience,
+        }
+        return TrainParameters(**own), max_bin, n_threads
+
     # set by __init__ from its arguments, all of them
     objective: str | Callable[..., object]
     delta: Callable[..., Any] | None
@@ -372,6 +388,7 @@ class Ranker:
     stop_metric: str
     gain: str
     n_rounds: int
+    early_stopping_rounds: int
     monotone: Any
 
     def _fitted(self, what: str) -> Forest:
@@ -382,12 +399,6 @@ class Ranker:
     def _check_importance_type(self) -> None:
         if self.importance_type not in IMPORTANCES:
             raise InvalidParameter(f"importance_type must be 'gain' or 'split', got {self.importance_type!r}")
-
-    def _parameters(self, names: Sequence[str], n_rounds: int, patience: int | None) -> TrainParameters:
-        own = {field.name: getattr(self, field.name) for field in fields(TrainParameters)}
-        own["objective"] = spelled(self.objective, self.delta)
-        own |= {"n_rounds": n_rounds, "monotone": directions_by_name(self.monotone, names)}
-        return TrainParameters(**own if patience is None else {**own, "early_stopping_rounds": patience})
 
     def _started_from(
         self, resume: Model | None, init_model: Model | None, base: BaseModel | None

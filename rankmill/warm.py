@@ -44,6 +44,10 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --m
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective ranknet --criterion ole
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective rankboost
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective yetirank
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --rounds-by oob --query-fraction 0.5 --objective l2
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --rounds-by test --step-search line
+train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --base-model warm@1
+cv {folder}/dataset --folds 2 --n-rounds 2
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many
 data bin {folder}/many

@@ -58,6 +58,7 @@ class QueryCrossEntropy(ListLoss):
     """
 
     name: ClassVar[str] = "query_cross_entropy"
+    learns_labels: ClassVar[bool] = True
     Options: ClassVar[type[QueryCrossEntropyOptions]] = QueryCrossEntropyOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: QueryCrossEntropyOptions) -> None:

@@ -1,0 +1,84 @@
+"""Cross-validation of a ranker on arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from pipeline.binspec import matrix_bins
+from rankmill.arrays import matrix_of, names_of, queries_of, rows_of
+from rankmill.extras import Extras
+from rankmill.ranker import Ranker
+from trainer.cross_validation import OnFold
+from trainer.cross_validation import cross_validate as cross_validate_rows
+from trainer.history import CrossValidation
+from trainer.objectives.registry import learns_labels
+
+
+def cross_validate(
+    ranker: Ranker,
+    X: Any,  # noqa: N803 - the field's name
+    y: npt.ArrayLike,
+    *,
+    qid: npt.ArrayLike | None = None,
+    group: npt.ArrayLike | None = None,
+    eval_metrics: str | list[str] | tuple[str, ...] = (),
+    on_round: OnFold | None = None,
+    **columns: Any,
+) -> CrossValidation:
+    """Train with the parameters of ``ranker`` on all queries but those of a fold, for each of its ``folds``.
+
+    Parameters
+    ----------
+    ranker
+        Its parameters are used; it is not fitted.
+    X, y, qid, group, eval_metrics
+        As :meth:`rankmill.ranker.Ranker.fit` takes them.
+    on_round
+        Called with the fold (1, 2, ..) and the record of every round.
+    columns
+        ``sample_weight``, ``query_weight``, ``label``, ``event``, ``offset``, ``pairs`` .., as ``fit`` takes them.
+
+    Returns
+    -------
+    CrossValidation
+        ``best_round``, the number of rounds to take, with ``mean`` and ``deviation`` of every measure; ``to_dict()`` has
+        the curves.
+
+    Raises
+    ------
+    InvalidParameter, TrainingDataRejected
+        As ``fit``; there are fewer queries than folds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X, qid = rng.normal(size=(300, 3)), np.repeat(np.arange(30), 10)
+    >>> y = np.clip(np.round(X[:, 0] + 1), 0, 4)
+    >>> found = cross_validate(Ranker(n_rounds=5, max_leaves=4, folds=3), X, y, qid=qid)
+    >>> len(found.values("ndcg@10"))
+    3
+    """
+    values, given_names = matrix_of(X), names_of(X)
+    names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
+    parameters, max_bin, n_threads = ranker.checked_parameters(names)
+    rows = rows_of(
+        values,
+        y,
+        queries_of(qid, group, len(values), "cross_validate "),
+        Extras.of(columns),
+        regression=learns_labels(parameters.objective),
+    )
+    binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
+    return cross_validate_rows(
+        rows.ranked(binspec, n_threads),
+        [feature.edges for feature in binspec.features],
+        names,
+        parameters,
+        max_grade=int(rows.grades.max(initial=0)),
+        eval_metrics=[eval_metrics] if isinstance(eval_metrics, str) else eval_metrics,
+        n_threads=n_threads,
+        on_round=on_round,
+    )

@@ -1,0 +1,60 @@
+"""Cross-validation of a ranker on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rankmill import Ranker, cross_validate
+from tests.rankmill.small_ranker import planted_arrays, small
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.history import HOLDOUT
+from trainer.sampling import fold_of_queries
+
+
+def test_the_order_of_rows_says_nothing_and_the_ranker_stays_as_it_is():
+    X, y, qid = planted_arrays()
+    ranker = small(folds=4, objective="l2")
+    found = cross_validate(ranker, X, y, qid=qid, eval_metrics="map")
+    order = np.random.default_rng(0).permutation(len(X))
+    assert cross_validate(ranker, X[order], y[order], qid=qid[order], eval_metrics=["map"]) == found
+    assert not hasattr(ranker, "forest_")
+    assert found.measures == ("ndcg@10", "map")
+
+
+def test_by_cv_a_ranker_keeps_what_was_found():
+    X, y, qid = planted_arrays()
+    parameters = {"folds": 3, "n_rounds": 12, "learning_rate": 0.5}
+    ranker = small(rounds_by="cv", **parameters).fit(X, y, qid=qid)
+    assert ranker.cross_validation_ == cross_validate(small(**parameters), X, y, qid=qid)
+    assert ranker.forest_.n_rounds == ranker.best_round_ == ranker.cross_validation_.best_round
+
+
+@pytest.mark.parametrize("name", ["sample_weight", "query_weight", "offset", "label"])
+def test_columns_reach_the_folds(name):
+    X, y, qid = planted_arrays()
+    rng = np.random.default_rng(1)
+    given = rng.uniform(size=40)[qid] if name == "query_weight" else rng.uniform(size=400)
+    ranker = small(folds=2, objective="l2", stop_metric="deviance", n_rounds=2)
+    found = cross_validate(ranker, X, y, qid=qid, **{name: given})
+    apart = fold_of_queries(np.arange(40), 2, seed=7)[qid] == 0
+    part = {name: given[~apart]}
+    watched = {"qid": qid[apart], name: given[apart]}
+    plain = small(objective="l2", stop_metric="deviance", n_rounds=2).fit(
+        X[~apart], y[~apart], qid=qid[~apart], eval_set=(X[apart], y[apart], watched), eval_names=[HOLDOUT], **part
+    )
+    # bins are those of all rows: with 400 of them no value is cut off otherwise, but edges lie elsewhere
+    expected = [record.metrics[HOLDOUT]["deviance"] for record in plain.history_]
+    assert found.values("deviance", 1)[0] == pytest.approx(expected[0], rel=0.05)
+    without = cross_validate(ranker, X, y, qid=qid)
+    assert without.values("deviance", 1) != found.values("deviance", 1)
+
+
+def test_what_is_wrong_is_named():
+    X, y, qid = planted_arrays()
+    with pytest.raises(TrainingDataRejected, match="41 folds need as many queries, found 40"):
+        cross_validate(small(folds=41), X, y, qid=qid)
+    with pytest.raises(InvalidParameter, match="folds must be in 2"):
+        cross_validate(small(folds=1), X, y, qid=qid)
+    with pytest.raises(InvalidParameter, match="did you mean 'sample_weight'"):
+        cross_validate(Ranker(), X, y, qid=qid, sample_weights=y)

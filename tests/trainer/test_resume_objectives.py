@@ -1,0 +1,24 @@
+"""Going on gives the bytes of one go, whatever the loss: with samples, out-of-bag estimates and searched steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trainer.planted import fit, small_data
+from trainer.objectives.registry import OBJECTIVES, objective_class
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function
+def test_two_halves_are_the_same_bytes_as_one_go(name):
+
+    searched = {} if objective_class(name).steps_a_round > 1 else {"step_search": "line"}
+    parameters = {
+        "objective": name, "query_fraction": 0.5, "rounds_by": "oob", "early_stopping_rounds": 0, "watch": False,
+        "learning_rate": 0.05, **searched,
+    }  # fmt: skip
+    data = small_data()
+    whole = fit(data, n_rounds=6, **parameters)
+    half = fit(data, n_rounds=3, **parameters)
+    resumed = fit(data, n_rounds=6, options={"resume": half.forest}, **parameters)
+    assert resumed.forest.to_bytes() == whole.forest.to_bytes()
+    assert resumed.history == whole.history
