@@ -146,7 +146,7 @@ def boost(
         bins=bins,
         monotone=monotone,
         sampler=sampler,
-        out_of_bag=OutOfBag(objective, sampler, parameters) if parameters.rounds_by == "oob" else None,
+        out_of_bag=OutOfBag(objective, sampler, parameters, train.offsets) if parameters.rounds_by == "oob" else None,
         watch=watch,
         replayed=replayed,
         pool_bytes=pool_bytes,

@@ -11,6 +11,8 @@ from trainer.objectives.protocol import QUERIES, Objective
 from trainer.parameters import TrainParameters
 from trainer.sampling import Sampler
 
+Floats = npt.NDArray[np.float64]
+
 
 class OutOfBag:
     """Which units, whole queries or documents as the loss is a sum of, a round does not see, and what it does to them.
@@ -25,8 +27,10 @@ class OutOfBag:
         Every unit is in every sample.
     """
 
-    def __init__(self, objective: Objective, sampler: Sampler, parameters: TrainParameters) -> None:
-        self._objective, self._sampler = objective, sampler
+    def __init__(
+        self, objective: Objective, sampler: Sampler, parameters: TrainParameters, offsets: Floats | None
+    ) -> None:
+        self._objective, self._sampler, self._offsets = objective, sampler, offsets
         self._by_query = objective.sums_over == QUERIES
         if parameters.query_fraction == 1.0 and (self._by_query or parameters.row_fraction == 1.0):
             needed = "query_fraction" if self._by_query else "row_fraction or query_fraction"
@@ -49,11 +53,21 @@ class OutOfBag:
             )
         return outside
 
-    def improvement(self, round_number: int, before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> float:
+    def improvement(self, round_number: int, before: Floats, after: Floats) -> float:
         """Return by how much the mean loss of what is left out fell from the scores ``before`` to those ``after``.
 
         Both losses are taken as the objective stands after the gradients of the round: with the same draws.
         """
-        outside = self.left_out(round_number)
-        fall = self._objective.losses(before) - self._objective.losses(after)
+        outside, losses = self.left_out(round_number), self._objective.losses
+        fall = losses(self._final(before, round_number - 1)) - losses(self._final(after, round_number))
         return float(_kernels.total_of(fall, outside)) / int(np.count_nonzero(outside))
+
+    def _final(self, scores: Floats, n_rounds: int) -> Floats:
+        """Return the scores of the forest that so many rounds make, where the objective weighs its trees."""
+        of_tree, of_start = self._objective.final_weights(n_rounds)
+        if of_tree == of_start == 1.0:
+            return scores
+        fixed = 0.0 if self._offsets is None else self._offsets
+        start = self._objective.start()
+        found: Floats = fixed + of_start * start + of_tree * (scores - fixed - start)
+        return found

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.trainer.planted import fit, small_data
-from trainer.objectives.registry import OBJECTIVES, objective_class
+from tests.trainer.planted import fit, rows_of, small_data
+from trainer.objectives.registry import OBJECTIVES, objective_of
+from trainer.parameters import TrainParameters
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function
 def test_two_halves_are_the_same_bytes_as_one_go(name):
 
-    searched = {} if objective_class(name).steps_a_round > 1 else {"step_search": "line"}
+    data = small_data()
+    objective = objective_of(rows_of(data[0], data[2]), TrainParameters(objective=name))
+    searched = {} if objective.steps_a_round > 1 else {"step_search": "line"}
     parameters = {
         "objective": name, "query_fraction": 0.5, "rounds_by": "oob", "early_stopping_rounds": 0, "watch": False,
         "learning_rate": 0.05, **searched,
     }  # fmt: skip
-    data = small_data()
     whole = fit(data, n_rounds=6, **parameters)
     half = fit(data, n_rounds=3, **parameters)
     resumed = fit(data, n_rounds=6, options={"resume": half.forest}, **parameters)
