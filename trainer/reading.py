@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline.binspec import BinSpec
 from pipeline.dataset import Dataset
 from pipeline.group.hashing import hash_ids
+from pipeline.pairs.stored import Pairs
 from trainer.objectives.registry import learns_labels
 from trainer.parameters import TrainParameters
 from trainer.rows import Preferences, RankedRows
@@ -26,7 +27,6 @@ def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainP
     if not learns_labels(parameters.objective):
         used = [name for name in used if name != "label"]
     columns = {name: _column(dataset, split, name) for name in used}
-    pairs_of: Any = getattr(dataset, "pairs", None)
     return RankedRows(
         grades=_column(dataset, split, "grade").astype(np.int32, copy=False),
         starts=queries.starts,
@@ -36,7 +36,7 @@ def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainP
         events=columns.get("event"),
         offsets=columns.get("offset"),
         query_weights=_telling(queries.weights),
-        pairs=None if pairs_of is None else _preferences(pairs_of(split)),
+        pairs=_preferences(dataset.pairs(split)),
         names=hash_ids(queries.qid, _NAMES_SALT).view(np.int64),
     )
 
@@ -67,7 +67,7 @@ def _telling(weights: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]
     return None if alike else weights
 
 
-def _preferences(found: Any) -> Preferences | None:
+def _preferences(found: Pairs | None) -> Preferences | None:
     if found is None:
         return None
     return Preferences(

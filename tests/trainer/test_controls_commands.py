@@ -141,3 +141,27 @@ def test_rows_of_a_split_bring_their_columns(columns):
     assert len(set(rows.names.tolist())) == 30
     assert read_rows(dataset, "train", dataset.binspec(), TrainParameters()).labels is None
     assert np.array_equal(qid[at][rows.starts[:-1]], np.array(dataset.queries("train").qid.to_pylist(), dtype=int))
+
+
+def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
+    _, x, qid, arrays = columns
+    rng = np.random.default_rng(9)
+    pairs = np.array(
+        [(i, j) for i in range(300) for j in range(300) if qid[i] == qid[j] and x[i, 1] > x[j, 1] + rng.random()]
+    )
+    weight, probability = rng.uniform(0.5, 2.0, size=len(pairs)), rng.uniform(0.6, 1.0, size=len(pairs))
+    lines = [
+        f"{qid[i]} {i} {j} {w.item()!r} {p.item()!r}" for (i, j), w, p in zip(pairs, weight, probability, strict=True)
+    ]
+    Path("pairs.txt").write_text("\n".join(rng.permutation(lines)) + "\n")
+    assert execute(["data", "ingest", "--format", "pairs", "pairs.txt", "-o", "d"]) == 0, capsys.readouterr().err
+    dataset, own = Dataset.open(Path("d")), {"n_rounds": 8, "max_leaves": 6, "objective": "ranknet"}
+    forest = train(dataset, TrainParameters(**own), n_threads=1).forest
+    given = {name: value for name, value in arrays.items() if name not in {"label", "y"}}
+    ranker = Ranker(**own, n_threads=1).fit(
+        x, arrays["y"], qid=qid, pairs=pairs, pair_weight=weight, pair_probability=probability, **given
+    )
+    assert np.allclose(predict(forest, x), ranker.predict(x), atol=1e-9)
+    assert np.corrcoef(ranker.predict(x), x[:, 1])[0, 1] > 0.5  # pairs, not grades
+    found = cross_validate(dataset, TrainParameters(**own, folds=3), n_threads=1)
+    assert len(found.histories) == 3
