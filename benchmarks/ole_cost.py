@@ -69,7 +69,7 @@ class Exact:
 
     def step(self, number: int) -> tuple[Tree, PairCurvatures]:
         self.objective.gradients(number, self.scores, self.g, self.h, self.team)
-        pairs = self.objective.pair_curvatures(number, self.scores, 0.0, self.team)
+        pairs = self.objective.pair_curvatures(number, self.scores, 0.0, self.team).copy()
         return self.grower.grow(self.g, self.h, self.scores.copy(), pairs=pairs), pairs
 
     def accept(self, tree: Tree) -> None:
@@ -113,7 +113,7 @@ class Exact:
         drawn_pairs: dict[float, PairCurvatures] = {ALL: pairs}
         for per_row in {way[1] for way in ways} - {ALL}:
             least = 0.5 * total_of(self.h, self.team) / (per_row * len(self.h))
-            drawn_pairs[per_row] = self.objective.pair_curvatures(number, self.scores, least, self.team)
+            drawn_pairs[per_row] = self.objective.pair_curvatures(number, self.scores, least, self.team).copy()
         for way in ways:
             grower = Grower(self.bins, replace(self.parameters, ole_features=way[0], max_leaves=2), self.team)
             for node, rows in nodes:

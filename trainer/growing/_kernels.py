@@ -403,60 +403,102 @@ def _paired_gain(g, h, inside, least, bounds):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _scan_paired(
+    f, side, hist, n_bins, highest, lowest, counts, n_rows, total, inside, parent, limits, bounds, gain_out, split_out
+):
+    """Try all bins of one feature with the missing on one side (0: right, 1: left; what weighs nothing: the heavier).
+
+    Rows on a side only matter where ``counts`` (256,) has them by bin; without, gains are no less than with it.  What
+    is better than ``gain_out[0]``, or as good by a lower feature or bin, is written there and to ``split_out``.
+    """
+    counted, weightless = counts.shape[0] > 0, hist[0] == 0
+    total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
+    unit = bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
+    least = max(1.0, bounds[MIN_H] / bounds[UNIT_H])
+    left = hist[0] if side == 1 else np.int64(0)
+    present = np.int64(0)
+    inside_left, inside_right = highest[0], inside - lowest[0]
+    least_left, least_right = least, least
+    for b in range(1, n_bins):
+        left += hist[b]
+        inside_left += highest[b]
+        inside_right -= lowest[b]
+        missing_left = np.int64(_left_is_heavier(left, total_h)) if weightless else np.int64(side)
+        if counted:
+            present += counts[b]
+            rows_left = present + counts[0] * missing_left
+            if min(rows_left, n_rows - rows_left) < limits[MIN_ROWS]:
+                continue
+            # below half a step a row, what is left of h - 2 inside may be nothing but rounding
+            least_left, least_right = max(least, 0.5 * rows_left), max(least, 0.5 * (n_rows - rows_left))
+        g, h = np.float64(left >> np.int64(32)), np.float64(left & _LOW)
+        gain_left = _paired_gain(g, h, inside_left, least_left, bounds)
+        gain_right = _paired_gain(total_g - g, total_h - h, inside_right, least_right, bounds)
+        gain = (gain_left + gain_right) * unit - parent
+        if gain < gain_out[0] or gain <= 0.0:
+            continue
+        if gain == gain_out[0] and (f > split_out[0] or (f == split_out[0] and b >= split_out[1])):
+            continue
+        gain_out[0] = gain
+        split_out[0] = f
+        split_out[1] = b
+        split_out[2] = missing_left
+        split_out[3] = left
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def search_paired(
-    f, column, stride, hist, n_bins, rows, first, last, pairs, first_pair, last_pair, total, inside, limits, bounds, counts, work,
-    gain_out, split_out,
+    f, column, stride, hist, n_bins, rows, first, last, pairs, first_pair, last_pair, total, inside, limits, bounds,
+    counts, work, gain_out, split_out,
 ):  # fmt: skip
     """Best split of one node by one feature, by what all steps of a side together do to the loss.
 
     ``hist`` (256,) holds the node's packed sums of the feature, pairs[first_pair:last_pair] have both their rows in the
     node.  Inside the left of bin b are the pairs whose greater key is at most b, inside the right those whose lesser
-    one is above it.  Better than ``gain_out[0]``: it and ``split_out`` are written.  ``work`` (2, KEYS) is scratch.
+    one is above it.  Better than ``gain_out[0]``: it and ``split_out`` are written.  ``work`` (4, KEYS) is scratch.
+    Rows are counted, pass over all of them, only where the feature would win if their number did not matter.
     """
-    highest, lowest = work[0], work[1]
     total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
-    unit = bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
-    least = max(1.0, bounds[MIN_H] / bounds[UNIT_H])
+    n_rows = last - first
     # of a node of whole queries both are 0, up to the rounding of every row: no step gains
-    whole = max(0.0, _paired_gain(total_g, total_h, inside, max(least, 0.5 * (last - first)), bounds))
-    parent = whole * unit + bounds[MIN_GAIN]
+    least = max(1.0, bounds[MIN_H] / bounds[UNIT_H], 0.5 * n_rows)
+    unit = bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
+    parent = max(0.0, _paired_gain(total_g, total_h, inside, least, bounds)) * unit + bounds[MIN_GAIN]
+    _count_pairs(column, stride, pairs, first_pair, last_pair, work[0], work[1])
+    sides = 1
+    if hist[0] != 0:
+        sides = 2
+        work[2] = work[0]
+        work[3] = work[1]
+        _move_missing(column, stride, pairs, first_pair, last_pair, work[2], work[3])
+    bound, unused = np.zeros(1), np.zeros(4, dtype=np.int64)
+    bound[0] = gain_out[0]
+    unused[0] = split_out[0] if split_out[0] >= 0 else f + 1
+    unused[1] = 256
+    for k in range(sides):
+        side = 1 if k == 1 or sides == 1 else 0  # missing right comes first: it wins where both are as good
+        at = 2 if sides == 2 and side == 0 else 0
+        _scan_paired(
+            f, side, hist, n_bins, work[at], work[at + 1], counts[:0], n_rows, total, inside, parent, limits, bounds,
+            bound, unused,
+        )  # fmt: skip
+    if unused[0] != f:
+        return
     count_bins(column, stride, rows, first, last, counts)
-    missing_rows = counts[0]
-    _count_pairs(column, stride, pairs, first_pair, last_pair, highest, lowest)
-    for side in range(1, -1 if missing_rows else 0, -1):  # 1: missing left, 0: missing right
-        if side == 0:
-            _move_missing(column, stride, pairs, first_pair, last_pair, highest, lowest)
-        left = hist[0] if side == 1 else np.int64(0)
-        rows_left = missing_rows if side == 1 else np.int64(0)
-        inside_left = highest[0]
-        inside_right = inside - lowest[0]
-        for b in range(1, n_bins):
-            left += hist[b]
-            rows_left += counts[b]
-            inside_left += highest[b]
-            inside_right -= lowest[b]
-            if min(rows_left, last - first - rows_left) < limits[MIN_ROWS]:
-                continue
-            g, h = np.float64(left >> np.int64(32)), np.float64(left & _LOW)
-            gain_left = _paired_gain(g, h, inside_left, max(least, 0.5 * rows_left), bounds)
-            gain_right = _paired_gain(
-                total_g - g, total_h - h, inside_right, max(least, 0.5 * (last - first - rows_left)), bounds
-            )
-            gain = (gain_left + gain_right) * unit - parent
-            again = gain == gain_out[0] and gain > 0.0 and split_out[0] == f  # by the same feature, missing left
-            if gain > gain_out[0] or (again and b <= split_out[1]):
-                gain_out[0] = gain
-                split_out[0] = f
-                split_out[1] = b
-                split_out[2] = (1 if _left_is_heavier(left, total_h) else 0) if missing_rows == 0 else side
-                split_out[3] = left
+    for k in range(sides):
+        side = 1 if k == 1 or sides == 1 else 0
+        at = 2 if sides == 2 and side == 0 else 0
+        _scan_paired(
+            f, side, hist, n_bins, work[at], work[at + 1], counts, n_rows, total, inside, parent, limits, bounds,
+            gain_out, split_out,
+        )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
 def choose_features(screen, enabled, many, chosen):
-    """chosen[:n] = the ``many`` enabled features whose ``screen`` is highest (of equals the lowest), ascending; returns n.
+    """chosen[:n] = the ``many`` enabled features whose ``screen`` is highest, best first, of equals the lowest; returns n.
 
-    0: all that are enabled.
+    0: all that are enabled, ascending.
     """
     n = 0
     for f in range(enabled.shape[0]):
@@ -473,8 +515,6 @@ def choose_features(screen, enabled, many, chosen):
             chosen[place] = chosen[place - 1]
             place -= 1
         chosen[place] = f
-    if many > 0:
-        chosen[:n].sort()
     return n
 
 
@@ -931,7 +971,7 @@ def grow_by_node(
     256), ``edges`` (size, width, 256), ``gains`` (2, size), ``splits`` (2, size, 4), ``lefts`` and ``edge_blocks`` a
     cache line a worker.  With ``limits[PAIRED]`` splits are searched once more by the loss itself, over those
     ``limits[SCREENED]`` features that look best to the first search (0: over all): ``pairs`` and ``spare_pairs``
-    (n_pairs, 2), ``screen`` (2, n_features), ``chosen`` (size, n_features), ``pair_work`` (size, 2, KEYS).
+    (n_pairs, 2), ``screen`` (2, n_features), ``chosen`` (size, n_features), ``pair_work`` (size, 4, KEYS).
     """
     paired = limits[PAIRED] != 0
     looks, clock = limits[LOOKS], limits[CLOCK]

@@ -90,7 +90,7 @@ class Grower:
         self._counted = np.zeros(n_features, dtype=np.uint8)
         self._pairs, self._spare_pairs = np.empty((2, 0, 2), dtype=np.int64)
         self._screen, self._chosen = np.empty((2, 0)), np.empty((team.size, 0), dtype=np.int64)
-        self._pair_work = aligned_empty((team.size, 2, _kernels.KEYS), np.int64)
+        self._pair_work = aligned_empty((team.size, 4, _kernels.KEYS), np.int64)
         self._limits = np.zeros(_kernels.LIMIT_FIELDS, dtype=np.int64)
         self._limits[_kernels.MAX_LEAVES] = p.leaves
         self._limits[_kernels.MAX_DEPTH] = p.depth
