@@ -396,102 +396,114 @@ def _move_missing(column, stride, pairs, first, last, highest, lowest):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _paired_gain(g, h, inside, least, bounds):
-    """L'^2 / L'' of one side in whole steps, -inf where L'' = h - 2 inside is below ``least``."""
-    curvature = h - 2.0 * np.float64(inside) / PAIR_STEPS
-    return g * g / (curvature + bounds[LAMBDA] / bounds[UNIT_H]) if curvature >= least else -np.inf
+def _insides(highest, lowest, inside, last, inside_left, inside_right):
+    """Curvature of the pairs inside the left and inside the right of every bin, of ``inside`` in the whole node."""
+    left, right = highest[0], inside - lowest[0]
+    for b in range(1, last):
+        left += highest[b]
+        right -= lowest[b]
+        inside_left[b] = left
+        inside_right[b] = right
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _scan_paired(
-    f, side, hist, n_bins, highest, lowest, counts, n_rows, total, inside, parent, limits, bounds, gain_out, split_out
-):
-    """Try all bins of one feature with the missing on one side (0: right, 1: left; what weighs nothing: the heavier).
+def _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total_h, least, bounds, parent, out):
+    """As ``_gains``, with L'' = h - 2 (curvature of the pairs inside) for h, no less than ``least`` steps of it."""
+    lambda_steps, unit = bounds[LAMBDA] / bounds[UNIT_H], bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
+    magic, twice = bits_of(_MAGIC), 2.0 / PAIR_STEPS
+    for b in range(np.uint64(1), np.uint64(last)):
+        left = prefix[b] + extra
+        h_left = float_of((left & _LOW) + magic) - _MAGIC
+        g_left = float_of((left >> np.int64(32)) + magic) - _MAGIC
+        curvature_left = h_left - twice * (float_of(inside_left[b] + magic) - _MAGIC)
+        curvature_right = (total_h - h_left) - twice * (float_of(inside_right[b] + magic) - _MAGIC)
+        g_right = total_g - g_left
+        allowed = min(curvature_left, curvature_right) >= least
+        curvature_left, curvature_right = curvature_left + lambda_steps, curvature_right + lambda_steps
+        gain = g_left * g_left * curvature_right + g_right * g_right * curvature_left
+        gain = gain / (curvature_left * curvature_right) * unit - parent
+        out[b] = gain if allowed else -np.inf
 
-    Rows on a side only matter where ``counts`` (256,) has them by bin; without, gains are no less than with it.  What
-    is better than ``gain_out[0]``, or as good by a lower feature or bin, is written there and to ``split_out``.
-    """
-    counted, weightless = counts.shape[0] > 0, hist[0] == 0
-    total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
-    unit = bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
-    least = max(1.0, bounds[MIN_H] / bounds[UNIT_H])
-    left = hist[0] if side == 1 else np.int64(0)
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _forbid_unsound_sides(
+    prefix, extra, inside_left, inside_right, counts, missing_left, weightless, last, n_rows, total_h, min_rows, out
+):
+    """out[b] = -inf where a side has too few rows, or so little of L'' left that it may be nothing but rounding."""
     present = np.int64(0)
-    inside_left, inside_right = highest[0], inside - lowest[0]
-    least_left, least_right = least, least
-    for b in range(1, n_bins):
-        left += hist[b]
-        inside_left += highest[b]
-        inside_right -= lowest[b]
-        missing_left = np.int64(_left_is_heavier(left, total_h)) if weightless else np.int64(side)
-        if counted:
-            present += counts[b]
-            rows_left = present + counts[0] * missing_left
-            if min(rows_left, n_rows - rows_left) < limits[MIN_ROWS]:
-                continue
-            # below half a step a row, what is left of h - 2 inside may be nothing but rounding
-            least_left, least_right = max(least, 0.5 * rows_left), max(least, 0.5 * (n_rows - rows_left))
-        g, h = np.float64(left >> np.int64(32)), np.float64(left & _LOW)
-        gain_left = _paired_gain(g, h, inside_left, least_left, bounds)
-        gain_right = _paired_gain(total_g - g, total_h - h, inside_right, least_right, bounds)
-        gain = (gain_left + gain_right) * unit - parent
-        if gain < gain_out[0] or gain <= 0.0:
-            continue
-        if gain == gain_out[0] and (f > split_out[0] or (f == split_out[0] and b >= split_out[1])):
-            continue
-        gain_out[0] = gain
-        split_out[0] = f
-        split_out[1] = b
-        split_out[2] = missing_left
-        split_out[3] = left
+    for b in range(1, last):
+        present += counts[b]
+        left = prefix[b] + extra
+        with_missing = _left_is_heavier(left, total_h) if weightless else missing_left
+        rows_left = present + counts[0] if with_missing else present
+        rows_right = n_rows - rows_left
+        h_left = np.float64(left & _LOW)
+        curvature_left = h_left - 2.0 / PAIR_STEPS * np.float64(inside_left[b])
+        curvature_right = (total_h - h_left) - 2.0 / PAIR_STEPS * np.float64(inside_right[b])
+        few = rows_left < min_rows or rows_right < min_rows
+        # half a step for every row
+        if few or curvature_left < 0.5 * rows_left or curvature_right < 0.5 * rows_right:
+            out[b] = -np.inf
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def search_paired(
-    f, column, stride, hist, n_bins, rows, first, last, pairs, first_pair, last_pair, total, inside, limits, bounds,
-    counts, work, gain_out, split_out,
+    f, column, stride, hist, last, rows, first_row, last_row, pairs, first_pair, last_pair, total, inside, limits,
+    bounds, counts, keyed, work, gain_out, split_out,
 ):  # fmt: skip
     """Best split of one node by one feature, by what all steps of a side together do to the loss.
 
-    ``hist`` (256,) holds the node's packed sums of the feature, pairs[first_pair:last_pair] have both their rows in the
-    node.  Inside the left of bin b are the pairs whose greater key is at most b, inside the right those whose lesser
-    one is above it.  Better than ``gain_out[0]``: it and ``split_out`` are written.  ``work`` (4, KEYS) is scratch.
-    Rows are counted, pass over all of them, only where the feature would win if their number did not matter.
+    ``hist`` (256,) holds the node's packed sums of the feature by bin, below ``last``; pairs[first_pair:last_pair] have
+    both their rows in the node.  Inside the left of bin b are the pairs whose greater key is at most b, inside the
+    right those whose lesser one is above it.  What is better than ``gain_out[0]``, or as good by a lower feature, is
+    written there and to ``split_out``.  Rows are counted, a pass over all of them, only where the feature would win if
+    their number did not matter.  ``keyed`` (4, KEYS) int64 and ``work`` (4, 256) float64 are scratch space.
     """
     total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
-    n_rows = last - first
-    # of a node of whole queries both are 0, up to the rounding of every row: no step gains
-    least = max(1.0, bounds[MIN_H] / bounds[UNIT_H], 0.5 * n_rows)
-    unit = bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
-    parent = max(0.0, _paired_gain(total_g, total_h, inside, least, bounds)) * unit + bounds[MIN_GAIN]
-    _count_pairs(column, stride, pairs, first_pair, last_pair, work[0], work[1])
-    sides = 1
-    if hist[0] != 0:
-        sides = 2
-        work[2] = work[0]
-        work[3] = work[1]
-        _move_missing(column, stride, pairs, first_pair, last_pair, work[2], work[3])
-    bound, unused = np.zeros(1), np.zeros(4, dtype=np.int64)
-    bound[0] = gain_out[0]
-    unused[0] = split_out[0] if split_out[0] >= 0 else f + 1
-    unused[1] = 256
-    for k in range(sides):
-        side = 1 if k == 1 or sides == 1 else 0  # missing right comes first: it wins where both are as good
-        at = 2 if sides == 2 and side == 0 else 0
-        _scan_paired(
-            f, side, hist, n_bins, work[at], work[at + 1], counts[:0], n_rows, total, inside, parent, limits, bounds,
-            bound, unused,
+    n_rows, missing = last_row - first_row, hist[0]
+    least = max(1.0, bounds[MIN_H] / bounds[UNIT_H])
+    parent = bounds[MIN_GAIN]
+    # of a node of whole queries L' and L'' are 0, up to the rounding of every row: its step gains nothing
+    whole = total_h - 2.0 / PAIR_STEPS * np.float64(inside)
+    if whole >= max(least, 0.5 * n_rows):
+        unit = bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
+        parent += total_g * total_g / (whole + bounds[LAMBDA] / bounds[UNIT_H]) * unit
+    highest, lowest, inside_left, inside_right = keyed[0], keyed[1], keyed[2], keyed[3]
+    prefix = work[0].view(np.int64)
+    present = np.int64(0)
+    for b in range(1, last):
+        present += hist[b]
+        prefix[b] = present
+    _count_pairs(column, stride, pairs, first_pair, last_pair, highest, lowest)
+    counted = False
+    for side in range(1, -1 if missing != 0 else 0, -1):  # 1: the missing left, 0: right
+        if side == 0:
+            _move_missing(column, stride, pairs, first_pair, last_pair, highest, lowest)
+        extra, out = missing if side == 1 else np.int64(0), work[1]
+        _insides(highest, lowest, inside, last, inside_left, inside_right)
+        _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total_h, least, bounds, parent, out)
+        best = gain_out[0]
+        for b in range(1, last):
+            best = max(best, out[b])
+        if best <= 0.0 or (best == gain_out[0] and f > split_out[0]):
+            continue
+        if not counted:
+            count_bins(column, stride, rows, first_row, last_row, counts)
+            counted = True
+        _forbid_unsound_sides(
+            prefix, extra, inside_left, inside_right, counts, side == 1, missing == 0, last, n_rows, total_h,
+            limits[MIN_ROWS], out,
         )  # fmt: skip
-    if unused[0] != f:
-        return
-    count_bins(column, stride, rows, first, last, counts)
-    for k in range(sides):
-        side = 1 if k == 1 or sides == 1 else 0
-        at = 2 if sides == 2 and side == 0 else 0
-        _scan_paired(
-            f, side, hist, n_bins, work[at], work[at + 1], counts, n_rows, total, inside, parent, limits, bounds,
-            gain_out, split_out,
-        )  # fmt: skip
+        for b in range(1, last):
+            # of equals the lowest feature, then the lowest bin, then missing right, which comes last here
+            equal = out[b] == gain_out[0] and out[b] > 0.0
+            before = f < split_out[0] or (f == split_out[0] and (b < split_out[1] or (b == split_out[1] and side == 0)))
+            if out[b] > gain_out[0] or (equal and before):
+                gain_out[0] = out[b]
+                split_out[0] = f
+                split_out[1] = b
+                split_out[2] = side if missing != 0 else np.int64(_left_is_heavier(prefix[b], total_h))
+                split_out[3] = prefix[b] + extra
 
 
 @njit(nogil=True, cache=True)
@@ -814,7 +826,7 @@ def _search_child(
 @njit(nogil=True, cache=True, error_model="numpy")
 def _search_child_paired(
     child, worker, size, node, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs, screen, counts, chosen,
-    work, gains, splits,
+    keyed, work, gains, splits,
 ):  # fmt: skip
     """As ``_search_child``, by the loss itself, the features that look best dealt out among the workers."""
     gains[child, worker] = 0.0
@@ -825,7 +837,7 @@ def _search_child_paired(
         search_paired(
             f, column_of(words, f), words.shape[2] * 8, pool[nodes[node, SLOT], f], n_bins[f], rows,
             nodes[node, FIRST], nodes[node, LAST], pairs, nodes[node, PAIRS_FIRST], nodes[node, PAIRS_LAST],
-            nodes[node, TOTAL], nodes[node, INSIDE], limits, bounds, counts[f], work, gains[child, worker:],
+            nodes[node, TOTAL], nodes[node, INSIDE], limits, bounds, counts[f], keyed, work, gains[child, worker:],
             splits[child, worker],
         )  # fmt: skip
 
@@ -961,7 +973,7 @@ def _sum_of(lefts, size):
 def grow_by_node(
     worker, size, flags, words, used_words, blocks, n_bins, enabled, monotone, rows, packed, spare_rows, spare_packed,
     limits, bounds, nodes, ranges, gains_of_nodes, priority, heap, free, state, pool, edges, edge_blocks, lefts, work,
-    gains, splits, counts, counted, pairs, spare_pairs, screen, chosen, pair_work, stamp, ticks,
+    gains, splits, counts, counted, pairs, spare_pairs, screen, chosen, keyed, stamp, ticks,
 ):  # fmt: skip
     """Split one node after another, each worker's part; the root is ``nodes[0]`` and holds a slot of the pool.
 
@@ -971,7 +983,7 @@ def grow_by_node(
     256), ``edges`` (size, width, 256), ``gains`` (2, size), ``splits`` (2, size, 4), ``lefts`` and ``edge_blocks`` a
     cache line a worker.  With ``limits[PAIRED]`` splits are searched once more by the loss itself, over those
     ``limits[SCREENED]`` features that look best to the first search (0: over all): ``pairs`` and ``spare_pairs``
-    (n_pairs, 2), ``screen`` (2, n_features), ``chosen`` (size, n_features), ``pair_work`` (size, 4, KEYS).
+    (n_pairs, 2), ``screen`` (2, n_features), ``chosen`` (size, n_features), ``keyed`` (size, 4, KEYS).
     """
     paired = limits[PAIRED] != 0
     looks, clock = limits[LOOKS], limits[CLOCK]
@@ -1022,12 +1034,12 @@ def grow_by_node(
                 if _may_split(nodes, small, limits):
                     _search_child_paired(
                         0, worker, size, small, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
-                        screen, counts, chosen[worker], pair_work[worker], gains, splits,
+                        screen, counts, chosen[worker], keyed[worker], work[worker], gains, splits,
                     )  # fmt: skip
                 if large >= 0 and _may_split(nodes, large, limits):
                     _search_child_paired(
                         1, worker, size, large, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
-                        screen, counts, chosen[worker], pair_work[worker], gains, splits,
+                        screen, counts, chosen[worker], keyed[worker], work[worker], gains, splits,
                     )  # fmt: skip
                 number += 1
                 if not meet(flags, worker, size, number, looks):

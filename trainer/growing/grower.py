@@ -90,7 +90,7 @@ class Grower:
         self._counted = np.zeros(n_features, dtype=np.uint8)
         self._pairs, self._spare_pairs = np.empty((2, 0, 2), dtype=np.int64)
         self._screen, self._chosen = np.empty((2, 0)), np.empty((team.size, 0), dtype=np.int64)
-        self._pair_work = aligned_empty((team.size, 4, _kernels.KEYS), np.int64)
+        self._keyed = aligned_empty((team.size, 4, _kernels.KEYS), np.int64)
         self._limits = np.zeros(_kernels.LIMIT_FIELDS, dtype=np.int64)
         self._limits[_kernels.MAX_LEAVES] = p.leaves
         self._limits[_kernels.MAX_DEPTH] = p.depth
@@ -266,7 +266,7 @@ class Grower:
             self._monotone, self._rows, self._packed, self._spare_rows, self._spare_packed, self._limits, self._bounds,
             self._nodes, self._ranges, self._gains_of_nodes, self._priority, self._heap, self._free, self._state,
             self._pool.cells, self._edges, self._edge_blocks, self._lefts, self._work, self._gains, self._splits,
-            self._counts, self._counted, self._pairs, self._spare_pairs, self._screen, self._chosen, self._pair_work,
+            self._counts, self._counted, self._pairs, self._spare_pairs, self._screen, self._chosen, self._keyed,
             self._stamp, self.ticks,
         )  # fmt: skip
 
