@@ -279,6 +279,21 @@ def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last,
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _highest(values, last):
+    """Return the highest of values[1:last], -inf where there is none: four at a time, since each waits for the one before."""
+    a = b = c = d = -np.inf
+    i = 1
+    while i + 4 <= last:
+        a, b = max(a, values[i]), max(b, values[i + 1])
+        c, d = max(c, values[i + 2]), max(d, values[i + 3])
+        i += 4
+    while i < last:
+        a = max(a, values[i])
+        i += 1
+    return max(a, b, c, d)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def best_split(
     hist, counts, n_bins, enabled, monotone, first_feature, last_feature, total, n_rows, limits, bounds, low, high,
     work, gain_out, split_out, of_feature,
@@ -330,6 +345,13 @@ def best_split(
                 counts, prefix, total_h, missing == 0, False, last, n_rows, bounds[MIN_SIDE], missing_right
             )
             _forbid_small_sides(counts, prefix, total_h, False, True, last, n_rows, bounds[MIN_SIDE], missing_left)
+        highest = _highest(missing_right, last)
+        if missing != 0:
+            highest = max(highest, _highest(missing_left, last))
+        if by_feature:
+            of_feature[f] = highest
+        if not highest > best:
+            continue
         for b in range(1, last):
             if missing_right[b] > best:
                 best = missing_right[b]
@@ -343,10 +365,6 @@ def best_split(
                 split_out[1] = b
                 split_out[2] = 1
                 split_out[3] = prefix[b] + missing
-            if by_feature:
-                of_feature[f] = max(of_feature[f], missing_right[b])
-                if missing != 0:
-                    of_feature[f] = max(of_feature[f], missing_left[b])
     gain_out[0] = best
 
 
@@ -482,10 +500,8 @@ def search_paired(
         extra, out = missing if side == 1 else np.int64(0), work[1]
         _insides(highest, lowest, inside, last, inside_left, inside_right)
         _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total_h, least, bounds, parent, out)
-        best = gain_out[0]
-        for b in range(1, last):
-            best = max(best, out[b])
-        if best <= 0.0 or (best == gain_out[0] and f > split_out[0]):
+        best = _highest(out, last)
+        if best <= 0.0 or best < gain_out[0] or (best == gain_out[0] and f > split_out[0]):
             continue
         if not counted:
             count_bins(column, stride, rows, first_row, last_row, counts)
