@@ -310,10 +310,11 @@ def lambda_curvatures(
     """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return where they end.
 
     ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``least`` are drawn with probability curvature /
-    least and then count ``least``.  The lists need a cell more than there are pairs.  All passes but the last have no
-    branches, so that the compiler makes vector code of them.
+    least and then count ``least``: with their curvatures laid end to end from a random place on, those on which a
+    multiple of ``least`` falls (systematic sampling: a pass of sums, and less noise than single draws).  The lists need
+    a cell more than there are pairs.
     """
-    s, x, e, weight, c, chance = work[0], work[1], work[2], work[3], work[4], work[5]
+    s, x, e, weight, c, unused, sign = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
     weighted = weights.shape[0] > 0
     longest = spare.shape[0]
     drawing = jitter(key, _DRAW)
@@ -329,9 +330,14 @@ def lambda_curvatures(
             s[rank] = scores[row]
             x[rank] = values[row]
             weight[rank] = weights[row] if weighted else 1.0
+        for rank in range(n, n + LANES):
+            s[rank] = s[n - 1]
+        for rank in range(n + LANES):
             e[rank] = exp_negative(sigma * (s[rank] - s[0]))
         far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
         damp = normalise and s[0] != s[n - 1]
+        floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
+        passed = np.float64(jitter(drawing, first) >> np.uint64(11)) * _UNIT * least
         for i in range(min(truncation, n - 1)):
             place, lifted, offset = i, 1.0, 0
             if shape == BY_PLACE:
@@ -341,35 +347,48 @@ def lambda_curvatures(
             elif shape == BY_STEP:
                 offset = longest - i
             if far_apart:
-                for j in range(i, n):
+                for j in range(i, n + LANES):
                     e[j] = exp_negative(sigma * (s[j] - s[i]))
-            x_i, e_i, upper_i = x[i], e[i], upper[place]
-            scale = factors[q] * scales[q] * sigma * sigma * weight[i] * lifted
-            for j in range(i + 1, n):
-                inverse = 1.0 / (e_i + e[j])
-                c[j] = scale * weight[j] * (e_i * inverse) * (e[j] * inverse)
+            x_i = x[i]
             if shape == EVEN:
                 for j in range(i + 1, n):
-                    c[j] *= np.float64(x[j] != x_i)
-            else:
-                for j in range(i + 1, n):
-                    c[j] *= abs(x_i - x[j]) * (upper_i - lower[offset + j])
-            if damp:
-                for j in range(i + 1, n):
-                    c[j] /= 0.01 + (s[i] - s[j])
+                    sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
+                x_i = 0.0
+            for j in range(i + 1, n + LANES):
+                c[j] = 0.0
+            pairs_of_one(
+                s, e, sign if shape == EVEN else x, lower[offset:], weight, unused, c, i + 1, n,
+                (s[i], e[i], x_i, upper[place]),
+                (factors[q] * scales[q] * sigma * weight[i] * lifted, sigma, floor, slope),
+            )  # fmt: skip
             row_i = order[first + i]
-            if least > 0.0:
-                own = jitter(drawing, row_i)
+            if least == 0.0:
                 for j in range(i + 1, n):
-                    chance[j] = np.float64(np.int64(jitter(own, order[first + j]) >> np.uint64(11))) * (_UNIT * least)
-                for j in range(i + 1, n):
-                    c[j] = max(c[j], least) if chance[j] < c[j] else 0.0
-            for j in range(i + 1, n):
-                row = order[first + j]
-                first_rows[end] = min(row, row_i)
-                second_rows[end] = max(row, row_i)
-                pair_curvature[end] = c[j]
-                end += np.int64(c[j] > 0.0)
+                    row = order[first + j]
+                    first_rows[end] = min(row, row_i)
+                    second_rows[end] = max(row, row_i)
+                    pair_curvature[end] = c[j]
+                    end += np.int64(c[j] > 0.0)
+                continue
+            for block in range(i + 1, n, LANES):
+                low = (c[block] + c[block + 1]) + (c[block + 2] + c[block + 3])
+                high = (c[block + 4] + c[block + 5]) + (c[block + 6] + c[block + 7])
+                if passed + (low + high) < least:
+                    passed += low + high
+                    continue
+                for j in range(block, block + LANES):
+                    kept = c[j]
+                    if kept < least:
+                        passed += kept
+                        if passed < least:
+                            continue
+                        passed -= least
+                        kept = least
+                    row = order[first + j]
+                    first_rows[end] = min(row, row_i)
+                    second_rows[end] = max(row, row_i)
+                    pair_curvature[end] = kept
+                    end += 1
     return end
 
 
