@@ -28,7 +28,10 @@ from trainer.objectives.registry import OBJECTIVES, objective_class
 from trainer.parameters import TrainParameters
 
 # What grades of a document do not say: a time and whether it was seen
-LEFT_OUT = {"coxph": "learns from times and events, which judgments do not have"}
+LEFT_OUT = {
+    "coxph": "learns from times and events, which judgments do not have",
+    "user": "is a function that a user writes",
+}
 # Ways that are worth a line of their own
 VARIANTS = (
     *(f"lambdamart:{metric}" for metric in ("ndcg", "dcg@10", "err@10", "map", "mrr", "precision@10", "wta", "concordance")),

@@ -50,6 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--grow", default="breadth_first")
     parser.add_argument("--leaf", choices=["newton", "exact"], default="newton", help="steps of the leaves under ole")
     parser.add_argument("--ole-features", type=int, default=0, help="0: all thresholds of all features")
+    parser.add_argument("--ole-pairs", type=float, default=0.0, help="a document; 0: all")
     parser.add_argument("--generated-queries", type=int, default=0, help="of each drawing; 0: none")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of the generated judgments")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append every training as a JSON object")
@@ -102,7 +103,7 @@ def measure(given: argparse.Namespace, data: str, folds: list[BinnedFold]) -> li
                 row: dict[str, Any] = {"data": data, "system": system, "leaves": leaves, "rate": rate, "rounds": rounds}
                 for criterion in ("se", "ole"):
                     parameters = TrainParameters(
-                        objective=SYSTEMS[system], criterion=criterion, ole_features=given.ole_features, grow=given.grow,
+                        objective=SYSTEMS[system], criterion=criterion, ole_features=given.ole_features, ole_pairs=given.ole_pairs, grow=given.grow,
                         leaf=given.leaf if criterion == "ole" and system == "LambdaMART" else "newton",
                         max_leaves=leaves, learning_rate=rate, n_rounds=rounds, early_stopping_rounds=0,
                     )  # fmt: skip

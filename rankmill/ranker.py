@@ -103,7 +103,7 @@ class Ranker:
         step_search: str = "none",
         criterion: str = "",
         ole_features: int = 8,
-        ole_pairs: float = 0.0,
+        ole_pairs: float = 1.0,
         leaf: str = "newton",
         grow: str = "best_first",
         max_leaves: int = 31,

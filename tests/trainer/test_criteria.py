@@ -91,7 +91,7 @@ def test_all_criteria_choose_the_trees_of_mart():
 def test_elsewhere_they_differ():
     trees = [
         fit(
-            small_data(), objective="ranknet", criterion=c, n_rounds=3, ole_features=0, watch=False
+            small_data(), objective="ranknet", criterion=c, n_rounds=3, ole_features=0, ole_pairs=0.0, watch=False
         ).forest.node_feature.tolist()
         for c in ("se", "rwse", "ole")
     ]
@@ -145,7 +145,7 @@ def test_splits_by_the_loss_end_with_a_lower_loss_than_those_by_squared_error(na
     for criterion in ("se", "ole"):
         history = fit(
             small_data(), objective=name, criterion=criterion, leaf="exact", n_rounds=150, max_leaves=10,
-            ole_features=0, watch=False, options={"eval_metrics": ["deviance"]},
+            ole_features=0, ole_pairs=0.0, watch=False, options={"eval_metrics": ["deviance"]},
         ).history  # fmt: skip
         losses[criterion] = history[-1].train["deviance"]
     assert losses["ole"] < losses["se"]

@@ -22,8 +22,11 @@ from trainer.parameters import TrainParameters
 from trainer.workers import Team, with_team
 
 NAMES = list(dict.fromkeys({where: name for name, where in reversed(OBJECTIVES.items())}.values()))
+NAMES.remove("user")  # has no function of its own: test_user_objectives.py
 # what grades of documents do not teach: how to rank them
 NOT_FOR_GRADES = {"coxph"}
+# while it averages rounds, scores alone do not tell what its loss is
+NO_DEVIANCE = {"gbrank"}
 
 
 def made(name, weights=None, **parameters):
@@ -51,6 +54,10 @@ def test_what_a_class_says_of_itself_fits_together(name):
     assert objective.criteria
     assert objective.link == "identity" or objective.n_outputs > 1 or objective.link.startswith("ordinal")
     scores = shaped(objective, rows)
+    if name in NO_DEVIANCE:
+        with pytest.raises(InvalidParameter, match=f"{name} has no deviance"):
+            objective.losses(scores)
+        return
     parts = objective.losses(scores)
     assert parts.shape == ((rows.n_rows,) if objective.sums_over == "rows" else (rows.n_queries,))
     assert np.isfinite(parts).all()
@@ -79,14 +86,16 @@ def test_only_ratios_of_weights_matter(name):
     _, eight = made(name, 8.0 * weights)
     scores = shaped(one, rows)
     assert np.array_equal(gradients(one, scores)[0], gradients(eight, scores)[0])
-    assert one.deviance(scores) == eight.deviance(scores)
+    if name not in NO_DEVIANCE:
+        assert one.deviance(scores) == eight.deviance(scores)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_models_have_the_same_bytes_for_any_threads_and_after_a_resume(name):
     data = small_data()
     options = {"objective": name, "n_rounds": 6, "early_stopping_rounds": 0}
-    whole = fit(data, **options, options={"eval_metrics": ["deviance"]}).forest
+    watched = [] if name in NO_DEVIANCE else ["deviance"]
+    whole = fit(data, **options, options={"eval_metrics": watched}).forest
     assert fit(data, **options, options={"n_threads": 3}).forest.to_bytes() == whole.to_bytes()
     half = fit(data, **{**options, "n_rounds": 3}, watch=False).forest
     resumed = fit(data, **options, watch=False, options={"resume": half}).forest
@@ -133,7 +142,10 @@ def test_pair_curvatures_add_up_to_the_change_of_the_gradient(name):
     summed = np.zeros(rows.n_rows)
     np.add.at(summed, pairs.first, pairs.curvature)
     np.add.at(summed, pairs.second, pairs.curvature)
-    assert summed == pytest.approx(h, rel=1e-8, abs=1e-10)
+    if objective.losses(scores + 0.25) == pytest.approx(objective.losses(scores), rel=1e-9):
+        assert summed == pytest.approx(h, rel=1e-8, abs=1e-10)
+    else:  # it also says how high the scores of a query are: its pairs explain a part of h
+        assert (summed <= h * (1 + 1e-9)).all()
     together = with_team(3, lambda team: objective.pair_curvatures(3, scores, 0.0, team).copy())
     assert np.array_equal(together.first, pairs.first)
     assert np.array_equal(together.curvature, pairs.curvature)
