@@ -56,7 +56,7 @@ def test_what_a_class_says_of_itself_fits_together(name):
     scores = shaped(objective, rows)
     if name in NO_DEVIANCE:
         with pytest.raises(InvalidParameter, match=f"{name} has no deviance"):
-            objective.losses(scores)
+            objective.deviance(scores)
         return
     parts = objective.losses(scores)
     assert parts.shape == ((rows.n_rows,) if objective.sums_over == "rows" else (rows.n_queries,))
