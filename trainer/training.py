@@ -286,4 +286,4 @@ def _facts(dataset: Dataset, binspec_digest: str) -> dict[str, Any]:
 
 
 def _warn(line: str) -> None:
-    warnings.warn(line, stacklevel=4)  # at the caller of train, above CachedBins.load and this module
+    warnings.warn(line, stacklevel=5)  # at the caller of train, above CachedBins.load and two of this module

@@ -201,3 +201,21 @@ def test_what_is_wrong_is_named_as_the_user_wrote_it(given, message):
     with pytest.raises((InvalidParameter, TrainingDataRejected), match=message) as caught:
         rows_of(x, [0, 1, 0], np.array([4, 4, 5]), Extras.of(given))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["sample_weight", "query_weight", "label", "offset", "event"])
+def test_going_on_with_other_columns_is_refused(name):
+    X, y, qid = planted_arrays()
+    rng = np.random.default_rng(5)
+
+    def column():
+        of_row = rng.integers(0, 2, size=400) if name == "event" else rng.uniform(size=400)
+        return of_row[qid] if name == "query_weight" else of_row
+
+    own = {"objective": "l2", "n_rounds": 2}
+    given = column()
+    first = small(**own).fit(X, y, qid=qid, **{name: given})
+    small(**{**own, "n_rounds": 3}).fit(X, y, qid=qid, resume=first, **{name: given})
+    for other in ({name: column()}, {}):
+        with pytest.raises(InvalidParameter, match="other data: its dataset_digest"):
+            small(**{**own, "n_rounds": 3}).fit(X, y, qid=qid, resume=first, **other)
