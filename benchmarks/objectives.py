@@ -45,7 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="holds S1.txt .. S5.txt")
     parser.add_argument("--objectives", nargs="+", help="NAME, NAME(OPTION=VALUE) or lambdamart:METRIC; default: all")
     parser.add_argument("--criteria", nargs="+", choices=["se", "rwse", "ole"], help="default: all that differ")
-    parser.add_argument("--leaf", choices=["newton", "exact"], default="newton")
+    parser.add_argument("--leaf", choices=["", "newton", "exact"], default="", help="left out: exact for ole")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--max-leaves", type=int, default=10)
     parser.add_argument("--learning-rate", type=float, default=0.05)

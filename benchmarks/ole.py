@@ -48,7 +48,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--mcrank-rounds", type=int, help="default: 2.5 times --rounds, as in the paper")
     parser.add_argument("--grow", default="breadth_first")
-    parser.add_argument("--leaf", choices=["newton", "exact"], default="newton", help="steps of the leaves under ole")
+    parser.add_argument(
+        "--leaf", choices=["newton", "exact"], default="exact", help="steps of LambdaMART's leaves under ole"
+    )
     parser.add_argument("--ole-features", type=int, default=0, help="0: all thresholds of all features")
     parser.add_argument("--ole-pairs", type=float, default=0.0, help="a document; 0: all")
     parser.add_argument("--generated-queries", type=int, default=0, help="of each drawing; 0: none")
@@ -104,7 +106,7 @@ def measure(given: argparse.Namespace, data: str, folds: list[BinnedFold]) -> li
                 for criterion in ("se", "ole"):
                     parameters = TrainParameters(
                         objective=SYSTEMS[system], criterion=criterion, ole_features=given.ole_features, ole_pairs=given.ole_pairs, grow=given.grow,
-                        leaf=given.leaf if criterion == "ole" and system == "LambdaMART" else "newton",
+                        leaf=given.leaf if criterion == "ole" and system == "LambdaMART" else "",
                         max_leaves=leaves, learning_rate=rate, n_rounds=rounds, early_stopping_rounds=0,
                     )  # fmt: skip
                     begin = time.perf_counter()

@@ -49,6 +49,7 @@ def arguments() -> argparse.Namespace:
         "--compared", type=int, default=4, help="trees whose nodes are compared, spread over the rounds"
     )
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--leaf", choices=["newton", "exact"], default="newton", help="in the trainings that are timed")
     parser.add_argument("--objective", default="lambdamart")
     return parser.parse_args()
 
@@ -158,6 +159,7 @@ def main() -> None:
         early_stopping_rounds=0,
         n_rounds=given.rounds,
         criterion="ole",
+        leaf=given.leaf,
     )
     grid = [(k, pairs) for k in given.features for pairs in given.pairs]
     exact = Exact(fold, base)

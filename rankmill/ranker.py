@@ -104,7 +104,7 @@ class Ranker:
         criterion: str = "",
         ole_features: int = 8,
         ole_pairs: float = 1.0,
-        leaf: str = "newton",
+        leaf: str = "",
         grow: str = "best_first",
         max_leaves: int = 31,
         max_depth: int = 0,

@@ -15,7 +15,7 @@ from pipeline.quantiles import MAX_BIN
 from scorer.forest import Forest
 from trainer import _kernels as row_kernels
 from trainer.assembly import forest_of, trees_a_round
-from trainer.criteria import criterion_of
+from trainer.criteria import criterion_of, takes_exact_steps
 from trainer.dtypes import ROW
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.grower import Grower
@@ -143,6 +143,7 @@ def boost(
         objective=objective,
         rows=train,
         criterion=criterion,
+        exact_leaves=takes_exact_steps(objective, criterion, parameters),
         bins=bins,
         monotone=monotone,
         sampler=sampler,
@@ -201,6 +202,7 @@ class _Run:
     objective: Objective
     rows: RankedRows
     criterion: str
+    exact_leaves: bool
     bins: BlockedBins
     monotone: npt.NDArray[np.int8]
     sampler: Sampler
@@ -324,9 +326,8 @@ class _Stepper:
     def _pairs(self, step: int) -> tuple[PairCurvatures | None, PairCurvatures | None]:
         """Return the pairs by which splits are chosen and those by which leaves step, where they are asked for."""
         run, of = self._run, self._run.objective.pair_curvatures
-        exact_leaves = run.parameters.leaf == "exact" and not run.objective.additive
         per_row = run.parameters.ole_pairs
-        of_leaves = of(step, self.scores, 0.0, self._team) if exact_leaves else None
+        of_leaves = of(step, self.scores, 0.0, self._team) if run.exact_leaves else None
         if run.criterion != "ole":
             return None, of_leaves
         if per_row == 0.0:

@@ -28,6 +28,17 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
         return "rwse"
     if wanted == "ole" and parameters.grow == "oblivious":
         raise InvalidParameter("criterion 'ole' is for trees that split leaf by leaf; grow is 'oblivious'")
+    return wanted
+
+
+def takes_exact_steps(objective: Objective, criterion: str, parameters: TrainParameters) -> bool:
+    """Tell whether pairs inside a leaf are left out of its curvature; by default where splits are chosen in that way.
+
+    Raises
+    ------
+    InvalidParameter
+        The objective has no pairs.
+    """
     if parameters.leaf == "exact" and "ole" not in objective.criteria:
         raise InvalidParameter(f"leaf 'exact' is not for {objective.name}, which has no pair curvatures; use newton")
-    return wanted
+    return not objective.additive and (parameters.leaf or ("exact" if criterion == "ole" else "newton")) == "exact"

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from trainer.objectives.registry import OBJECTIVES
+
 if TYPE_CHECKING:
     from trainer.parameters import TrainParameters
+
+NAMES = [name for name in OBJECTIVES if name != "user"]  # a command line has no functions
 
 
 def training_parameters(
@@ -19,7 +23,7 @@ def training_parameters(
         str,
         typer.Option(
             metavar="NAME[(OPTION=VALUE, ..)]",
-            help="The loss: lambdamart, l2 (squared error of the grade), .. (docs/objectives.md lists them all).",
+            help=f"The loss, such as lambdamart or quantile(alpha=0.9); docs/objectives.md says what each is for: {', '.join(NAMES)}.",
         ),
     ] = "lambdamart",
     criterion: Annotated[
@@ -35,12 +39,20 @@ def training_parameters(
     ] = 8,
     ole_pairs: Annotated[
         float, typer.Option(help="For ole: pairs a document drawn to measure curvature, about; 0: all pairs.")
-    ] = 0.0,
+    ] = 1.0,
     leaf: Annotated[
         str,
-        typer.Option(help="Steps of leaves: newton, or exact (pairs of documents in one leaf do not count)."),
-    ] = "newton",
-    metric: Annotated[str, typer.Option(help="What lambdamart optimises: ndcg or ndcg@k.")] = "ndcg@10",
+        typer.Option(
+            help="Steps of leaves: newton, or exact (pairs of documents in one leaf do not count); left out: exact for ole.",
+            show_default=False,
+        ),
+    ] = "",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="What lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta, rbp(p) or concordance, with @k."
+        ),
+    ] = "ndcg@10",
     stop_metric: Annotated[
         str,
         typer.Option(

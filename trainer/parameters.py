@@ -61,7 +61,9 @@ class TrainParameters:
     criterion: str = ""  # by which splits are chosen; empty: the default of the objective
     ole_features: int = 8  # for ole: so many features that look best to rwse are searched by the loss; 0: all
     ole_pairs: float = 1.0  # for ole: pairs a document that are drawn for that, about; 0: all pairs
-    leaf: str = "newton"  # steps of leaves: curvatures document by document, or exact, pairs inside a leaf left out
+    leaf: str = (
+        ""  # steps of leaves: newton, h document by document; exact, pairs inside a leaf left out; empty: exact for ole
+    )
     grow: str = "best_first"  # which leaf is split next; oblivious: one condition for all leaves of a depth
     max_leaves: int = 31  # 2 or more; oblivious trees have 2 ** max_depth
     max_depth: int = 0  # 0: no bound; for oblivious trees 6
@@ -87,7 +89,7 @@ class TrainParameters:
         object.__setattr__(self, "objective", canonical(self.objective))
         object.__setattr__(self, "criterion", CRITERION_ALIASES.get(self.criterion, self.criterion))
         _one_of("criterion", self.criterion, ("", *CRITERIA))
-        _one_of("leaf", self.leaf, LEAVES)
+        _one_of("leaf", self.leaf, ("", *LEAVES))
         _one_of("gain", self.gain, GAINS)
         _one_of("grow", self.grow, GROWTHS)
         _one_of("rounds_by", self.rounds_by, ROUNDS_BY)

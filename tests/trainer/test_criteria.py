@@ -186,3 +186,13 @@ def test_drawn_pairs_have_the_right_sums_on_average():
 def test_what_does_not_go_together_is_refused(parameters, message):
     with pytest.raises(InvalidParameter, match=message):
         fit(small_data(), n_rounds=1, **parameters)
+
+
+def test_leaves_are_exact_where_splits_are_and_as_one_likes_elsewhere():
+    def scores(**given):
+        return fit(small_data(), objective="ranknet", n_rounds=2, watch=False, **given).forest.node_value
+
+    assert np.array_equal(scores(criterion="ole"), scores(criterion="ole", leaf="exact"))
+    assert not np.array_equal(scores(criterion="ole"), scores(criterion="ole", leaf="newton"))
+    assert np.array_equal(scores(criterion="se"), scores(criterion="se", leaf="newton"))
+    assert not np.array_equal(scores(criterion="se"), scores(criterion="se", leaf="exact"))
