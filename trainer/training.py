@@ -37,6 +37,7 @@ from trainer.resuming import check_resumable
 _BYTES_A_ROW = 24 + 4 + 12 + 29
 _BYTES_A_VALID_ROW = 8 + 4 + 29  # score; grade; what metrics keep
 _BYTES_A_SAMPLED_ROW = 48  # keys of the rows, those that are drawn and the others, while a sample is drawn
+_BYTES_A_MEASURED_ROW = 32  # scores before a round and on trial, losses, what is left out: where rounds are measured
 _BYTES_OF_READING = 16 << 20  # readers' buffers, and freed memory that is not given back: 8 to 25 MB measured
 
 
@@ -73,8 +74,9 @@ class TrainingPlan:
         n_blocks, _, width = blocks_shape(self.n_features, self.train_rows, BLOCK_WIDTH)
         pool = HistogramPool.bytes_needed(n_blocks * width, p, self.pool_bytes)
         sampled = _BYTES_A_SAMPLED_ROW if min(p.query_fraction, p.row_fraction) < 1.0 else 0
+        measured = _BYTES_A_MEASURED_ROW if p.rounds_by == "oob" or p.step_search == "line" else 0
         boosting = (
-            self.train_rows * (_BYTES_A_ROW + Grower.BYTES_A_ROW + sampled + self.bytes_beside)
+            self.train_rows * (_BYTES_A_ROW + Grower.BYTES_A_ROW + sampled + measured + self.bytes_beside)
             + self.valid_rows * _BYTES_A_VALID_ROW
             + pool
         )
