@@ -294,9 +294,8 @@ class _Stepper:
             step = (round_number - 1) * objective.steps_a_round + of_round + 1
             with run.stopwatch.phase(GRADIENTS):
                 objective.gradients(step, self.scores, self._g, self._h, team)
-                pairs = self._pairs(step)
             with run.stopwatch.growing(self._grower):
-                grown += [self._tree(output, sample, pairs) for output in range(objective.n_outputs)]
+                grown += [self._tree(step, output, sample) for output in range(objective.n_outputs)]
         if self._searched:
             grown = self._scaled(grown, sample, before)
         self._estimate(round_number, before)
@@ -323,22 +322,24 @@ class _Stepper:
             add_tree(tree, self._run.bins, self._every_row, self._of(self.scores, output), self._team)
         return scaled
 
-    def _pairs(self, step: int) -> tuple[PairCurvatures | None, PairCurvatures | None]:
-        """Return the pairs by which splits are chosen and those by which leaves step, where they are asked for."""
-        run, of = self._run, self._run.objective.pair_curvatures
-        per_row = run.parameters.ole_pairs
-        of_leaves = of(step, self.scores, 0.0, self._team) if run.exact_leaves else None
+    def _pairs(self, step: int, whole: float) -> PairCurvatures | None:
+        """Return the pairs by which splits are chosen, ``whole`` their curvature in all; None where none are asked for."""
+        run = self._run
         if run.criterion != "ole":
-            return None, of_leaves
-        if per_row == 0.0:
-            return of_leaves or of(step, self.scores, 0.0, self._team), of_leaves
-        if of_leaves is not None:
-            of_leaves = of_leaves.copy()  # the next call may write into the same arrays
-        # every pair adds its curvature to the h of both rows
-        whole = 0.5 * total_of(self._h, self._team)
-        return of(step, self.scores, whole / (per_row * len(self._h)), self._team), of_leaves
+            return None
+        per_row = run.parameters.ole_pairs
+        least = whole / (per_row * len(self._h)) if per_row else 0.0
+        return run.objective.pair_curvatures(step, self.scores, least, self._team)
 
-    def _tree(self, output: int, sample: Sample, pairs: tuple[PairCurvatures | None, PairCurvatures | None]) -> Tree:
+    def _tree(self, step: int, output: int, sample: Sample) -> Tree:
+        run, objective = self._run, self._run.objective
+        paired = run.criterion == "ole" or run.exact_leaves
+        # every pair adds its curvature to the h of both rows
+        whole = 0.5 * total_of(self._h, self._team) if paired else 0.0
+
+        def inside(leaf_of_row: npt.NDArray[np.int32], n_leaves: int) -> npt.NDArray[np.float64]:
+            return objective.curvature_inside(step, self.scores, leaf_of_row, n_leaves, whole, self._team)
+
         return self._grower.grow(
             self._of(self._g, output),
             self._of(self._h, output),
@@ -346,9 +347,9 @@ class _Stepper:
             rows=sample.rows,
             features=sample.features,
             weights=self._weights,
-            pairs=pairs[0],
-            leaf_pairs=pairs[1],
-            leaf_steps=partial(self._run.objective.leaf_steps, output, self.scores),
+            pairs=self._pairs(step, whole),
+            inside_leaves=inside if run.exact_leaves else None,
+            leaf_steps=partial(objective.leaf_steps, output, self.scores),
         )
 
     def _of(self, values: npt.NDArray[np.float64], number: int) -> npt.NDArray[np.float64]:

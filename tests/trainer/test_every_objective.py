@@ -149,6 +149,15 @@ def test_pair_curvatures_add_up_to_the_change_of_the_gradient(name):
     together = with_team(3, lambda team: objective.pair_curvatures(3, scores, 0.0, team).copy())
     assert np.array_equal(together.first, pairs.first)
     assert np.array_equal(together.curvature, pairs.curvature)
+    leaf_of_row = np.random.default_rng(2).integers(-1, 4, size=rows.n_rows).astype(np.int32)
+    inside = objective.curvature_inside(3, scores, leaf_of_row, 4, pairs.curvature.sum(), Team(1))
+    same = leaf_of_row[pairs.first] == leaf_of_row[pairs.second]
+    listed = [pairs.curvature[same & (leaf_of_row[pairs.first] == leaf)].sum() for leaf in range(4)]
+    assert inside == pytest.approx(listed, rel=1e-9)
+    of_three = with_team(
+        3, lambda team: objective.curvature_inside(3, scores, leaf_of_row, 4, pairs.curvature.sum(), team)
+    )
+    assert np.array_equal(of_three, inside)
     drawn = objective.pair_curvatures(3, scores, float(np.median(pairs.curvature)), Team(1)).copy()
     assert len(drawn.first) < len(pairs.first)
     assert drawn.curvature.sum() == pytest.approx(pairs.curvature.sum(), rel=0.1)

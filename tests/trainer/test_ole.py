@@ -36,7 +36,7 @@ def curvatures_of(pairs):
     return PairCurvatures(first.astype(np.int32), second.astype(np.int32), c)
 
 
-def grow(bins, g, h, pairs, team=None, *, all_leaf_pairs=False, rows=None, **parameters):
+def grow(bins, g, h, pairs, team=None, *, exact_leaves=False, rows=None, **parameters):
     defaults = {
         "min_rows_in_leaf": 1, "min_hessian_in_leaf": 0.0, "learning_rate": 1.0, "ole_features": 0, "criterion": "ole",
     }  # fmt: skip
@@ -44,7 +44,11 @@ def grow(bins, g, h, pairs, team=None, *, all_leaf_pairs=False, rows=None, **par
     scores = np.zeros(len(g))
     grower = Grower(layout, TrainParameters(**{**defaults, **parameters}), team or Team(1))
     found = curvatures_of(pairs)
-    tree = grower.grow(g, h, scores, pairs=found, leaf_pairs=found if all_leaf_pairs else None, rows=rows)
+
+    def inside(leaf_of_row, n_leaves):
+        return np.array([sum(c for a, b, c in pairs if leaf_of_row[a] == leaf_of_row[b] == k) for k in range(n_leaves)])
+
+    tree = grower.grow(g, h, scores, pairs=found, inside_leaves=inside if exact_leaves else None, rows=rows)
     return tree, scores
 
 
@@ -84,7 +88,7 @@ def test_a_whole_tree_is_that_of_best_first_growth_by_hand(seed):
     for leaf in leaves:  # steps are Newton's, of h document by document
         expected = -g[leaf].sum() / h[leaf].sum() if h[leaf].sum() else 0.0
         assert scores[leaf] == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    exact, scores = grow(bins, g, h, pairs, max_leaves=6, all_leaf_pairs=True)
+    exact, scores = grow(bins, g, h, pairs, max_leaves=6, exact_leaves=True)
     assert np.array_equal(exact.feature, tree.feature)
     for leaf in leaves:
         curvature = naive_ole.exact_curvature(set(leaf), h, pairs)

@@ -1359,15 +1359,3 @@ def add_tree_blocked(words, feature, threshold, missing_left, left, right, value
             goes_left = (b <= threshold[node]) if b != 0 else (missing_left[node] != 0)
             node = left[node] if goes_left else right[node]
         scores[row] += value[node]
-
-
-# -- steps of leaves -------------------------------------------------------------------------------------------------
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def add_inside(first, second, curvature, leaf_of_row, inside):
-    """inside[leaf] += the curvature of every pair with both rows in the leaf, in the order of the pairs; leaf -1: none."""
-    for k in range(first.shape[0]):
-        leaf = leaf_of_row[first[k]]
-        if leaf >= 0 and leaf == leaf_of_row[second[k]]:
-            inside[leaf] += curvature[k]

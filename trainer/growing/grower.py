@@ -40,6 +40,8 @@ LeafSteps = Callable[
     [npt.NDArray[np.int32], npt.NDArray[np.int64], Team], npt.NDArray[np.float64] | None
 ]  # rows in the order of leaves, where each leaf begins among them, the team
 
+InsideLeaves = Callable[[npt.NDArray[np.int32], int], npt.NDArray[np.float64]]  # leaf of every row, number of leaves
+
 
 class Grower:
     """Grows trees over one training set; buffers are made once and used for every tree.
@@ -114,7 +116,7 @@ class Grower:
         features: npt.NDArray[np.uint8] | None = None,
         weights: npt.NDArray[np.float64] | None = None,
         pairs: PairCurvatures | None = None,
-        leaf_pairs: PairCurvatures | None = None,
+        inside_leaves: InsideLeaves | None = None,
         leaf_steps: LeafSteps | None = None,
     ) -> Tree:
         """Grow one tree from g and h, both (n_rows,), and add its leaves to ``scores`` (n_rows,) in place.
@@ -132,8 +134,9 @@ class Grower:
             (n_rows,) what splits are chosen by instead of h: the weights of documents, for criterion ``se``.
         pairs
             For criterion ``ole``: the pairs of rows that do not move against each other inside a leaf.
-        leaf_pairs
-            All such pairs, for exact steps of leaves: -G / (H - 2 C + lambda), C their curvature inside the leaf.
+        inside_leaves
+            For exact steps of leaves, -G / (H - 2 C + lambda): called with the leaf of every row (n_rows,) int32, -1 for
+            none, and how many leaves there are; returns C of each, the curvature of all pairs inside it.
         leaf_steps
             Called with rows, the starts of leaves in them, and the team; returns the step of each leaf, or None for
             Newton's.
@@ -161,7 +164,7 @@ class Grower:
             except BaseException:  # an interrupt may come before the first worker has begun
                 self._give_up(size)
                 raise
-        tree = self._finish(gradients, curvatures, leaf_scale, n, scores, leaf_pairs, leaf_steps)
+        tree = self._finish(gradients, curvatures, leaf_scale, n, scores, inside_leaves, leaf_steps)
         if rows is not None:
             self._add_to_others(tree, rows, scores)
         return tree
@@ -277,7 +280,7 @@ class Grower:
         scale: Scale,
         n: int,
         scores: npt.NDArray[np.float64],
-        leaf_pairs: PairCurvatures | None,
+        inside_leaves: InsideLeaves | None,
         leaf_steps: LeafSteps | None,
     ) -> Tree:
         """Sum the leaves exactly, take their steps, add them to the scores."""
@@ -302,8 +305,8 @@ class Grower:
         curvature = sums[:, 1] / scale.curvature + p.lambda_l2
         values = np.zeros(len(nodes), dtype=SCORE)
         np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=curvature > 0.0)
-        if leaf_pairs is not None:
-            inside = self._inside(leaf_pairs, starts, n)
+        if inside_leaves is not None:
+            inside = inside_leaves(self._leaf_of_row(starts, n), len(leaves))
             exact = sums[leaves, 1] / scale.curvature - 2.0 * inside
             # of a leaf of whole queries both are 0, up to the rounding of every row and pair
             sound = exact > 1e-9 * sums[leaves, 1] / scale.curvature
@@ -337,13 +340,11 @@ class Grower:
             rows=nodes[:, _kernels.LAST] - first,
         )
 
-    def _inside(self, pairs: PairCurvatures, starts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.float64]:
-        """Return the curvature of the pairs inside each leaf, (n_leaves,); rows outside the tree are in none."""
+    def _leaf_of_row(self, starts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int32]:
+        """Return the leaf of every row (n_rows,), -1 where the tree was grown without it."""
         leaf_of_row = np.full(self._bins.n_rows, -1, dtype=np.int32)
         leaf_of_row[self._rows[:n]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
-        inside = np.zeros(len(starts) - 1, dtype=np.float64)
-        _kernels.add_inside(pairs.first, pairs.second, pairs.curvature, leaf_of_row, inside)
-        return inside
+        return leaf_of_row
 
     def _keep_parents_value(
         self, nodes: npt.NDArray[np.int64], curvature: npt.NDArray[np.float64], values: npt.NDArray[np.float64]

@@ -306,6 +306,7 @@ def lambdas(
 def lambda_curvatures(
     scores, starts, first_query, last_query, values, weights, shape, upper, lower, lift, scales, sigma,
     truncation, normalise, key, order, spare, work, factors, least, first_rows, second_rows, pair_curvature, begin,
+    leaf_of_row, scale, inside,
 ):  # fmt: skip
     """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return where they end.
 
@@ -313,11 +314,16 @@ def lambda_curvatures(
     least and then count ``least``: with their curvatures laid end to end from a random place on, those on which a
     multiple of ``least`` falls (systematic sampling: a pass of sums, and less noise than single draws).  The lists need
     a cell more than there are pairs.
+
+    Where ``leaf_of_row`` has cells nothing is listed: ``inside[leaf]`` grows by the curvatures times ``scale`` of the
+    pairs inside the leaf, added up for each upper document in one order and rounded; rows of leaf -1 are in none.
     """
     s, x, e, weight, c, unused, sign = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
     weighted = weights.shape[0] > 0
     longest = spare.shape[0]
     drawing = jitter(key, _DRAW)
+    summing = leaf_of_row.shape[0] > 0
+    leaf = work[7]
     end = begin
     for q in range(first_query, last_query):
         if factors[q] == 0.0:
@@ -330,6 +336,7 @@ def lambda_curvatures(
             s[rank] = scores[row]
             x[rank] = values[row]
             weight[rank] = weights[row] if weighted else 1.0
+            leaf[rank] = np.float64(leaf_of_row[row]) if summing else 0.0
         for rank in range(n, n + LANES):
             s[rank] = s[n - 1]
         for rank in range(n + LANES):
@@ -362,6 +369,17 @@ def lambda_curvatures(
                 (factors[q] * scales[q] * sigma * weight[i] * lifted, sigma, floor, slope),
             )  # fmt: skip
             row_i = order[first + i]
+            if summing:
+                leaf_i = leaf[i]
+                if leaf_i >= 0.0:
+                    s0 = s1 = s2 = s3 = 0.0
+                    for j in range(i + 1, n, 4):  # c is 0 beyond the list
+                        s0 += c[j] if leaf[j] == leaf_i else 0.0
+                        s1 += c[j + 1] if leaf[j + 1] == leaf_i else 0.0
+                        s2 += c[j + 2] if leaf[j + 2] == leaf_i else 0.0
+                        s3 += c[j + 3] if leaf[j + 3] == leaf_i else 0.0
+                    inside[np.int64(leaf_i)] += np.int64(np.rint(((s0 + s1) + (s2 + s3)) * scale))
+                continue
             if least == 0.0:
                 for j in range(i + 1, n):
                     row = order[first + j]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import fsum
+from math import frexp, fsum
 from typing import ClassVar
 
 import numpy as np
@@ -234,7 +234,7 @@ class PairObjective(Objective):
             end = _kernels.lambda_curvatures(
                 scores, self._starts, first, last, w.values, self._weights, w.shape, w.upper, w.lower, w.lift,
                 self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare, work,
-                self._factors, least, *out, begin,
+                self._factors, least, *out, begin, _NO_ROWS, 0.0, _NO_SUMS,
             )  # fmt: skip
             ends[worker] = (begin, end)
 
@@ -253,6 +253,40 @@ class PairObjective(Objective):
                     array[filled : filled + end - begin] = array[begin:end]
             filled += end - begin
         return PairCurvatures(out[0][:filled], out[1][:filled], out[2][:filled])
+
+    def curvature_inside(
+        self,
+        step: int,
+        scores: npt.NDArray[np.float64],
+        leaf_of_row: npt.NDArray[np.int32],
+        n_leaves: int,
+        whole: float,
+        team: Team,
+    ) -> npt.NDArray[np.float64]:
+        """Return the curvature (n_leaves,) of the pairs inside each leaf; no pair is listed where they weigh by place.
+
+        Sums are those of whole numbers, 2^61 for all pairs, so that they do not depend on who adds up what.
+        """
+        if not self._quick:
+            return super().curvature_inside(step, scores, leaf_of_row, n_leaves, whole, team)
+        if whole <= 0.0:
+            return np.zeros(n_leaves)
+        scale = float(2.0 ** (61 - max(-900, frexp(whole)[1])))
+        key, w, rules = self._key(step), self._weighing, self._rules
+        sums = np.zeros((team.size, n_leaves), dtype=np.int64)
+
+        def share(first: int, last: int, worker: int) -> None:
+            spare, work = self._workspace(worker)
+            self._prepare(key, scores, first, last, spare)
+            _kernels.lambda_curvatures(
+                scores, self._starts, first, last, w.values, self._weights, w.shape, w.upper, w.lower, w.lift,
+                self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare, work,
+                self._factors, 0.0, _NO_ROWS, _NO_ROWS, _NONE, 0, leaf_of_row, scale, sums[worker],
+            )  # fmt: skip
+
+        self._shares.each(team, share)
+        inside: npt.NDArray[np.float64] = sums.sum(axis=0) / scale
+        return inside
 
     def _prepare(self, key: np.uint64, scores: Floats, first: int, last: int, spare: Order) -> None:
         """Sort these queries and let the weights that depend on the order be prepared; nothing where there are none."""
@@ -307,13 +341,14 @@ class PairObjective(Objective):
         if worker not in self._workspaces:
             self._workspaces[worker] = (
                 np.empty(self._longest, np.uint32),
-                np.zeros((7, self._longest + _kernels.LANES)),
+                np.zeros((8, self._longest + _kernels.LANES)),
             )
         return self._workspaces[worker]
 
 
 _NONE = np.empty(0, dtype=np.float64)
 _NO_ROWS = np.empty(0, dtype=np.int32)
+_NO_SUMS = np.empty(0, dtype=np.int64)
 
 
 def checked_fraction(name: str, fraction: float) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from trainer import _kernels
 from trainer.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -130,6 +131,24 @@ class Objective(ABC):
         next call.
         """
         raise InvalidParameter(f"{self.name} has no pair curvatures")
+
+    def curvature_inside(
+        self,
+        step: int,
+        scores: npt.NDArray[np.float64],
+        leaf_of_row: npt.NDArray[np.int32],
+        n_leaves: int,
+        whole: float,  # noqa: ARG002 - for those that sum in fixed point
+        team: Team,
+    ) -> npt.NDArray[np.float64]:
+        """Return the curvature (n_leaves,) of the pairs of this step that lie inside each leaf.
+
+        ``leaf_of_row`` (n_rows,) is -1 for rows that belong to none, ``whole`` the sum over all pairs.
+        """
+        pairs = self.pair_curvatures(step, scores, 0.0, team)
+        inside = np.zeros(n_leaves, dtype=np.float64)
+        _kernels.add_inside(pairs.first, pairs.second, pairs.curvature, leaf_of_row, inside)
+        return inside
 
     def final_weights(self, n_rounds: int) -> tuple[float, float]:  # noqa: ARG002 - for those that average rounds
         """Return what every tree, and the start, are multiplied with after ``n_rounds`` rounds."""
