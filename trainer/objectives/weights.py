@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import frexp
+from math import frexp, fsum
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,8 @@ def relative_weights(weights: npt.NDArray[np.float64] | None, n_rows: int) -> np
     if highest == 0.0:
         raise TrainingDataRejected("all weights are 0, so there is nothing to learn; leave them out to weigh all alike")
     weights = np.ldexp(weights, -frexp(highest)[1])  # by a power of two: no bit is lost, and no sum can overflow
-    relative: npt.NDArray[np.float64] = weights / weights.mean()
+    # rounded once: np.mean adds up in an order that depends on the machine
+    relative: npt.NDArray[np.float64] = weights / (fsum(weights.tolist()) / n_rows)
     return relative
 
 
