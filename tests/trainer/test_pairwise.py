@@ -416,6 +416,36 @@ def test_what_cannot_be_learnt_from_is_refused():
             build(rows, objective)
 
 
+@pytest.mark.parametrize(
+    ("objective", "metric", "grades"),
+    [
+        ("lambdamart", "ndcg@10", [0, 0, 0, 0]),  # pairs without grades
+        ("lambdamart", "err", [1, 1, 1, 1]),
+        ("lambdaloss", "ndcg", [2, 2, 2, 2]),
+        ("lambdamart", "map", [1, 2, 3, 1]),  # all are relevant
+        ("lambdamart", "ndcg", [3, 0, 3, 0]),  # pairs of equal grades only
+    ],
+)
+def test_pairs_that_no_swap_weighs_are_refused_instead_of_learning_nothing(objective, metric, grades):
+    pairs = Preferences(
+        np.array([0, 1], np.int32), np.array([2, 3], np.int32), np.ones(2), np.ones(2), np.array([0, 2])
+    )
+    rows = RankedRows(np.array(grades, np.int32), np.array([0, 4]), [], pairs=pairs)
+    with pytest.raises(TrainingDataRejected, match="no swap of the two documents of a pair changes the metric"):
+        build(rows, objective, metric=metric)
+    build(rows, "ranknet")
+
+
+def test_a_query_whose_pairs_weigh_nothing_counts_nothing():
+    rows = RankedRows(np.array([1, 2, 0, 1], np.int32), np.array([0, 2, 4]), [])
+    built = build(rows, "lambdamart", metric="map")
+    g, h = derivatives(built, np.array([0.3, 0.1, 0.2, 0.0]))
+    assert not g[:2].any()
+    assert not h[:2].any()
+    assert (h[2:] > 0).all()
+    assert built.losses(np.zeros(4))[0] == 0.0
+
+
 def test_lambdaloss_is_for_ndcg():
     with pytest.raises(InvalidParameter, match="lambdaloss bounds ndcg"):
         build(case(0)[0], "lambdaloss", metric="map")

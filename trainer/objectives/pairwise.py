@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorer.metrics import swaps
-from scorer.metrics.arrangement import count_pairs, grade_levels
+from scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
 from scorer.metrics.swaps import SwapDeltas
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.objectives import _kernels
@@ -129,7 +129,7 @@ class PairObjective(Objective):
         return 0.0
 
     def _set_up(self, rows: RankedRows, weighing: Weighing, rules: PairRules) -> None:
-        """Take the rows in; called by the constructors.  TrainingDataRejected if there is no pair at all."""
+        """Take the rows in; called by the constructors.  TrainingDataRejected if no pair weighs anything."""
         grades, starts = rows.grades, rows.starts
         sizes = np.diff(starts)
         self._grades, self._starts, self._rules = grades, starts, rules
@@ -147,8 +147,13 @@ class PairObjective(Objective):
                 if rows.pairs is None
                 else "no pair is given, so there is nothing to learn"
             )
-        # a query without pairs: scale 0 lets the kernel pass over it without sorting
-        self._scales = np.where(n_pairs > 0, weighing.scales, 0.0)
+        # a query without pairs that weigh anything: scale 0 lets the kernel pass over it without sorting
+        self._scales = np.where((n_pairs > 0) & self._weighed(weighing), weighing.scales, 0.0)
+        if not self._scales.any():
+            raise TrainingDataRejected(
+                "no swap of the two documents of a pair changes the metric, so there is nothing to learn;"
+                " check the grades, take another metric, or learn pairs without grades by ranknet"
+            )
         if rules.per_pair:
             self._scales /= np.maximum(n_pairs, 1)
         self._weighing = weighing
@@ -172,6 +177,19 @@ class PairObjective(Objective):
         self._factors = np.zeros(rows.n_queries)
         self._workspaces: dict[int, tuple[Order, Floats]] = {}
         self._found: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Floats] | None = None
+
+    def _weighed(self, weighing: Weighing) -> npt.NDArray[np.bool_]:
+        """Return which queries (n_queries,) have pairs with any weight: of documents that differ in what is weighed by."""
+        n_queries = len(self._starts) - 1
+        if weighing.shape == _kernels.EVEN:
+            return np.ones(n_queries, dtype=np.bool_)
+        if len(self._pairs.starts):
+            of_query = np.repeat(np.arange(n_queries), np.diff(self._pairs.starts))
+            differ = weighing.values[self._pairs.above] != weighing.values[self._pairs.below]
+        else:
+            of_query = queries_of(self._starts)
+            differ = weighing.values != weighing.values[self._starts[of_query]]
+        return np.bincount(of_query[differ], minlength=n_queries) > 0
 
     def gradients(
         self,
