@@ -114,7 +114,7 @@ def boost(
     ------
     InvalidParameter
         ``n_threads`` is negative, the metric cannot be optimised or evaluated, ``monotone`` names a feature that is not
-        there, sets share a name, or ``resume`` was trained in another way.
+        there or the score is made of probabilities, sets share a name, or ``resume`` was trained in another way.
     TrainingDataRejected
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
         rows or features, or a first one in which nothing is relevant.
@@ -126,8 +126,15 @@ def boost(
     monotone = directions_of(parameters.monotone, feature_names)
     objective = objective_of(train, parameters)
     criterion = criterion_of(objective, parameters)
-    if train.offsets is not None and objective.n_outputs > 1:
-        raise InvalidParameter(f"offsets are for one score a document; {objective.name} has {objective.n_outputs}")
+    if monotone.any() and objective.link != "identity":
+        raise InvalidParameter(
+            f"monotone constraints are for one score a document; {objective.name} makes its score of probabilities"
+        )
+    sets = [train, *(rows for _, rows in eval_sets or ())]
+    if objective.link != "identity" and any(rows.offsets is not None for rows in sets):
+        raise InvalidParameter(
+            f"offsets are for one score a document; {objective.name} makes its score of probabilities"
+        )
     replayed: list[Tree] = []
     if resume is not None:
         check_resumable(resume, parameters, feature_names, info or {}, objective)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests import naive_ole
+from tests import naive, naive_ole
 from tests.trainer.planted import fit, rows_of, small_data
 from tests.trainer.small_case import small_case
 from trainer.errors import InvalidParameter
@@ -61,6 +61,41 @@ def test_literal_weighted_squared_error_chooses_the_splits_of_its_robust_form(se
     sides = naive_ole.sides(bins, range(len(g)), *chosen)
     alike = [naive_ole.sides(bins, range(len(g)), *s) for error, *s in errors if error <= best * (1 + 1e-9) + 1e-12]
     assert sides in alike
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_squared_error_splits_by_weights_and_steps_by_curvatures(seed):
+    bins, g, h = small_case(seed, n=60)
+    weights = np.random.default_rng(seed).integers(1, 500, size=60) / 1024
+    layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
+    given = TrainParameters(min_rows_in_leaf=1, min_hessian_in_leaf=0.0, max_leaves=7, learning_rate=1.0)
+    scores = np.zeros(60)
+    tree = Grower(layout, given, Team(1)).grow(g, h, scores, weights=weights)
+    leaves = naive.grow_by_node(bins, g, weights, 7)
+    assert tree.n_leaves == len(leaves) == 7
+    for rows in map(list, leaves):
+        assert scores[rows] == pytest.approx(-g[rows].sum() / h[rows].sum(), rel=1e-9)
+    assert tree.gain[0] == pytest.approx(max(gain for gain, *_ in naive.splits(bins, g, weights)), rel=1e-12)
+    assert naive.grow_by_node(bins, g, h, 7).keys() != leaves.keys()  # or the weights told nothing
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_oblivious_trees_by_squared_error_ask_by_weights_and_step_by_curvatures(seed):
+    bins, g, h = small_case(seed, n=60, missing=0.0)
+    weights = np.random.default_rng(seed).integers(1, 500, size=60) / 1024
+    layout = BlockedBins.from_batches([bins], len(bins), np.full(bins.shape[1], 256, dtype=np.int32))
+    given = TrainParameters(
+        min_rows_in_leaf=1, min_hessian_in_leaf=0.0, max_depth=3, learning_rate=1.0, grow="oblivious"
+    )
+    scores = np.zeros(60)
+    tree = Grower(layout, given, Team(1)).grow(g, h, scores, weights=weights)
+    conditions, _ = naive.grow_by_level(bins, g, weights, 3)
+    leaf = np.zeros(60, dtype=int)
+    for depth, (feature, threshold, _) in enumerate(conditions):
+        assert set(tree.feature[2**depth - 1 : 2 ** (depth + 1) - 1]) == {feature}
+        leaf = 2 * leaf + (bins[:, feature] > threshold)
+    for rows in (np.flatnonzero(leaf == number) for number in np.unique(leaf)):
+        assert scores[rows] == pytest.approx(-g[rows].sum() / h[rows].sum(), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["l2", "bernoulli", "poisson"])

@@ -164,7 +164,9 @@ class Grower:
             except BaseException:  # an interrupt may come before the first worker has begun
                 self._give_up(size)
                 raise
-        tree = self._finish(gradients, curvatures, leaf_scale, n, scores, inside_leaves, leaf_steps)
+        tree = self._finish(
+            gradients, curvatures, leaf_scale, n, scores, inside_leaves, leaf_steps, searched_by_h=weights is None
+        )
         if rows is not None:
             self._add_to_others(tree, rows, scores)
         return tree
@@ -282,6 +284,8 @@ class Grower:
         scores: npt.NDArray[np.float64],
         inside_leaves: InsideLeaves | None,
         leaf_steps: LeafSteps | None,
+        *,
+        searched_by_h: bool,
     ) -> Tree:
         """Sum the leaves exactly, take their steps, add them to the scores."""
         p, nodes = self._parameters, self._nodes[: self._state[_kernels.N_NODES]]
@@ -320,8 +324,10 @@ class Grower:
             _average_over_children(nodes, values)
         if self._oblivious:
             self._keep_parents_value(nodes, sums[:, 1] / scale.curvature, values)
-        else:
+        elif searched_by_h:
             np.clip(values, self._ranges[: len(nodes), 0], self._ranges[: len(nodes), 1], out=values)
+        elif self._monotone.any():
+            self._keep_directions(nodes, values)
         values *= p.learning_rate
         leaf_values = values[leaves]
         self._team.share(
@@ -354,6 +360,23 @@ class Grower:
         small = (rows < p.min_rows_in_leaf) | (curvature < p.min_hessian_in_leaf) | (curvature == 0.0)
         for node in np.flatnonzero(small[1:]) + 1:  # a parent comes before its children
             values[node] = values[(node - 1) // 2]
+
+    def _keep_directions(self, nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
+        """Hold values to the monotone constraints where splits were searched by weights, whose steps are on another scale.
+
+        As the kernels do: children of a constrained split keep to their side of the middle between the two values.
+        """
+        low, high = np.full(len(nodes), -np.inf), np.full(len(nodes), np.inf)
+        for node in np.flatnonzero(nodes[:, _kernels.LEFT] >= 0).tolist():  # a parent comes before its children
+            both = [int(nodes[node, _kernels.LEFT]), int(nodes[node, _kernels.LEFT]) + 1]
+            low[both], high[both] = low[node], high[node]
+            direction = self._monotone[nodes[node, _kernels.FEATURE]]
+            if direction == 0:
+                continue
+            left, right = np.clip(values[both], low[node], high[node])
+            lower, upper = both if direction > 0 else both[::-1]
+            high[lower] = low[upper] = 0.5 * (left + right)
+        np.clip(values, low, high, out=values)
 
     def _add_to_others(self, tree: Tree, rows: npt.NDArray[np.int32], scores: npt.NDArray[np.float64]) -> None:
         """Add the tree to the scores of all rows but ``rows``."""

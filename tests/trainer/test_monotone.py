@@ -1,0 +1,103 @@
+"""Constraints of direction, whatever splits are chosen by and however leaves step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scorer.predict import predict
+from tests.trainer.planted import fit, rows_of, small_data
+from trainer.boosting import boost
+from trainer.errors import InvalidParameter
+from trainer.parameters import TrainParameters
+
+DIRECTIONS = {"f0": 1, "f1": -1}
+
+
+def moves_against(forest):
+    """Count neighbouring values of a feature between which scores move against a constraint."""
+    x, found = small_data()[0][0][:40], 0
+    for feature, direction in enumerate(DIRECTIONS.values()):
+        probes = np.tile(x, (50, 1))
+        probes[:, feature] = np.repeat(np.linspace(-3, 3, 50), len(x))
+        scores = predict(forest, probes).reshape(50, len(x))
+        found += int((direction * np.diff(scores, axis=0) < -1e-12).sum())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [
+        ("lambdamart", {}),
+        ("lambdamart", {"criterion": "se"}),
+        ("lambdamart", {"leaf": "exact"}),
+        ("lambdamart", {"criterion": "se", "leaf": "exact"}),
+        ("laplace", {}),
+        ("quantile(alpha=0.9)", {}),
+        ("huber", {}),
+        ("poisson", {}),
+        ("logistrank", {}),
+        ("coxph", {}),
+        ("bernoulli", {"criterion": "se"}),
+        ("gbrank(trees=3)", {}),
+    ],
+)
+def test_no_leaf_rule_and_no_criterion_moves_scores_against_a_constraint(objective, options):
+    forest = fit(
+        small_data(), objective=objective, monotone=DIRECTIONS, n_rounds=15, max_leaves=16, min_rows_in_leaf=5,
+        watch=False, **options,
+    ).forest  # fmt: skip
+    assert (forest.node_feature == 0).any()
+    assert moves_against(forest) == 0
+    free = fit(
+        small_data(), objective=objective, n_rounds=15, max_leaves=16, min_rows_in_leaf=5, watch=False, **options
+    ).forest
+    assert moves_against(free) > 0  # or the test could not fail
+
+
+@pytest.mark.parametrize("objective", ["laplace", "quantile(alpha=0.7)", "huber"])
+def test_constrained_leaves_are_on_the_scale_of_the_labels(objective):
+    """Gradients of these losses do not grow with the labels; their steps do."""
+    train, _, binspec = small_data()
+    labels = train[1].astype(np.float64)
+    forests = [
+        boost(
+            replace(rows_of(train, binspec), labels=labels * scale), [], [f.edges for f in binspec.features],
+            binspec.feature_names,
+            TrainParameters(objective=objective, n_rounds=8, max_leaves=8, monotone=DIRECTIONS, stop_metric="deviance"),
+            max_grade=4, n_threads=1,
+        ).forest
+        for scale in (1.0, 1024.0)
+    ]  # fmt: skip
+    assert np.array_equal(forests[0].node_feature, forests[1].node_feature)
+    assert forests[1].node_value == pytest.approx(1024.0 * forests[0].node_value, rel=1e-9, abs=1e-9)
+
+
+def test_sigma_changes_no_constrained_tree_by_squared_error():
+    one, four = (
+        fit(
+            small_data(), objective="ranknet", criterion="se", sigma=sigma, monotone=DIRECTIONS, n_rounds=6,
+            min_hessian_in_leaf=0.0, watch=False,
+        ).forest
+        for sigma in (1.0, 4.0)
+    )  # fmt: skip
+    assert np.array_equal(one.node_feature, four.node_feature)
+    assert four.node_value == pytest.approx(one.node_value / 4.0, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("objective", ["mcrank", "ordinal"])
+def test_scores_that_are_made_of_probabilities_have_neither_directions_nor_offsets(objective):
+    """Outputs that all rise with a feature say nothing of the expected grade; that of ordinal would fall."""
+    with pytest.raises(InvalidParameter, match="monotone constraints are for one score a document"):
+        fit(small_data(), objective=objective, monotone=DIRECTIONS, n_rounds=1)
+    train, valid, binspec = small_data()
+    offsets = np.ones(len(train[1])), np.ones(len(valid[1]))
+    for given in ((offsets[0], None), (None, offsets[1])):
+        rows = [replace(rows_of(p, binspec), offsets=o) for p, o in zip((train, valid), given, strict=True)]
+        with pytest.raises(InvalidParameter, match="offsets are for one score a document"):
+            boost(
+                rows[0], [("valid", rows[1])], [f.edges for f in binspec.features], binspec.feature_names,
+                TrainParameters(objective=objective), max_grade=4,
+            )  # fmt: skip
