@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from registry.registry import Registry
     from scorer.evaluate import evaluate
     from scorer.rerank import rerank
+    from trainer.objectives.user import check_lambdas
 
-__all__ = ["Dataset", "Ranker", "Registry", "__version__", "cross_validate", "evaluate", "rerank"]
+__all__ = ["Dataset", "Ranker", "Registry", "__version__", "check_lambdas", "cross_validate", "evaluate", "rerank"]
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ _HOME = {
     "Registry": "registry.registry",
     "evaluate": "scorer.evaluate",
     "rerank": "scorer.rerank",
+    "check_lambdas": "trainer.objectives.user",
 }
 
 
