@@ -1,0 +1,79 @@
+"""docs/objectives.md against the code: what it names, with which defaults, and whether its examples run."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from trainer.objectives.registry import OBJECTIVES, objective_class
+
+PAGE = Path(__file__).parents[1] / "docs" / "objectives.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def sections() -> dict[str, str]:
+    """The text below every heading of the third level that names objectives, by each of the names."""
+    found: dict[str, str] = {}
+    for part in re.split(r"^(?=#{2,3} )", TEXT, flags=re.MULTILINE):
+        heading, _, text = part.partition("\n")
+        if heading.startswith("### "):
+            found |= dict.fromkeys(re.findall(r"`(\w+)`", heading), text)
+    return found
+
+
+def line(name: str, begin: str) -> str:
+    lines = [part for part in re.split(r"^- ", sections()[name], flags=re.MULTILINE) if part.startswith(begin)]
+    assert len(lines) == 1, f"{name}: expected one line '- {begin} ..', found {len(lines)}"
+    return lines[0]
+
+
+def named(written: str) -> list[str]:
+    """The names in backticks that a list begins with."""
+    first = re.match(r"[A-Za-z]+: ((?:`[\w*]+`(?:, )?)+)", written)
+    assert first, written
+    return re.findall(r"`(\w+)", first[1])
+
+
+def test_every_objective_has_a_section_and_a_row_and_there_are_no_others():
+    assert set(sections()) == set(OBJECTIVES)
+    rows = {name: row for row in TEXT.splitlines() for name in re.findall(r"^\| \[`(\w+)`\]", row)}
+    assert set(rows) == set(OBJECTIVES)
+    for name, row in rows.items():
+        assert set(objective_class(name).criteria) == set(re.findall(r"`(\w+)\*?`", row.split("|")[4])), name
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_section_has_every_option_with_its_default_and_no_other(name):
+    options = {field.name: field.default for field in fields(objective_class(name).Options)}
+    written = line(name, "Options:")
+    for option, default in options.items():
+        shown = str(default).lower() if isinstance(default, bool) else str(default)
+        assert f"`{option}={shown}`" in written, f"{name}: expected `{option}={shown}` among its options"
+    assert set(re.findall(r"`(\w+)=", written)) == set(options)
+    assert options or "none" in written
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_section_has_the_criteria_the_default_first(name):
+    kind = objective_class(name)
+    written = line(name, "Criteria:")
+    assert named(written) == list(kind.criteria)
+    assert ("`ole*`" in written) == (kind.additive and "ole" in kind.criteria)
+
+
+def test_the_examples_run():
+    result = doctest.testfile(str(PAGE), module_relative=False)
+    assert result.attempted > 5
+    assert result.failed == 0
+
+
+def test_links_within_the_page_lead_somewhere():
+    headings = {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", TEXT, flags=re.MULTILINE)
+    }
+    assert set(re.findall(r"\]\(#([^)]*)\)", TEXT)) <= headings
