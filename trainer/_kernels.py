@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from trainer._elementary import jitter
 from trainer._intrinsics import bits_of, load_acquire, store_release
 
 _MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
@@ -115,3 +116,10 @@ def add_inside(first, second, curvature, leaf_of_row, inside):
         leaf = leaf_of_row[first[k]]
         if leaf >= 0 and leaf == leaf_of_row[second[k]]:
             inside[leaf] += curvature[k]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def jitters(key, items, out):
+    """out[i] = jitter of (key, items[i])."""
+    for i in range(items.shape[0]):
+        out[i] = jitter(key, items[i])

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trainer import _kernels
+from trainer._elementary import jitter
 from trainer.dtypes import ROW
-from trainer.objectives import _kernels
 from trainer.parameters import TrainParameters
 
 _QUERIES, _ROWS, _FEATURES, _APART, _FOLDS = 1, 2, 3, 4, 5  # streams of one seed that never meet
@@ -108,7 +109,7 @@ def _keys(seed: int, stream: int, round_number: int, items: npt.NDArray[np.signe
     """64 bits that depend on all four alone."""
     key = np.uint64(seed)
     for part in (stream, round_number):
-        key = np.uint64(_kernels.jitter(key, part))
+        key = np.uint64(jitter(key, part))
     keys = np.empty(len(items), dtype=np.uint64)
     _kernels.jitters(key, items.astype(np.int64, copy=False), keys)
     return keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.objectives.l2 import SquaredError
+from trainer.objectives.pointwise.l2 import SquaredError
 from trainer.objectives.protocol import ROWS, Objective
 
 

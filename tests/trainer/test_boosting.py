@@ -41,8 +41,8 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch,
         "growing.grower._LEAST_ROWS",
         "growing.grower._LEAST_VISITS",
         "growing.grower._SHARED_ROWS",
-        "objectives.pairwise._LEAST_WORK",
-        "objectives.pointwise.LEAST_ROWS",
+        "objectives.pairwise.pair_loss._LEAST_WORK",
+        "objectives.pointwise.document_loss.LEAST_ROWS",
         "watching._LEAST_WALKED",
     ):
         monkeypatch.setattr(f"trainer.{name}", 1)  # let small work be shared out as well

@@ -20,8 +20,8 @@ from tests.trainer.point_cases import (
     steps_of,
 )
 from trainer.errors import TrainingDataRejected
-from trainer.objectives import consistent as consistent_module
-from trainer.objectives.consistent import normalised_gains
+from trainer.objectives.pointwise import consistent as consistent_module
+from trainer.objectives.pointwise.consistent import normalised_gains
 from trainer.parameters import TrainParameters
 
 GRADES = [0, 3, 1, 2, 0, 0, 4, 2, 2, 1]  # the second list has nothing relevant

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from statistics import NormalDist
@@ -14,7 +13,7 @@ from tests import naive_lists as naive
 from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
 from tests.trainer.planted import fit, small_data
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives import _expected_kernels, _kernels, _list_kernels, apxdcg, stochasticrank
+from trainer.objectives.listwise import _expected_kernels, apxdcg, stochasticrank
 from trainer.workers import with_team
 
 BOTH = ["apxdcg", "apxdcg(samples=4, exact=0)", "stochasticrank(samples=3)"]
@@ -32,14 +31,6 @@ def ideal(grades, k=None):
 def one_list(seed, n, spread=1.0):
     scores, grades = random_lists(seed, [n], spread)
     return scores, grades
-
-
-@pytest.mark.parametrize("name", ["exp_negative", "log2_positive", "jitter", "uniform"])
-def test_functions_that_several_files_of_kernels_need_are_the_same(name):
-    other = _list_kernels if name == "uniform" else _kernels
-    assert inspect.getsource(getattr(other, name).py_func) == inspect.getsource(
-        getattr(_expected_kernels, name).py_func
-    )
 
 
 def test_normal_quantiles():

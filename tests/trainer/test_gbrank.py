@@ -11,7 +11,7 @@ from scorer.predict import predict
 from tests.trainer import planted
 from tests.trainer.test_pairwise import build, case, derivatives
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives import gbrank
+from trainer.objectives.pairwise import gbrank
 from trainer.rows import RankedRows
 from trainer.workers import with_team
 

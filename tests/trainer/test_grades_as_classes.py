@@ -17,7 +17,7 @@ from tests.trainer.point_cases import (
     same_bits_for_any_team,
 )
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives import pointwise as pointwise_module
+from trainer.objectives.pointwise import document_loss as pointwise_module
 
 GRADES = np.array([0, 2, 3, 1, 0, 3, 2])
 WEIGHTS = np.array([1.0, 2.0, 0.5, 1.0, 3.0, 0.0, 1.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.errors import TrainingDataRejected
-from trainer.objectives.l2 import SquaredError
+from trainer.objectives.pointwise.l2 import SquaredError
 from trainer.objectives.protocol import NoOptions
 from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests import naive
 from trainer.errors import TrainingDataRejected
-from trainer.objectives import _kernels, pairwise
-from trainer.objectives.lambdamart import LambdaMart, LambdaMartOptions
+from trainer.objectives.pairwise import _kernels
+from trainer.objectives.pairwise import pair_loss as pairwise
+from trainer.objectives.pairwise.lambdamart import LambdaMart, LambdaMartOptions
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
 from trainer.workers import Team, with_team

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 
@@ -14,16 +13,15 @@ from tests import naive_lists as naive
 from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
 from tests.trainer.planted import fit, small_data
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives import (
-    _kernels,
-    _list_kernels,
-    _query_logit_kernels,
+from trainer.objectives.listwise import _kernels as _list_kernels
+from trainer.objectives.listwise import (
     listmle,
     listnet,
     query_cross_entropy,
     query_rmse,
     rank_xendcg,
 )
+from trainer.objectives.pairwise import _kernels
 from trainer.workers import Team, with_team
 
 EXACT = [
@@ -37,12 +35,6 @@ ALONE = Team(1)
 
 def sum_of_losses(objective):
     return lambda scores: math.fsum(objective.losses(np.asarray(scores, dtype=np.float64)))
-
-
-@pytest.mark.parametrize("name", ["exp_negative", "log2_positive", "jitter"])
-def test_functions_that_several_files_of_kernels_need_are_the_same(name):
-    files = (_kernels, _list_kernels, *([_query_logit_kernels] if name != "jitter" else []))
-    assert len({inspect.getsource(getattr(file, name).py_func) for file in files}) == 1
 
 
 @pytest.mark.parametrize("objective", [*EXACT, "query_cross_entropy", "query_cross_entropy(2, alpha=0.3)"])

@@ -15,7 +15,7 @@ from tests.trainer.point_cases import (
     steps_of,
 )
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives import pointwise as pointwise_module
+from trainer.objectives.pointwise import document_loss as pointwise_module
 
 GRADES = np.array([0, 4, 3, 2, 1, 4, 0, 2])
 WEIGHTS = np.array([1.0, 2.0, 0.0, 1.0, 3.0, 1.0, 1.0, 0.5])

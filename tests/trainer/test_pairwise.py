@@ -12,7 +12,8 @@ from scorer.metrics import Metric, Policy, parse_metric
 from tests import naive_pairs
 from tests.trainer import planted
 from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives import _kernels, pairwise
+from trainer.objectives.pairwise import _kernels
+from trainer.objectives.pairwise import pair_loss as pairwise
 from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
 from trainer.rows import Preferences, RankedRows

@@ -132,8 +132,14 @@ def ranked():
 
 @pytest.mark.parametrize("written", OWN_LEAVES + NEWTON)
 def test_neither_threads_nor_going_on_change_a_byte(written, monkeypatch):
-    for name in ("pointwise.LEAST_ROWS", "pointwise.LEAST_LEAF_ROWS", "huber.LEAST_ROWS", "consistent._LEAST_LISTED"):
-        monkeypatch.setattr(f"trainer.objectives.{name}", 1)
+    names = (
+        "document_loss.LEAST_ROWS",
+        "document_loss.LEAST_LEAF_ROWS",
+        "huber.LEAST_ROWS",
+        "consistent._LEAST_LISTED",
+    )
+    for name in names:
+        monkeypatch.setattr(f"trainer.objectives.pointwise.{name}", 1)
     rows, spec = ranked()
     way = {"n_rounds": 7, "row_fraction": 0.6, "query_fraction": 0.8}
     whole = train(written, rows, spec, **way)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.test_pairwise import case, derivatives
-from trainer.objectives import _kernels, yetirank
+from trainer.objectives.pairwise import _kernels, yetirank
 from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
 from trainer.workers import Team, with_team

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.errors import InvalidParameter
-from trainer.objectives import _kernels
+from trainer.objectives.pairwise import _kernels
 from trainer.objectives.protocol import QUERIES, Objective
 from trainer.objectives.spelling import parse_spelling
 from trainer.parameters import TrainParameters

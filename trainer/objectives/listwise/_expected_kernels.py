@@ -1,0 +1,409 @@
+"""Expected DCG of orders that are drawn, and its gradient.  No checks: the objectives next door have done them.
+
+Rows of query q are ``starts[q]`` to ``starts[q + 1]``; documents of a list count from 0 here, places too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from trainer._elementary import exp_negative, jitter, log2_positive, uniform
+
+_LN2 = 0.6931471805599453
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def normal(u):
+    """Return the quantile u of the standard normal distribution (Wichura 1988, AS 241), relative error about 1e-12."""
+    q = u - 0.5
+    if abs(q) <= 0.425:
+        r = 0.180625 - q * q
+        top = 2.5090809287301226727e3
+        top = top * r + 3.3430575583588128105e4
+        top = top * r + 6.7265770927008700853e4
+        top = top * r + 4.5921953931549871457e4
+        top = top * r + 1.3731693765509461125e4
+        top = top * r + 1.9715909503065514427e3
+        top = top * r + 1.3314166789178437745e2
+        top = top * r + 3.3871328727963666080e0
+        low = 5.2264952788528545610e3
+        low = low * r + 2.8729085735721942674e4
+        low = low * r + 3.9307895800092710610e4
+        low = low * r + 2.1213794301586595867e4
+        low = low * r + 5.3941960214247511077e3
+        low = low * r + 6.8718700749205790830e2
+        low = low * r + 4.2313330701600911252e1
+        low = low * r + 1.0
+        return q * top / low
+    r = np.sqrt(-_LN2 * log2_positive(u if q < 0.0 else 1.0 - u))
+    if r <= 5.0:
+        r -= 1.6
+        top = 7.74545014278341407640e-4
+        top = top * r + 2.27238449892691845833e-2
+        top = top * r + 2.41780725177450611770e-1
+        top = top * r + 1.27045825245236838258e0
+        top = top * r + 3.64784832476320460504e0
+        top = top * r + 5.76949722146069140550e0
+        top = top * r + 4.63033784615654529590e0
+        top = top * r + 1.42343711074968357734e0
+        low = 1.05075007164441684324e-9
+        low = low * r + 5.47593808499534494600e-4
+        low = low * r + 1.51986665636164571966e-2
+        low = low * r + 1.48103976427480074590e-1
+        low = low * r + 6.89767334985100004550e-1
+        low = low * r + 1.67638483018380384940e0
+        low = low * r + 2.05319162663775882187e0
+        low = low * r + 1.0
+    else:
+        r -= 5.0
+        top = 2.01033439929228813265e-7
+        top = top * r + 2.71155556874348757815e-5
+        top = top * r + 1.24266094738807843860e-3
+        top = top * r + 2.65321895265761230930e-2
+        top = top * r + 2.96560571828504891230e-1
+        top = top * r + 1.78482653991729133580e0
+        top = top * r + 5.46378491116411436990e0
+        top = top * r + 6.65790464350110377720e0
+        low = 2.04426310338993978564e-15
+        low = low * r + 1.42151175831644588870e-7
+        low = low * r + 1.84631831751005468180e-5
+        low = low * r + 7.86869131145613259100e-4
+        low = low * r + 1.48753612908506148525e-2
+        low = low * r + 1.36929880922735808310e-1
+        low = low * r + 5.99832206555887937690e-1
+        low = low * r + 1.0
+    return top / low if q > 0.0 else -top / low
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _smallest_first(keys, items, n, places, placed):
+    """Write into ``placed`` the ``places`` items with the smallest keys, in order; cells 0 .. n - places of ``items`` keep the others.
+
+    A heap: O(n + places log n).  ``keys`` and ``items`` (n,) are written over; of equal keys either may come first.
+    """
+    for start in range(n // 2 - 1, -1, -1):
+        _sift(keys, items, start, n)
+    for place in range(places):
+        placed[place] = items[0]
+        n -= 1
+        keys[0], items[0] = keys[n], items[n]
+        _sift(keys, items, 0, n)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _sift(keys, items, at, n):
+    """Move the entry ``at`` down to where no child is smaller."""
+    key, item = keys[at], items[at]
+    while 2 * at + 1 < n:
+        child = 2 * at + 1
+        if child + 1 < n and keys[child + 1] < keys[child]:
+            child += 1
+        if not keys[child] < key:
+            break
+        keys[at], items[at] = keys[child], items[child]
+        at = child
+    keys[at], items[at] = key, item
+
+
+# ---- expected DCG under Plackett-Luce ------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _strengths(scores, first, n, e):
+    """e[i] = exp(s - the highest s) of the n rows from ``first`` on."""
+    top = scores[first]
+    for i in range(1, n):
+        top = max(top, scores[first + i])
+    for i in range(n):
+        e[i] = exp_negative(scores[first + i] - top)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _values(e, n, gains, discounts, places, value):
+    """value[set] = expected DCG of the places that are left once the documents of ``set`` (bits) have been placed."""
+    for placed in range((1 << n) - 1, -1, -1):
+        total, count = 0.0, n
+        for i in range(n):
+            if not placed >> i & 1:
+                total += e[i]
+                count -= 1
+        expected = 0.0
+        if count < places:
+            for i in range(n):
+                if not placed >> i & 1:
+                    expected += e[i] / total * (gains[i] * discounts[count] + value[placed | 1 << i])
+        value[placed] = expected
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _exact_gradient(e, n, gains, discounts, places, value, reach, spread, g, h):
+    """Add dE/ds to g and the surrogate curvature to h, summed over the sets of documents that can come first.
+
+    What comes after a set depends on the set alone, so 2^n sets say what n! orders do: with Q_i the value of placing i
+    next and V the mean of Q, dE/ds_i = sum over sets of P(set) p_i (Q_i - V).  h: see :func:`_spreads`.
+    """
+    _values(e, n, gains, discounts, places, value)
+    _spreads(n, discounts, places, spread)
+    for placed in range(1 << n):
+        reach[placed] = 0.0
+    reach[0] = 1.0
+    for placed in range((1 << n) - 1):
+        top, count = -1, n
+        for i in range(n):
+            if not placed >> i & 1:
+                count -= 1
+                if top < 0 or e[i] > e[top]:
+                    top = i
+        if count >= places or reach[placed] == 0.0:
+            continue
+        others, gain = 0.0, e[top] * gains[top]
+        for i in range(n):
+            if not placed >> i & 1 and i != top:
+                others += e[i]
+                gain += e[i] * gains[i]
+        total = e[top] + others
+        gain /= total
+        of_top = gains[top] * discounts[count] + value[placed | 1 << top]
+        mean = 0.0  # of Q_i - Q_top: V itself would lose the digits of Q_top - V
+        for i in range(n):
+            if not placed >> i & 1 and i != top:
+                mean += e[i] / total * ((gains[i] * discounts[count] + value[placed | 1 << i]) - of_top)
+        for i in range(n):
+            if not placed >> i & 1:
+                after = placed | 1 << i
+                p, rest = e[i] / total, (others if i == top else total - e[i]) / total
+                better = ((gains[i] * discounts[count] + value[after]) - of_top) - mean
+                g[i] += reach[placed] * p * better
+                h[i] += reach[placed] * (p * rest) * (gains[i] + gain) * spread[count]
+                reach[after] += reach[placed] * p
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _spreads(n, discounts, places, spread):
+    """Write spread[p] = half of (the discount of place p less the mean discount of the places after it).
+
+    The surrogate curvature is h_i = E[sum over p up to the place of i of p_i (1 - p_i) (gain_i + mean gain) spread_p],
+    the mean taken over what is left at p in proportion to strength.  In the gradient, the sum of p_i (Q_i - V),
+    Q_i - V is about (gain_i - mean gain) 2 spread_p: so steps g / h of single documents are about 2 at most, as LambdaMART's.
+    """
+    later = 0.0
+    for place in range(places - 1, -1, -1):
+        spread[place] = 0.5 * (discounts[place] - later / max(n - place - 1, 1))
+        later += discounts[place]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _draw_order(e, n, places, key, keys, items, placed):
+    """Draw the first ``places`` documents of an order: a race of exponential clocks, the strongest the fastest."""
+    for i in range(n):
+        keys[i] = -log2_positive(uniform(jitter(key, i))) / e[i]
+        items[i] = i
+    _smallest_first(keys, items, n, places, placed)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _sampled_gradient(
+    e, n, gains, discounts, places, samples, key, keys, items, orders, left_over, to_go, means, chosen, left, mean_gain, spread, seen, g, h,
+):  # fmt: skip
+    """Add to g the mean over samples of sum_p (G_p - b_p) d log p_p / ds, and to h the surrogate of :func:`_spreads`.
+
+    G_p is the DCG from place p on of the order drawn, b_p its mean over the other samples, which knows nothing of this one: so
+    the mean of the estimate is dE/ds.  d log p_p / ds_i = [i stands at p] - p_i for what is left at p.  One pass a
+    sample by sums relative to the strength S that is left: t = e / S, r = (S - e) / S.
+    """
+    for place in range(places):
+        means[place] = 0.0
+    for sample in range(samples):
+        placed = orders[sample]
+        _draw_order(e, n, places, jitter(key, sample), keys, items, placed)
+        left_over[sample] = 0.0
+        for i in range(n - places):
+            left_over[sample] += e[items[i]]
+        value = 0.0
+        for place in range(places - 1, -1, -1):
+            value += gains[placed[place]] * discounts[place]
+            means[place] += value / samples
+    _spreads(n, discounts, places, spread)
+    bessel = 1.0 / (samples - 1.0)  # G - mean of the others = samples / (samples - 1) (G - mean of all)
+    for sample in range(samples):
+        placed, total, value, gain = orders[sample], left_over[sample], 0.0, 0.0
+        for i in range(n):
+            seen[i] = 0
+        for place in range(places):
+            seen[placed[place]] = 1
+        if places < n:
+            for i in range(n):
+                if not seen[i]:
+                    gain += e[i] * gains[i]
+        for place in range(places - 1, -1, -1):
+            i = placed[place]
+            value += gains[i] * discounts[place]
+            gain += e[i] * gains[i]
+            to_go[place] = value
+            after = total
+            total = after + e[i]
+            chosen[place] = e[i] / total
+            left[place] = after / total
+            mean_gain[place] = gain / total
+        a, b, c, b_mean, c_mean = 0.0, 0.0, 0.0, 0.0, 0.0
+        for place in range(places):
+            i, t, r = placed[place], chosen[place], left[place]
+            advantage = (to_go[place] - means[place]) * bessel
+            b += spread[place]
+            b_mean += spread[place] * mean_gain[place]
+            g[i] += advantage * r - t * a
+            h[i] += t * ((gains[i] * c + c_mean) + r * (gains[i] * b + b_mean)) / samples
+            a = r * (advantage + a)
+            c, b = r * (c + t * b), r * r * b
+            c_mean, b_mean = r * (c_mean + t * b_mean), r * r * b_mean
+        if places < n:
+            total = left_over[sample]
+            for i in range(n):
+                if not seen[i]:
+                    t = e[i] / total
+                    r = max(1.0 - t, 0.0)
+                    g[i] -= t * a
+                    h[i] += t * ((gains[i] * c + c_mean) + r * (gains[i] * b + b_mean)) / samples
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def expected_dcg_gradients(
+    scores, starts, first_query, last_query, gains, discounts, cutoff, scales, exact_up_to, samples, key,
+    floats, whole, orders, gradients, curvatures,
+):  # fmt: skip
+    """Gradient of -scale E[DCG@cutoff] and the surrogate curvature, exact for lists of at most ``exact_up_to``.
+
+    ``floats`` (9, longest list or samples or 2 ** exact_up_to), ``whole`` (2, longest list) and ``orders`` (samples,
+    places) are room to work in.
+    """
+    for q in range(first_query, last_query):
+        first, n, scale = starts[q], starts[q + 1] - starts[q], scales[q]
+        g, h = gradients[first : first + n], curvatures[first : first + n]
+        for i in range(n):
+            g[i] = 0.0
+            h[i] = 0.0
+        if n < 2 or scale == 0.0:
+            continue
+        e, places, gain = floats[0], min(n, cutoff), gains[first : first + n]
+        _strengths(scores, first, n, e)
+        if n <= exact_up_to:
+            _exact_gradient(e, n, gain, discounts, places, floats[1], floats[2], floats[3], g, h)
+        else:
+            _sampled_gradient(
+                e, n, gain, discounts, places, samples, jitter(key, q), floats[1], whole[0], orders, floats[2],
+                floats[3], floats[4], floats[5], floats[6], floats[7], floats[8], whole[1], g, h,
+            )  # fmt: skip
+        for i in range(n):
+            g[i] *= -scale
+            h[i] *= scale
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def expected_dcg_losses(
+    scores, starts, gains, discounts, cutoff, scales, ideal, exact_up_to, samples, key, floats, whole, out
+):
+    """Write out[q] = scale (ideal - E[DCG@cutoff]), E exact for short lists, else the mean over samples."""
+    for q in range(out.shape[0]):
+        first, n = starts[q], starts[q + 1] - starts[q]
+        out[q] = 0.0
+        if n < 2 or scales[q] == 0.0:
+            continue
+        e, places, gain = floats[0], min(n, cutoff), gains[first : first + n]
+        _strengths(scores, first, n, e)
+        if n <= exact_up_to:
+            _values(e, n, gain, discounts, places, floats[1])
+            expected = floats[1][0]
+        else:
+            expected, of_query = 0.0, jitter(key, q)
+            for sample in range(samples):
+                _draw_order(e, n, places, jitter(of_query, sample), floats[1], whole[0], whole[1])
+                for place in range(places):
+                    expected += gain[whole[1][place]] * discounts[place] / samples
+        out[q] = scales[q] * (ideal[q] - expected)
+
+
+# ---- DCG of scores with Gaussian noise -----------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _noisy_order(scores, first, n, noise, key, places, x, keys, items, placed):
+    """x[i] = s / noise + z of the n rows from ``first`` on, relative to the first; ``placed``: the highest so many, in order."""
+    for i in range(n):
+        x[i] = (scores[first + i] - scores[first]) / noise + normal(uniform(jitter(key, i)))
+        keys[i] = -x[i]
+        items[i] = i
+    _smallest_first(keys, items, n, places, placed)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def smoothed_dcg_gradients(
+    scores, starts, first_query, last_query, gains, discounts, cutoff, scales, noise, samples, key, floats, whole,
+    gradients, curvatures,
+):  # fmt: skip
+    """Gradient of -scale E[DCG@cutoff of s + noise z], a sample of z at a time, each document's own z integrated out.
+
+    With the others fixed at x_j = s_j + noise z_j, DCG is a step function of the place of i on the line: passing j, which
+    stands at rank r among the others, it gains (gain_i - gain_j) (discount_r - discount_{r+1}), and the density of
+    i there is phi((x_j - s_i) / noise) / noise.  The sum over j is d/ds_i of the mean over z_i.  The mean over the list,
+    0 for the true gradient, is taken away.  h = sum of |jump| phi / noise^2.
+    """
+    for q in range(first_query, last_query):
+        first, n, scale = starts[q], starts[q + 1] - starts[q], scales[q]
+        for row in range(first, first + n):
+            gradients[row] = 0.0
+            curvatures[row] = 0.0
+        if n < 2 or scale == 0.0:
+            continue
+        x, of_query = floats[0], jitter(key, q)
+        places = min(n, cutoff + 1)
+        rank, placed = whole[1], whole[2]
+        for sample in range(samples):
+            _noisy_order(scores, first, n, noise, jitter(of_query, sample), places, x, floats[1], whole[0], placed)
+            for i in range(n):
+                rank[i] = n
+            for place in range(places):
+                rank[placed[place]] = place
+            for i in range(n):
+                centre, gain = (scores[first + i] - scores[first]) / noise, gains[first + i]
+                slope, size = 0.0, 0.0
+                for place in range(places):
+                    j = placed[place]
+                    among_others = place - 1 if rank[i] < place else place
+                    if j == i or among_others >= cutoff or gains[first + j] == gain:
+                        continue
+                    below = discounts[among_others + 1] if among_others + 1 < cutoff else 0.0
+                    distance = x[j] - centre
+                    density = exp_negative(-0.5 * distance * distance)
+                    jump = (gain - gains[first + j]) * (discounts[among_others] - below) * density
+                    slope += jump
+                    size += abs(jump)
+                gradients[first + i] += slope
+                curvatures[first + i] += size
+        mean = 0.0
+        for row in range(first, first + n):
+            mean += gradients[row] / n
+        factor = scale * 0.3989422804014327 / (samples * noise)  # 1 / sqrt(2 pi)
+        for row in range(first, first + n):
+            gradients[row] = -factor * (gradients[row] - mean)
+            curvatures[row] = factor / noise * curvatures[row]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def smoothed_dcg_losses(
+    scores, starts, gains, discounts, cutoff, scales, ideal, noise, samples, key, floats, whole, out
+):
+    """Write out[q] = scale (ideal - the mean over samples of DCG@cutoff of s + noise z)."""
+    for q in range(out.shape[0]):
+        first, n = starts[q], starts[q + 1] - starts[q]
+        out[q] = 0.0
+        if n < 2 or scales[q] == 0.0:
+            continue
+        places, expected, of_query = min(n, cutoff), 0.0, jitter(key, q)
+        for sample in range(samples):
+            _noisy_order(
+                scores, first, n, noise, jitter(of_query, sample), places, floats[0], floats[1], whole[0], whole[2]
+            )
+            for place in range(places):
+                expected += gains[first + whole[2][place]] * discounts[place] / samples
+        out[q] = scales[q] * (ideal[q] - expected)

@@ -1,0 +1,114 @@
+"""Log-loss of two classes with a shift of the scores for each query.  No checks: the objective next door has done them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from trainer._elementary import exp_negative, log2_positive
+
+_LN2 = 0.6931471805599453
+_MOST_STEPS = 200
+_NOTHING = 1e-15  # of the sum of weights
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def probability(x):
+    """1 / (1 + exp(-x)) with all its digits."""
+    e = exp_negative(-abs(x))
+    return 1.0 / (1.0 + e) if x >= 0.0 else e / (1.0 + e)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def softplus(x):
+    """log(1 + exp(x)); absolute error about 1e-12."""
+    return max(x, 0.0) + log2_positive(1.0 + exp_negative(-abs(x))) * _LN2
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def best_shift(scores, classes, weights, first, last):
+    """Return (c, sum of w, whether there is one): sum of w / (1 + exp(-(s + c))) = sum of w y over the rows first .. last.
+
+    None where only one class has weight.  The sum rises with c, and c lies between the log odds less the highest score and
+    less the lowest: Newton's steps, bisection where one leaves that range.
+    """
+    ones, zeros, highest, lowest = 0.0, 0.0, -np.inf, np.inf
+    for row in range(first, last):
+        if classes[row] > 0.5:
+            ones += weights[row]
+        else:
+            zeros += weights[row]
+        highest, lowest = max(highest, scores[row]), min(lowest, scores[row])
+    total = ones + zeros
+    if ones == 0.0 or zeros == 0.0:
+        return 0.0, total, False
+    odds = (log2_positive(ones) - log2_positive(zeros)) * _LN2
+    low, high = odds - highest, odds - lowest
+    shift = 0.5 * (low + high)
+    for _ in range(_MOST_STEPS):
+        excess, slope = -ones, 0.0
+        for row in range(first, last):
+            p = probability(scores[row] + shift)
+            excess += weights[row] * p
+            slope += weights[row] * p * (1.0 - p)
+        if abs(excess) <= _NOTHING * total:
+            break
+        if excess > 0.0:
+            high = shift
+        else:
+            low = shift
+        shift = shift - excess / slope if slope > 0.0 else low
+        if not low < shift < high:
+            shift = 0.5 * (low + high)
+            if shift in (low, high):
+                break
+    return shift, total, True
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def query_logit_gradients(
+    scores, starts, first_query, last_query, classes, weights, alpha, of_row, of_query, gradients, curvatures
+):
+    """(1 - alpha) of the log-loss of s and alpha of that of s + c, c the best of the list: g, and h without its pairs.
+
+    The best c makes the derivative by c vanish, so g = w (p - y) for both, and the Hessian of the second is
+    diag(d) - d d' / sum of d with d = w p (1 - p).  ``of_row``: d; ``of_query``: alpha / sum of d, 0 where there is no c.
+    """
+    for q in range(first_query, last_query):
+        first, last = starts[q], starts[q + 1]
+        shift, _, found = best_shift(scores, classes, weights, first, last)
+        for row in range(first, last):
+            w, p, miss = weights[row], probability(scores[row]), probability(-scores[row])
+            gradients[row] = (1.0 - alpha) * w * (-miss if classes[row] > 0.5 else p)
+            curvatures[row] = (1.0 - alpha) * w * p * miss
+            of_row[row] = 0.0
+        of_query[q] = 0.0
+        if not found:
+            continue
+        total = 0.0
+        for row in range(first, last):
+            x = scores[row] + shift
+            of_row[row] = weights[row] * probability(x) * probability(-x)
+            total += of_row[row]
+        if total == 0.0:
+            continue
+        of_query[q] = alpha / total
+        for row in range(first, last):
+            x, w, d = scores[row] + shift, weights[row], of_row[row]
+            gradients[row] += alpha * w * (-probability(-x) if classes[row] > 0.5 else probability(x))
+            curvatures[row] += alpha * d * ((total - d) / total)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def query_logit_losses(scores, starts, classes, weights, alpha, out):
+    """Write out[q] = the sum of w ((1 - alpha) log-loss of s + alpha log-loss of s + c)."""
+    for q in range(out.shape[0]):
+        shift, _, found = best_shift(scores, classes, weights, starts[q], starts[q + 1])
+        loss = 0.0
+        for row in range(starts[q], starts[q + 1]):
+            s = -scores[row] if classes[row] > 0.5 else scores[row]
+            loss += (1.0 - alpha) * weights[row] * softplus(s)
+            if found:
+                c = -shift if classes[row] > 0.5 else shift
+                loss += alpha * weights[row] * softplus(s + c)
+        out[q] = loss

@@ -1,0 +1,94 @@
+"""What losses of whole lists have in common: weights of lists, sums over queries, draws keyed by seed and step."""
+
+from __future__ import annotations
+
+from math import fsum
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.metrics.discount import gains
+from trainer._elementary import jitter
+from trainer.errors import TrainingDataRejected
+from trainer.objectives.listwise import _kernels as _list_kernels
+from trainer.objectives.pairwise import _kernels
+from trainer.objectives.protocol import QUERIES, Objective
+from trainer.objectives.weights import check_weights, relative_weights
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+
+DRAWS, PAIRS = 1, 2  # what a key is for, so that draws for one do not repeat those for the other
+AT_REST = 0  # the step of what is drawn for a deviance: the same after every round
+
+
+def list_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
+    """Return the weight of every list, (n_queries,): the mean of its documents' times its query's, relative to their mean.
+
+    A query without documents counts 0.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Weights of another shape, below 0 or not finite, or none above 0.
+    """
+    weights = (np.diff(rows.starts) > 0).astype(np.float64)
+    documents = relative_weights(rows.weights, rows.n_rows)
+    if len(documents):
+        _list_kernels.list_means(documents, rows.starts, weights)
+    if rows.query_weights is not None:
+        of_query = np.asarray(rows.query_weights, dtype=np.float64)
+        if of_query.shape != weights.shape:
+            raise TrainingDataRejected(f"query weights must have shape ({rows.n_queries},), got {of_query.shape}")
+        check_weights(of_query)
+        weights = weights * relative_weights(of_query, rows.n_queries)
+    if not (len(documents) or rows.query_weights is not None):
+        return weights
+    return relative_weights(weights, rows.n_queries)
+
+
+def mixed_lists(rows: RankedRows) -> npt.NDArray[np.bool_]:
+    """Return which queries hold two grades, (n_queries,); TrainingDataRejected if none does."""
+    mixed = np.empty(rows.n_queries, dtype=np.bool_)
+    _kernels.holds_two_grades(rows.grades, rows.starts, mixed)
+    if not mixed.any():
+        raise TrainingDataRejected(
+            "no query has documents of two different grades, so there is nothing to learn;"
+            " check the grades, or the query ids if every query has one document"
+        )
+    return mixed
+
+
+def gains_of(rows: RankedRows, parameters: TrainParameters) -> npt.NDArray[np.float64]:
+    """Return the gain of every document, (n_rows,), as ``parameters.gain`` says."""
+    return gains(rows.grades, "exp" if parameters.gain == "exp" else "linear")
+
+
+class ListLoss(Objective):
+    """A loss that is a sum over queries and sees differences of scores only: it starts from 0.
+
+    A list counts with the mean of the weights of its documents times the weight of its query, relative to the mean
+    over all lists: scaling either changes nothing.
+    """
+
+    sums_over: ClassVar[str] = QUERIES
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
+    weights: npt.NDArray[np.float64]  # (n_queries,) of the lists, 0 where one does not count
+
+    def start(self) -> float:
+        """Return 0: only differences of scores matter to this loss."""
+        return 0.0
+
+    def deviance(self, scores: npt.NDArray[np.float64]) -> float:
+        """Return the weighted mean of the losses of the lists that count."""
+        return fsum(self.losses_at_rest(scores).tolist()) / fsum(self.weights.tolist())
+
+    def losses_at_rest(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the losses (n_queries,) with draws, if there are any, that no step changes."""
+        return self.losses(scores)
+
+
+def key_of(seed: int, step: int, purpose: int) -> np.uint64:
+    """Return the key of what is drawn at a step for a purpose."""
+    of_step = jitter(np.uint64(jitter(np.uint64(seed), step)), purpose)
+    return np.uint64(of_step)

@@ -1,0 +1,107 @@
+"""ListMLE (Xia et al. 2008): the likelihood of the order of grades under Plackett and Luce's model."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer.errors import TrainingDataRejected
+from trainer.objectives.listwise import _kernels
+from trainer.objectives.listwise.list_loss import AT_REST, DRAWS, PAIRS, ListLoss, key_of, list_weights, mixed_lists
+from trainer.objectives.protocol import NoOptions, PairCurvatures
+from trainer.objectives.sharing import QueryShares
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+from trainer.workers import Team
+
+_LEAST_WORK = 10_000  # documents a worker: some 300 us
+
+
+class ListMle(ListLoss):
+    """Minimise the sum over lists of ``-w log P(order)`` under Plackett-Luce with strengths exp(s) (METHODS 3.17).
+
+    The order is that of the grades, the highest first; documents of equal grade are shuffled anew at every step, keyed by
+    (seed, step, query, place), so the draw depends on the order of rows, the loss of lists without ties does not.  A list
+    of one grade has no order and does not count.  g, h and the curvatures of pairs are exact for the order drawn::
+
+        g_i = sum x_p - 1,  h_i = sum x_p (1 - x_p),  c_ij = sum x_p(i) x_p(j)    over the places p up to that of i (of both)
+
+    with x_p(i) the probability of i among what is left at place p.  ``losses`` are those of the order of the last
+    step, the deviance that of an order that no step changes.  Uses ``seed`` of the parameters.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Bad weights, or no query that counts holds two grades.
+    """
+
+    name: ClassVar[str] = "listmle"
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002
+        self._starts, self._grades, self._seed = rows.starts, rows.grades, parameters.seed
+        self.weights = np.where(mixed_lists(rows), list_weights(rows), 0.0)
+        if not self.weights.any():
+            raise TrainingDataRejected("no list of two grades has a weight above 0, so there is nothing to learn")
+        queries = np.repeat(np.arange(rows.n_queries), np.diff(rows.starts))
+        self._sorted = np.lexsort((-rows.grades.astype(np.int64), queries)).astype(np.int32)
+        self._order = np.empty(rows.n_rows, dtype=np.int32)
+        self._chosen, self._left = np.empty(rows.n_rows), np.empty(rows.n_rows)
+        self._shares = QueryShares(np.diff(rows.starts), _LEAST_WORK)
+        self._draw(AT_REST, self._order)
+
+    def gradients(
+        self,
+        step: int,
+        scores: npt.NDArray[np.float64],
+        g: npt.NDArray[np.float64],
+        h: npt.NDArray[np.float64],
+        team: Team,
+    ) -> None:
+        """Write g and h, both (n_rows,), for the order of this step."""
+        key = key_of(self._seed, step, DRAWS)
+
+        def share(first: int, last: int, _: int) -> None:
+            _kernels.shuffle_ties(self._sorted, self._grades, self._starts, first, last, key, self._order)
+            _kernels.likelihood_gradients(
+                scores, self._starts, first, last, self._order, self.weights, self._chosen, self._left, g, h
+            )
+
+        self._shares.each(team, share)
+
+    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return -w log P of the order of the last step, (n_queries,)."""
+        return self._losses(scores, self._order)
+
+    def losses_at_rest(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return -w log P of the order that is the same for all steps, (n_queries,)."""
+        order = np.empty_like(self._order)
+        self._draw(AT_REST, order)
+        return self._losses(scores, order)
+
+    def pair_curvatures(
+        self,
+        step: int,
+        scores: npt.NDArray[np.float64],  # noqa: ARG002 - those of the last step
+        least: float,
+        team: Team,
+    ) -> PairCurvatures:
+        """Return the curvatures of the pairs of the last step."""
+        key = key_of(self._seed, step, PAIRS)
+        return self._shares.pairs(
+            team,
+            lambda first, last, *out: _kernels.likelihood_pairs(
+                self._starts, first, last, self._order, self._chosen, self._left, self.weights, least, key, *out
+            ),
+        )
+
+    def _draw(self, step: int, order: npt.NDArray[np.int32]) -> None:
+        key = key_of(self._seed, step, DRAWS)
+        n_queries = len(self.weights)
+        _kernels.shuffle_ties(self._sorted, self._grades, self._starts, 0, n_queries, key, order)
+
+    def _losses(self, scores: npt.NDArray[np.float64], order: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+        out = np.empty(len(self.weights))
+        _kernels.likelihood_losses(scores, self._starts, order, self.weights, out)
+        return out

@@ -1,0 +1,652 @@
+"""Gradients of pairs of documents.  No checks: the objectives next door have done them.
+
+``row`` counts documents as stored; ``rank`` counts places in the order of the scores, 0 first; ``order[rank]`` is
+the row that stands there.  ``high``/``low`` compare grades, never scores.  ``exp`` and ``log`` are polynomials from
++ - * / alone, so that the bits are the same on every CPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from trainer._elementary import exp_negative, jitter, log2_positive
+
+LANES = 8  # cells that the vector code reads at a time, so many past the end of a list
+_LOG2_E = 1.4426950408889634
+_WIDEST = 600.0  # exp(-600) is far from the smallest double, and so are its products with gains
+_STEEPEST = 30.0  # beyond it exp(s_j - s_i) goes on along its tangent: no pair may drown all others
+_STEEPEST_SLOPE = 10686474581524.463  # exp(30)
+_UNIT = 2.0**-53
+_DRAW = 0x7061697273  # what the draws of pairs are keyed by, besides the round
+BY_RANK, BY_PLACE, BY_STEP, TABLE, EVEN = 0, 1, 2, 3, 4  # where the weights of pairs lie
+LOGISTIC, EXPONENTIAL = 0, 1
+GRADIENTS, LOSSES, CURVATURES = 0, 1, 2
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _stands_before(scores, key, a, b):
+    """Whether row a ranks before row b: the higher score, then the smaller jitter, then the lower row."""
+    if scores[a] != scores[b]:
+        return scores[a] > scores[b]
+    ja, jb = jitter(key, a), jitter(key, b)
+    if ja != jb:
+        return ja < jb
+    return a < b
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def order_by_score(scores, key, first, last, order, spare):
+    """Sort ``order[first:last]``, which holds the rows first .. last in any order, best row first.
+
+    The order is strict, so the result does not depend on what ``order`` held; it is quick where that was nearly right,
+    as it is from one round to the next.  Merge sort from runs of eight; ``spare`` has room for last - first rows.
+    """
+    n = last - first
+    run = 8
+    for start in range(first, last, run):
+        for i in range(start + 1, min(last, start + run)):
+            row = order[i]
+            j = i
+            while j > start and _stands_before(scores, key, row, order[j - 1]):
+                order[j] = order[j - 1]
+                j -= 1
+            order[j] = row
+    while run < n:
+        for start in range(first, last, 2 * run):
+            middle, end = min(last, start + run), min(last, start + 2 * run)
+            if middle >= end or not _stands_before(scores, key, order[middle], order[middle - 1]):
+                continue
+            for i in range(start, middle):
+                spare[i - start] = order[i]
+            i, held, j, k = 0, middle - start, middle, start
+            while i < held:
+                if j < end and _stands_before(scores, key, order[j], spare[i]):
+                    order[k] = order[j]
+                    j += 1
+                else:
+                    order[k] = spare[i]
+                    i += 1
+                k += 1
+        run *= 2
+
+
+def _vector_of(builder, value):
+    """Return a vector with ``value`` in every lane."""
+    kind = ir.VectorType(value.type, LANES)
+    undefined, zero = ir.Constant(kind, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    first = builder.insert_element(undefined, value, zero)
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+
+
+@intrinsic
+def pairs_of_one(typingctx, s, e, gain, discount, weight, g, h, first, last, one, rules):
+    """Pair document ``one`` with the documents first .. last, which rank below it; return sums of forces, curvatures and |forces|.
+
+    ``one`` is (s, e, gain, discount) of the document, ``rules`` is (scale, sigma, floor, slope).  For every j::
+
+        dZ   = scale weight_j |gain_i - gain_j| (discount_i - discount_j) / (floor + slope (s_i - s_j))
+        rho  = e_j / (e_i + e_j) if gain_i > gain_j else e_i / (e_i + e_j)        with e = exp(sigma (s - s_top))
+        g[j] += sign(gain_i - gain_j) dZ rho          h[j] += sigma dZ rho (1 - rho)
+
+    One exponential a document and one division a pair.  Written as vector instructions because the compiler gives
+    up on loops over this many arrays: it cannot know that they do not overlap.  Eight lanes on every CPU, added up in
+    one order, without fused multiply-adds: the same bits everywhere.  Arrays have ``LANES`` cells past ``last``.
+    """
+    signature = types.UniTuple(types.float64, 3)(s, e, gain, discount, weight, g, h, first, last, one, rules)
+
+    def codegen(context, builder, signature, arguments):
+        index, vector = ir.IntType(64), ir.VectorType(ir.DoubleType(), LANES)
+        arrays = zip(signature.args[:7], arguments[:7], strict=True)
+        data = [context.make_array(kind)(context, builder, value=value).data for kind, value in arrays]
+        limits = zip(arguments[7:9], signature.args[7:9], strict=True)
+        first, last = (context.cast(builder, value, kind, types.intp) for value, kind in limits)
+        s_i, e_i, gain_i, discount_i = (_vector_of(builder, v) for v in cgutils.unpack_tuple(builder, arguments[9], 4))
+        scale, sigma, floor, slope = (_vector_of(builder, v) for v in cgutils.unpack_tuple(builder, arguments[10], 4))
+        zero, unit = (ir.Constant(vector, [x] * LANES) for x in (0.0, 1.0))
+        lanes = ir.Constant(ir.VectorType(index, LANES), list(range(LANES)))
+        end = _vector_of(builder, last)
+        signed = ir.FunctionType(vector, [vector])
+        absolute = cgutils.get_or_insert_function(builder.module, signed, f"llvm.fabs.v{LANES}f64")
+        add, sub, mul, div = builder.fadd, builder.fsub, builder.fmul, builder.fdiv
+        sums = [cgutils.alloca_once_value(builder, zero) for _ in range(3)]
+        with cgutils.for_range_slice(builder, first, last, ir.Constant(index, LANES), intp=index) as (j, _):
+            cells = [builder.bitcast(builder.gep(cell, [j]), vector.as_pointer()) for cell in data]
+            s_j, e_j, gain_j, discount_j, weight_j, g_j, h_j = (builder.load(cell, align=8) for cell in cells)
+            damp = add(floor, mul(slope, sub(s_i, s_j)))
+            inverse = div(unit, mul(add(e_i, e_j), damp))
+            gains = mul(sub(gain_i, gain_j), mul(scale, weight_j))
+            delta = mul(mul(gains, sub(discount_i, discount_j)), inverse)
+            better = builder.fcmp_ordered(">", gain_i, gain_j)
+            force = mul(delta, builder.select(better, e_j, e_i))
+            size = builder.call(absolute, [force])
+            curvature = mul(size, mul(mul(mul(inverse, damp), sigma), builder.select(better, e_i, e_j)))
+            real = builder.icmp_signed("<", builder.add(_vector_of(builder, j), lanes), end)
+            force, size, curvature = (builder.select(real, v, zero) for v in (force, size, curvature))
+            builder.store(add(g_j, force), cells[5], align=8)
+            builder.store(add(h_j, curvature), cells[6], align=8)
+            for total, value in zip(sums, (force, curvature, size), strict=True):
+                builder.store(add(builder.load(total), value), total)
+        results = []
+        for total in sums:
+            parts = [builder.extract_element(builder.load(total), ir.Constant(ir.IntType(32), k)) for k in range(LANES)]
+            while len(parts) > 1:
+                parts = [add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            results.append(parts[0])
+        return context.make_tuple(builder, signature.return_type, results)
+
+    return signature, codegen
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def sort_queries(scores, starts, first_query, last_query, scales, key, order, spare):
+    """Sort the rows of each query that counts (its scale is not 0), best first: see :func:`order_by_score`."""
+    for q in range(first_query, last_query):
+        if scales[q] != 0.0:
+            order_by_score(scores, key, starts[q], starts[q + 1], order, spare)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def lambdas(
+    scores, starts, first_query, last_query, values, weights, query_weights, shape, upper, lower, lift, scales, sigma,
+    truncation, normalise, key, order, spare, work, gradients, curvatures, factors,
+):  # fmt: skip
+    """Gradients and curvatures of pairs whose weight is a product of a difference of documents and one of places.
+
+    For each pair with different values x and at least one document among the first ``truncation`` ranks, i above j,
+    dZ = scale |x_i - x_j| (upper_i - lower_j) (see ``scorer.metrics.swaps``; for nDCG gain and discount, Burges 2010,
+    section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low += sigma dZ rho,  both
+    curvatures += sigma^2 dZ rho (1 - rho).  ``upper`` and ``lower`` are read by ``shape``: ``BY_RANK`` at the ranks;
+    ``BY_PLACE`` at the places, times ``lift`` of i's; ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN``
+    as by rank, with the sign of x_i - x_j for the difference.
+    ``normalise``: dZ is divided by 0.01 + |s_i - s_j| unless all scores of the query are equal, and the query's
+    sums are scaled by log2(1 + S) / S with S = the sum over both members of sigma dZ rho (LightGBM's two rules).
+
+    ``values`` (n_rows,) holds x of each document.  ``weights`` (n_rows,) multiplies dZ of a pair by the weights of both
+    its documents, ``query_weights`` (n_queries,) what comes out; empty: all are 1.  ``scales`` (n_queries,): queries
+    of 0 are passed over.  ``factors`` (n_queries,) gets what each query's sums were multiplied with.
+    ``order`` (n_rows,) holds each query's rows in any order and is left sorted; ``spare`` is as long as the longest
+    query, the tables and the seven rows of ``work`` are ``LANES`` longer.
+    """
+    s, x, e, weight, g, h, sign = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
+    weighted = weights.shape[0] > 0
+    longest = spare.shape[0]
+    for q in range(first_query, last_query):
+        first, last = starts[q], starts[q + 1]
+        n = last - first
+        factors[q] = 0.0
+        for row in range(first, last):
+            gradients[row] = 0.0
+            curvatures[row] = 0.0
+        if n < 2 or scales[q] == 0.0:
+            continue
+        order_by_score(scores, key, first, last, order, spare)
+        for rank in range(n):
+            row = order[first + rank]
+            s[rank] = scores[row]
+            x[rank] = values[row]
+            weight[rank] = weights[row] if weighted else 1.0
+        for rank in range(n, n + LANES):
+            s[rank] = s[n - 1]
+        for rank in range(n + LANES):
+            g[rank] = 0.0
+            h[rank] = 0.0
+            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
+        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
+        damp = normalise and s[0] != s[n - 1]
+        floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
+        total = 0.0
+        for i in range(min(truncation, n - 1)):
+            place, lifted, offset = i, 1.0, 0
+            if shape == BY_PLACE:
+                place, lifted, offset = first + i, lift[first + i], first
+                if lifted == 0.0:
+                    continue
+            elif shape == BY_STEP:
+                offset = longest - i
+            if far_apart:  # exponentials that count from the top of the list have run out: count from i
+                for j in range(i, n + LANES):
+                    e[j] = exp_negative(sigma * (s[j] - s[i]))
+            x_i = x[i]
+            if shape == EVEN:
+                for j in range(i + 1, n):
+                    sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
+                x_i = 0.0
+            force, curvature, size = pairs_of_one(
+                s, e, sign if shape == EVEN else x, lower[offset:], weight, g, h, i + 1, n,
+                (s[i], e[i], x_i, upper[place]), (scales[q] * sigma * weight[i] * lifted, sigma, floor, slope),
+            )  # fmt: skip
+            g[i] -= force
+            h[i] += curvature
+            total += 2.0 * size
+        factor = log2_positive(1.0 + total) / total if normalise and total > 0.0 else 1.0
+        if query_weights.shape[0] > 0:
+            factor *= query_weights[q]
+        factors[q] = factor
+        for rank in range(n):
+            row = order[first + rank]
+            gradients[row] = g[rank] * factor
+            curvatures[row] = h[rank] * factor
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def lambda_curvatures(
+    scores, starts, first_query, last_query, values, weights, shape, upper, lower, lift, scales, sigma,
+    truncation, normalise, key, order, spare, work, factors, least, first_rows, second_rows, pair_curvature, begin,
+    leaf_of_row, scale, inside,
+):  # fmt: skip
+    """List the pairs of :func:`lambdas` from cell ``begin`` on: both rows and -d2L / ds_i ds_j; return where they end.
+
+    ``factors`` are those that :func:`lambdas` wrote.  Pairs below ``least`` are drawn with probability curvature /
+    least and then count ``least``: with their curvatures laid end to end from a random place on, those on which a
+    multiple of ``least`` falls (systematic sampling: a pass of sums, and less noise than single draws).  The lists need
+    a cell more than there are pairs.
+
+    Where ``leaf_of_row`` has cells nothing is listed: ``inside[leaf]`` grows by the curvatures times ``scale`` of the
+    pairs inside the leaf, added up for each upper document in one order and rounded; rows of leaf -1 are in none.
+    """
+    s, x, e, weight, c, unused, sign = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
+    weighted = weights.shape[0] > 0
+    longest = spare.shape[0]
+    drawing = jitter(key, _DRAW)
+    summing = leaf_of_row.shape[0] > 0
+    leaf = work[7]
+    end = begin
+    for q in range(first_query, last_query):
+        if factors[q] == 0.0:
+            continue
+        first, last = starts[q], starts[q + 1]
+        n = last - first
+        order_by_score(scores, key, first, last, order, spare)
+        for rank in range(n):
+            row = order[first + rank]
+            s[rank] = scores[row]
+            x[rank] = values[row]
+            weight[rank] = weights[row] if weighted else 1.0
+            leaf[rank] = np.float64(leaf_of_row[row]) if summing else 0.0
+        for rank in range(n, n + LANES):
+            s[rank] = s[n - 1]
+        for rank in range(n + LANES):
+            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
+        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
+        damp = normalise and s[0] != s[n - 1]
+        floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
+        passed = np.float64(jitter(drawing, first) >> np.uint64(11)) * _UNIT * least
+        for i in range(min(truncation, n - 1)):
+            place, lifted, offset = i, 1.0, 0
+            if shape == BY_PLACE:
+                place, lifted, offset = first + i, lift[first + i], first
+                if lifted == 0.0:
+                    continue
+            elif shape == BY_STEP:
+                offset = longest - i
+            if far_apart:
+                for j in range(i, n + LANES):
+                    e[j] = exp_negative(sigma * (s[j] - s[i]))
+            x_i = x[i]
+            if shape == EVEN:
+                for j in range(i + 1, n):
+                    sign[j] = np.float64(x[j] > x[i]) - np.float64(x[j] < x[i])
+                x_i = 0.0
+            for j in range(i + 1, n + LANES):
+                c[j] = 0.0
+            pairs_of_one(
+                s, e, sign if shape == EVEN else x, lower[offset:], weight, unused, c, i + 1, n,
+                (s[i], e[i], x_i, upper[place]),
+                (factors[q] * scales[q] * sigma * weight[i] * lifted, sigma, floor, slope),
+            )  # fmt: skip
+            row_i = order[first + i]
+            if summing:
+                leaf_i = leaf[i]
+                if leaf_i >= 0.0:
+                    s0 = s1 = s2 = s3 = 0.0
+                    for j in range(i + 1, n, 4):  # c is 0 beyond the list
+                        s0 += c[j] if leaf[j] == leaf_i else 0.0
+                        s1 += c[j + 1] if leaf[j + 1] == leaf_i else 0.0
+                        s2 += c[j + 2] if leaf[j + 2] == leaf_i else 0.0
+                        s3 += c[j + 3] if leaf[j + 3] == leaf_i else 0.0
+                    inside[np.int64(leaf_i)] += np.int64(np.rint(((s0 + s1) + (s2 + s3)) * scale))
+                continue
+            if least == 0.0:
+                for j in range(i + 1, n):
+                    row = order[first + j]
+                    first_rows[end] = min(row, row_i)
+                    second_rows[end] = max(row, row_i)
+                    pair_curvature[end] = c[j]
+                    end += np.int64(c[j] > 0.0)
+                continue
+            for block in range(i + 1, n, LANES):
+                low = (c[block] + c[block + 1]) + (c[block + 2] + c[block + 3])
+                high = (c[block + 4] + c[block + 5]) + (c[block + 6] + c[block + 7])
+                if passed + (low + high) < least:
+                    passed += low + high
+                    continue
+                for j in range(block, block + LANES):
+                    kept = c[j]
+                    if kept < least:
+                        passed += kept
+                        if passed < least:
+                            continue
+                        passed -= least
+                        kept = least
+                    row = order[first + j]
+                    first_rows[end] = min(row, row_i)
+                    second_rows[end] = max(row, row_i)
+                    pair_curvature[end] = kept
+                    end += 1
+    return end
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _log_one_plus(z):
+    """log(1 + z) for 0 <= z <= 1; relative error about 1e-12."""
+    if z < 1e-3:
+        return z * (1.0 - z * (0.5 - z * (1.0 / 3.0 - z * (0.25 - z * 0.2))))
+    return log2_positive(1.0 + z) * (1.0 / _LOG2_E)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def pair_terms(
+    what, loss, scores, starts, first_query, last_query, values, grades, weights, query_weights,
+    shape, upper, lower, lift, cells, table, scales, sigma, truncation, normalise, ties, fraction,
+    pairs, pair_starts, above, below, pair_weight, pair_target,
+    key, order, spare, work, gradients, curvatures, factors, losses, least, first_rows, second_rows, pair_curvature, begin,
+):  # fmt: skip
+    """Go over pairs one by one: what :func:`lambdas` does, for every kind of pair and loss, and what it does not do.
+
+    ``what``: ``GRADIENTS`` writes gradients, curvatures and factors; ``LOSSES`` each query's loss; ``CURVATURES`` lists,
+    from cell ``begin`` on, both rows and the curvature of every pair of the gradients last written, whose ``factors``
+    these are; those below ``least`` with probability curvature / least, and then as ``least``.  Returns the end of it.
+
+    The pairs are those of different grades (``ties``: those of equal grades too, with target 1/2), or where ``pairs``
+    is true those given: of query q ``pair_starts[q]`` to ``pair_starts[q + 1]``, rows ``above`` and ``below``, their
+    weight and the target probability that the first stands above.  ``fraction`` below 1 keeps each pair with that
+    probability, by a draw keyed by ``key`` and both rows, and lets it count 1 / fraction.
+
+    ``loss``: ``LOGISTIC`` with target t, d = s_i - s_j: w ((1 - t) sigma d + log(1 + exp(-sigma d))); ``EXPONENTIAL``: w (t
+    exp(-d) + (1 - t) exp(d)), where beyond d = 30 the loss goes on along its tangent and its curvature stays.
+    w is dZ as in :func:`lambdas` (``TABLE``: ``table[cells[q] - cells[first_query] + i n + j]``) times all weights.
+    """
+    s, x, e, weight, g, h, grade = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
+    weighted = weights.shape[0] > 0
+    longest = spare.shape[0]
+    end = begin
+    drawing = jitter(key, _DRAW)
+    for q in range(first_query, last_query):
+        first, last = starts[q], starts[q + 1]
+        n = last - first
+        if what == GRADIENTS:
+            factors[q] = 0.0
+            for row in range(first, last):
+                gradients[row] = 0.0
+                curvatures[row] = 0.0
+        elif what == LOSSES:
+            losses[q] = 0.0
+        if n < 2 or scales[q] == 0.0 or (what == CURVATURES and factors[q] == 0.0):
+            continue
+        order_by_score(scores, key, first, last, order, spare)
+        for rank in range(n):
+            row = order[first + rank]
+            s[rank] = scores[row]
+            x[rank] = values[row]
+            grade[rank] = grades[row]
+            weight[rank] = weights[row] if weighted else 1.0
+            g[rank] = 0.0
+            h[rank] = 0.0
+            e[rank] = exp_negative(sigma * (s[rank] - s[0]))
+            spare[row - first] = rank
+        far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
+        damp = normalise and s[0] != s[n - 1]
+        total = 0.0
+        summed = 0.0
+        # given pairs are gone through once; pairs of grades by their upper rank
+        lead, tails = (0, 1) if pairs else (0, min(truncation, n - 1))
+        for i in range(lead, tails):
+            low, high = (pair_starts[q], pair_starts[q + 1]) if pairs else (i + 1, n)
+            for p in range(low, high):
+                a, b, target, w = i, p, 1.0, scales[q]
+                if pairs:
+                    a, b, target = spare[above[p] - first], spare[below[p] - first], pair_target[p]
+                    w *= pair_weight[p]
+                    if a > b:
+                        a, b, target = b, a, 1.0 - target
+                    if a >= truncation:
+                        continue
+                elif grade[a] < grade[b]:
+                    target = 0.0
+                elif grade[a] == grade[b]:
+                    if not ties:
+                        continue
+                    target = 0.5
+                w *= weight[a] * weight[b]
+                if shape == BY_RANK:
+                    w *= abs(x[a] - x[b]) * (upper[a] - lower[b])
+                elif shape == BY_PLACE:
+                    w *= abs(x[a] - x[b]) * lift[first + a] * (upper[first + a] - lower[first + b])
+                elif shape == BY_STEP:
+                    w *= abs(x[a] - x[b]) * (upper[a] - lower[longest + b - a])
+                elif shape == TABLE:
+                    w *= table[cells[q] - cells[first_query] + np.int64(a) * n + b]
+                if w <= 0.0:
+                    continue
+                row_a, row_b = order[first + a], order[first + b]
+                if fraction < 1.0:
+                    drawn = jitter(jitter(key, min(row_a, row_b)), max(row_a, row_b))
+                    if np.float64(drawn >> np.uint64(11)) * _UNIT >= fraction:
+                        continue
+                    w /= fraction
+                d = s[a] - s[b]
+                z = exp_negative(-sigma * d) if far_apart else e[b] / e[a]
+                if loss == LOGISTIC:
+                    if damp:
+                        w /= 0.01 + d
+                    rho = z / (1.0 + z)
+                    slope = sigma * w * ((1.0 - target) - rho)
+                    bend = sigma * sigma * w * rho / (1.0 + z)
+                    if what == LOSSES:
+                        summed += w * ((1.0 - target) * sigma * d + _log_one_plus(z))
+                else:
+                    inside = min(d, _STEEPEST)
+                    steep = 1.0 / z if d <= _STEEPEST else _STEEPEST_SLOPE
+                    slope = w * ((1.0 - target) * steep - target * z)
+                    bend = w * ((1.0 - target) * steep + target * z)
+                    if what == LOSSES:
+                        summed += w * ((1.0 - target) * steep * (1.0 + (d - inside)) + target * z)
+                total += 2.0 * abs(slope)
+                if what == GRADIENTS:
+                    g[a] += slope
+                    g[b] -= slope
+                    h[a] += bend
+                    h[b] += bend
+                elif what == CURVATURES:
+                    bend *= factors[q]
+                    if bend < least:
+                        drawn = jitter(jitter(drawing, min(row_a, row_b)), max(row_a, row_b))
+                        if np.float64(drawn >> np.uint64(11)) * _UNIT * least >= bend:
+                            continue
+                        bend = least
+                    if bend > 0.0:
+                        first_rows[end] = min(row_a, row_b)
+                        second_rows[end] = max(row_a, row_b)
+                        pair_curvature[end] = bend
+                        end += 1
+        if what == CURVATURES:
+            continue
+        factor = log2_positive(1.0 + total) / total if normalise and total > 0.0 else 1.0
+        if query_weights.shape[0] > 0:
+            factor *= query_weights[q]
+        if what == LOSSES:
+            losses[q] = summed * factor
+            continue
+        factors[q] = factor
+        for rank in range(n):
+            row = order[first + rank]
+            gradients[row] = g[rank] * factor
+            curvatures[row] = h[rank] * factor
+    return end
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def user_swaps(function, order, starts, first_query, last_query, grades, depth, cells, ranked, table):
+    """Fill a table of weights, as :func:`pair_terms` reads it, by ``|function(ranked grades, i, j)|``.
+
+    Returns a query with a weight that is not finite, or -1; queries without cells are passed over.
+    """
+    bad = np.int64(-1)
+    for q in range(first_query, last_query):
+        first, n = starts[q], starts[q + 1] - starts[q]
+        if cells[q + 1] == cells[q]:
+            continue
+        for rank in range(n):
+            ranked[rank] = grades[order[first + rank]]
+        own = ranked[:n]
+        row = cells[q] - cells[first_query]
+        for i in range(min(depth, n - 1)):
+            for j in range(i + 1, n):
+                if own[i] != own[j]:
+                    weight = abs(function(own, i, j))
+                    if not weight < np.inf:
+                        bad = q
+                    table[row + j] = weight
+                else:
+                    table[row + j] = 0.0
+            row += n
+    return bad
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def neighbours(
+    what, scores, starts, first_query, last_query, values, weights, query_weights, counts, sigma, permutations, decay,
+    gumbel, key, noisy, order, spare, gradients, curvatures, losses, room, pairs, pair_curvature,
+):  # fmt: skip
+    """YetiRank: logistic losses of the neighbours in ``permutations`` orders of sigma s + noise, as ``what`` asks.
+
+    A pair at the ranks r, r + 1 (from 0) weighs decay^r |x_i - x_j| / permutations times all weights.  ``CURVATURES``
+    writes from cell ``room[q]`` on (lower row << 32 | higher row) and the curvature of every pair of every permutation.
+    ``counts`` (n_queries,): queries to be passed over are false.
+    """
+    weighted = weights.shape[0] > 0
+    for q in range(first_query, last_query):
+        first, last = starts[q], starts[q + 1]
+        if what == GRADIENTS:
+            for row in range(first, last):
+                gradients[row] = 0.0
+                curvatures[row] = 0.0
+        if not counts[q]:
+            continue
+        scale = 1.0 / permutations
+        if query_weights.shape[0] > 0:
+            scale *= query_weights[q]
+        summed = 0.0
+        cell = room[q]
+        for t in range(permutations):
+            shuffle = jitter(key, t + 1)
+            for row in range(first, last):
+                u = (np.float64(jitter(shuffle, row) >> np.uint64(12)) + 0.5) * 2.0**-52  # inside (0, 1)
+                noise = log2_positive(u)
+                if gumbel:
+                    noise = -log2_positive(-noise / _LOG2_E)
+                else:
+                    noise -= log2_positive(1.0 - u)
+                noisy[row] = sigma * scores[row] + noise / _LOG2_E
+            order_by_score(noisy, shuffle, first, last, order, spare)
+            weight = scale
+            for place in range(first, last - 1):
+                high, low = order[place], order[place + 1]
+                if values[high] < values[low]:
+                    high, low = low, high
+                w = weight * (values[high] - values[low])
+                weight *= decay
+                if weighted:
+                    w *= weights[high] * weights[low]
+                if w == 0.0:
+                    continue
+                d = sigma * (scores[high] - scores[low])
+                z = exp_negative(-abs(d))
+                rho = (z if d > 0.0 else 1.0) / (1.0 + z)
+                bend = sigma * sigma * w * z / ((1.0 + z) * (1.0 + z))
+                if what == GRADIENTS:
+                    gradients[high] -= sigma * w * rho
+                    gradients[low] += sigma * w * rho
+                    curvatures[high] += bend
+                    curvatures[low] += bend
+                elif what == LOSSES:
+                    summed += w * (max(-d, 0.0) + _log_one_plus(z))
+                else:
+                    pairs[cell] = (np.int64(min(high, low)) << np.int64(32)) | np.int64(max(high, low))
+                    pair_curvature[cell] = bend
+                    cell += 1
+        if what == LOSSES:
+            losses[q] = summed
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def holds_two_grades(grades, starts, out):
+    """out[q] = whether query q has documents of different grades."""
+    for q in range(out.shape[0]):
+        out[q] = False
+        for row in range(starts[q] + 1, starts[q + 1]):
+            if grades[row] != grades[starts[q]]:
+                out[q] = True
+                break
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def misranked(
+    scores, starts, first_query, last_query, grades, weights, query_weights,
+    pairs, pair_starts, above, below, pair_weight, pair_target, tau, cells, kept, targets, total, losses,
+):  # fmt: skip
+    """GBRank: add up the targets that pairs with ``s_high < s_low + tau`` set both documents, and their weights.
+
+    ``targets`` (n_rows,) gets the sums of weight times target, ``total`` those of the weights.  Where ``losses``
+    (n_queries,) is not empty, it gets weight max(0, s_low - s_high + tau)^2 / 2 instead.  Where ``kept`` is not
+    empty, cell ``cells[q]`` + the number of the pair says that it was misranked before, and so it counts.
+    """
+    weighted = weights.shape[0] > 0
+    losing = losses.shape[0] > 0
+    keeping = kept.shape[0] > 0 and not losing
+    for q in range(first_query, last_query):
+        first, last = starts[q], starts[q + 1]
+        of_query = query_weights[q] if query_weights.shape[0] > 0 else 1.0
+        summed = 0.0
+        if not losing:
+            for row in range(first, last):
+                targets[row] = 0.0
+                total[row] = 0.0
+        cell = cells[q]
+        lead, tails = (first, first + 1) if pairs else (first, last)
+        for i in range(lead, tails):
+            begin, end = (pair_starts[q], pair_starts[q + 1]) if pairs else (i + 1, last)
+            for p in range(begin, end):
+                high, low, w = i, p, of_query
+                if pairs:
+                    high, low = np.int64(above[p]), np.int64(below[p])
+                    w *= pair_weight[p] * abs(2.0 * pair_target[p] - 1.0)
+                    if pair_target[p] < 0.5:
+                        high, low = low, high
+                elif grades[high] < grades[low]:
+                    high, low = low, high
+                elif grades[high] == grades[low]:
+                    w = 0.0
+                if weighted:
+                    w *= weights[high] * weights[low]
+                gap = scores[low] + tau - scores[high]
+                if w > 0.0:
+                    if losing:
+                        summed += 0.5 * w * max(gap, 0.0) ** 2
+                    else:
+                        counts = gap > 0.0
+                        if keeping:
+                            counts = counts or kept[cell]
+                            kept[cell] = counts
+                        if counts:
+                            targets[high] += w * (scores[low] + tau)
+                            targets[low] += w * (scores[high] - tau)
+                            total[high] += w
+                            total[low] += w
+                cell += 1
+        if losing:
+            losses[q] = summed

@@ -1,0 +1,142 @@
+"""GBRank (Zheng, Zha, Chen & Sun 2007): regression on targets that misranked pairs set each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.metrics.arrangement import count_pairs, grade_levels
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives.pairwise import _kernels
+from trainer.objectives.pairwise.preferences import Pairs, merged_pairs
+from trainer.objectives.protocol import QUERIES, Objective
+from trainer.objectives.sharing import QueryShares
+from trainer.objectives.weights import relative_weights
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+from trainer.workers import Team
+
+Floats = npt.NDArray[np.float64]
+_LEAST_WORK = 100_000  # pairs a worker: some 300 us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GbRankOptions:
+    """Options of ``gbrank``.
+
+    Attributes
+    ----------
+    tau
+        By how much the better document has to be above the other one; above 0.
+    trees
+        Trees of the small forest that each round fits to the targets.
+    eta
+        What the forest of a round counts.
+    keep
+        Whether a pair stays once it has been misranked, with the targets of its present scores.
+    """
+
+    tau: float = 0.1
+    trees: int = 20
+    eta: float = 1.0
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("tau", self.tau), ("eta", self.eta)):
+            if not (value > 0.0 and isfinite(value)):
+                raise InvalidParameter(f"gbrank({name}) must be a number above 0, got {value}")
+        if not 1 <= self.trees <= 10_000:
+            raise InvalidParameter(f"gbrank(trees) must be in 1 .. 10000, got {self.trees}")
+
+
+class GbRank(Objective):
+    r"""Fit, in every round, a small forest g_k to absolute targets, and average: ``h_k = (k h_{k-1} + eta g_k) / (k + 1)``.
+
+    Every pair, i better than j, with ``h(x_i) < h(x_j) + tau`` gives x_i the target ``h(x_j) + tau`` and x_j the target
+    ``h(x_i) - tau``, h = h_{k-1} (METHODS 3.16).  The targets of a row count as so many rows of a least squares fit would: g =
+    W (g_k - mean target), h = W, with W the sum of their weights; rows without targets have neither.  The weight of a
+    target is that of its pair, see :class:`PairObjective`; a given pair counts with ``|2 P - 1|`` times its own.
+
+    In ``trees`` steps a round the scores grow by S = h_0 + eta sum of g_k, of which h_k is S / (k + 1): the weights of
+    the final forest.  Trees of g_k are shrunk by ``learning_rate / eta``.  There is no loss of S alone, so no deviance;
+    :meth:`losses` are ``w max(0, h_j - h_i + tau)^2 / 2`` of the scores as they are given.  While it trains, metrics see
+    S plus the offset: the same order as the final forest's where there are no offsets.  ``rwse`` is the least squares of
+    the fit, and so is ``ole``; ``se`` would take rows without targets for rows that are fitted well.
+
+    Raises
+    ------
+    InvalidParameter
+        Training with ``keep`` is resumed: which pairs were misranked in earlier rounds is not in the model.
+    TrainingDataRejected
+        There is no pair.
+    """
+
+    name: ClassVar[str] = "gbrank"
+    sums_over: ClassVar[str] = QUERIES
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "ole")
+    additive: ClassVar[bool] = True
+    Options: ClassVar[type[GbRankOptions]] = GbRankOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GbRankOptions) -> None:  # noqa: ARG002
+        self._grades, self._starts, self._options = rows.grades, rows.starts, options
+        self.steps_a_round = options.trees
+        self._weights = relative_weights(rows.weights, rows.n_rows)
+        self._query_weights = relative_weights(rows.query_weights, rows.n_queries)
+        self._offsets = np.zeros(rows.n_rows) if rows.offsets is None else np.asarray(rows.offsets, np.float64)
+        self._pairs = Pairs.none() if rows.pairs is None else merged_pairs(rows.pairs, rows.starts)
+        sizes = np.diff(rows.starts)
+        if rows.pairs is None:
+            n_pairs, cells = count_pairs(grade_levels(rows.grades, rows.starts), rows.starts), sizes * (sizes - 1) // 2
+        else:
+            n_pairs = cells = np.diff(self._pairs.starts)
+        if not n_pairs.any():
+            raise TrainingDataRejected("no two documents of a query are of different grades or given as a pair")
+        self._cells = np.concatenate(([0], np.cumsum(cells)))
+        self._kept = np.zeros(int(self._cells[-1]) if options.keep else 0, dtype=np.bool_)
+        self._shares = QueryShares(cells, _LEAST_WORK)
+        self._round = 0
+        self._anchor, self._targets, self._total = (np.zeros(rows.n_rows) for _ in range(3))
+
+    def start(self) -> float:
+        """Return h_0 = 0."""
+        return 0.0
+
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
+        """Write g and h of the least squares fit of this round, both (n_rows,); its first step sets the targets."""
+        number = (step - 1) // self.steps_a_round + 1
+        if number != self._round:
+            if len(self._kept) and number != self._round + 1:
+                raise InvalidParameter("gbrank(keep=true) cannot be resumed: the model does not hold misranked pairs")
+            self._round = number
+            self._anchor[:] = scores
+            averaged = self._offsets + (scores - self._offsets) / number
+            self._shares.each(team, lambda first, last, _: self._run(averaged, first, last, np.empty(0)))
+        fitted = self._offsets + (scores - self._anchor) / self._options.eta
+        g[:] = self._total * fitted - self._targets
+        h[:] = self._total
+
+    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the loss of each query, (n_queries,), of averaged scores."""
+        found = np.zeros(len(self._starts) - 1)
+        self._run(scores, 0, len(found), found)
+        return found
+
+    def deviance(self, scores: npt.NDArray[np.float64]) -> float:  # noqa: ARG002
+        """Refuse: the scores of training are sums, of which only averages have a loss."""
+        raise InvalidParameter("gbrank has no deviance that could be watched while it averages rounds; watch a metric")
+
+    def final_weights(self, n_rounds: int) -> tuple[float, float]:
+        """Return 1 / (n + 1) for every tree and for the start."""
+        return 1.0 / (n_rounds + 1), 1.0 / (n_rounds + 1)
+
+    def _run(self, averaged: Floats, first: int, last: int, losses: Floats) -> None:
+        pairs = self._pairs
+        _kernels.misranked(
+            averaged, self._starts, first, last, self._grades, self._weights, self._query_weights,
+            len(pairs.starts) > 0, pairs.starts, pairs.above, pairs.below, pairs.weight, pairs.target,
+            self._options.tau, self._cells, self._kept, self._targets, self._total, losses,
+        )  # fmt: skip

@@ -1,0 +1,383 @@
+"""Losses that are sums over pairs of documents of one query: what RankNet, RankBoost and LambdaMART share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import frexp, fsum
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.metrics import swaps
+from scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
+from scorer.metrics.swaps import SwapDeltas
+from trainer._elementary import jitter
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives.pairwise import _kernels
+from trainer.objectives.pairwise.preferences import Pairs, merged_pairs
+from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from trainer.objectives.sharing import QueryShares
+from trainer.objectives.weights import relative_weights
+from trainer.rows import RankedRows
+from trainer.workers import Team
+
+Floats = npt.NDArray[np.float64]
+Order = npt.NDArray[np.uint32]
+Cells = npt.NDArray[np.int64]
+Prepare = Callable[[Order, int, int], None]
+Fill = Callable[[Order, int, int, int, Cells, Floats], None]
+
+_LEAST_WORK = 60_000  # pairs a worker: some 200 us
+_MOST_CELLS = 1 << 20  # of a table of weights, 8 MB a worker; more than one query only if they fit
+_SHAPES = {swaps.BY_RANK: _kernels.BY_RANK, swaps.BY_PLACE: _kernels.BY_PLACE, swaps.TABLE: _kernels.TABLE}
+
+
+def _nothing(*_: object) -> None:
+    """Prepare nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighing:
+    """What pairs of a query weigh besides the weights that the user gives; see ``_kernels.lambdas`` for the shapes."""
+
+    shape: int
+    values: Floats  # (n_rows,)
+    scales: Floats  # (n_queries,)
+    depth: int = 2**31  # pairs need a document above this rank
+    upper: Floats = field(default_factory=lambda: np.empty(0))
+    lower: Floats = field(default_factory=lambda: np.empty(0))
+    lift: Floats = field(default_factory=lambda: np.empty(0))
+    prepare: Prepare = _nothing  # called with the order of some queries before they are weighed
+    fill: Fill = _nothing  # writes a table of weights
+
+    @classmethod
+    def of_swaps(cls, deltas: SwapDeltas) -> Weighing:
+        """Weigh pairs by what swapping them does to a metric."""
+        return cls(
+            shape=_SHAPES[deltas.shape],
+            values=deltas.values,
+            scales=deltas.scales,
+            depth=deltas.depth,
+            upper=deltas.upper,
+            lower=deltas.lower,
+            lift=deltas.lift,
+            prepare=deltas.prepare,
+            fill=deltas.fill,
+        )
+
+    @classmethod
+    def even(cls, rows: RankedRows) -> Weighing:
+        """Let all pairs weigh 1."""
+        longest = int(np.diff(rows.starts).max(initial=0)) + _kernels.LANES
+        return cls(
+            shape=_kernels.EVEN,
+            values=rows.grades.astype(np.float64),
+            scales=np.ones(rows.n_queries),
+            upper=np.ones(longest),
+            lower=np.zeros(longest),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRules:
+    """Which pairs count, and how a query's sums are scaled.
+
+    Attributes
+    ----------
+    loss
+        ``_kernels.LOGISTIC`` or ``EXPONENTIAL``.
+    truncation
+        Pairs need a document among the first so many by score.
+    normalise
+        Whether LightGBM's two rules apply.
+    per_pair
+        Whether a query's loss is divided by the number of its pairs (gbm's v_i): those of different grades, however
+        few of them the truncation or the draw leaves, or those given.
+    ties
+        Whether documents of equal grade are pairs with the target probability 1/2.
+    fraction
+        Probability by which a pair is kept; it then counts 1 / fraction.
+    """
+
+    loss: int = _kernels.LOGISTIC
+    sigma: float = 1.0
+    truncation: int = 2**31
+    normalise: bool = False
+    per_pair: bool = False
+    ties: bool = False
+    fraction: float = 1.0
+    seed: int = 0
+
+
+class PairObjective(Objective):
+    """A loss over pairs: those of documents of different grades, or ``rows.pairs`` where there are such.
+
+    A pair counts with the product of the weights of its documents, with that of its query, and if it is given with its
+    own; each of the three is taken relative to its mean, so that only ratios matter, and gradients of a query still sum
+    to 0.  Documents of equal score are ranked by a jitter keyed by (seed, step, row), in :meth:`losses` by (seed, 0,
+    row).  Of given pairs the target probability of the better one is its own; pairs of the same two documents,
+    contradicting ones too, are one pair with the sum of their weights and the mean of their targets, which is the same
+    loss but for a constant.
+    """
+
+    sums_over: ClassVar[str] = QUERIES
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
+
+    def start(self) -> float:
+        """Return 0: only differences of scores matter to this loss."""
+        return 0.0
+
+    def _set_up(self, rows: RankedRows, weighing: Weighing, rules: PairRules) -> None:
+        """Take the rows in; called by the constructors.  TrainingDataRejected if no pair weighs anything."""
+        grades, starts = rows.grades, rows.starts
+        sizes = np.diff(starts)
+        self._grades, self._starts, self._rules = grades, starts, rules
+        self._weights = relative_weights(rows.weights, rows.n_rows)
+        self._query_weights = relative_weights(rows.query_weights, rows.n_queries)
+        self._pairs = Pairs.none() if rows.pairs is None else merged_pairs(rows.pairs, starts)
+        if rows.pairs is not None:
+            n_pairs = np.diff(self._pairs.starts)
+        else:
+            n_pairs = sizes * (sizes - 1) // 2 if rules.ties else count_pairs(grade_levels(grades, starts), starts)
+        if not n_pairs.any():
+            raise TrainingDataRejected(
+                "no query holds documents of two different grades, so there is nothing to learn;"
+                " check the grades, or the query ids if every query has one document"
+                if rows.pairs is None
+                else "no pair is given, so there is nothing to learn"
+            )
+        # a query without pairs that weigh anything: scale 0 lets the kernel pass over it without sorting
+        self._scales = np.where((n_pairs > 0) & self._weighed(weighing), weighing.scales, 0.0)
+        if not self._scales.any():
+            raise TrainingDataRejected(
+                "no swap of the two documents of a pair changes the metric, so there is nothing to learn;"
+                " check the grades, take another metric, or learn pairs without grades by ranknet"
+            )
+        if rules.per_pair:
+            self._scales /= np.maximum(n_pairs, 1)
+        self._weighing = weighing
+        self._longest = int(sizes.max(initial=0))
+        self._depth = min(rules.truncation, weighing.depth)
+        top = np.minimum(self._depth, sizes)
+        seen = top * sizes - top * (top + 1) // 2  # pairs of which one is above the truncation
+        self._room = np.concatenate(([0], np.cumsum(np.minimum(n_pairs, seen))))
+        work = np.where(self._scales != 0.0, (n_pairs if rows.pairs is not None else sizes * top) + 8 * sizes, sizes)
+        self._shares = QueryShares(work, _LEAST_WORK)
+        self._cells = np.concatenate(([0], np.cumsum(np.where(self._scales != 0.0, top * sizes, 0))))
+        self._quick = (
+            rows.pairs is None
+            and rules.loss == _kernels.LOGISTIC
+            and not rules.ties
+            and rules.fraction >= 1.0
+            and weighing.shape != _kernels.TABLE
+        )
+        # kept from round to round: it is nearly right the next time
+        self._order = np.arange(rows.n_rows, dtype=np.uint32)
+        self._factors = np.zeros(rows.n_queries)
+        self._workspaces: dict[int, tuple[Order, Floats]] = {}
+        self._found: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Floats] | None = None
+
+    def _weighed(self, weighing: Weighing) -> npt.NDArray[np.bool_]:
+        """Return which queries (n_queries,) have pairs with any weight: of documents that differ in what is weighed by."""
+        n_queries = len(self._starts) - 1
+        if weighing.shape == _kernels.EVEN:
+            return np.ones(n_queries, dtype=np.bool_)
+        if len(self._pairs.starts):
+            of_query = np.repeat(np.arange(n_queries), np.diff(self._pairs.starts))
+            differ = weighing.values[self._pairs.above] != weighing.values[self._pairs.below]
+        else:
+            of_query = queries_of(self._starts)
+            differ = weighing.values != weighing.values[self._starts[of_query]]
+        return np.bincount(of_query[differ], minlength=n_queries) > 0
+
+    def gradients(
+        self,
+        step: int,
+        scores: npt.NDArray[np.float64],
+        g: npt.NDArray[np.float64],
+        h: npt.NDArray[np.float64],
+        team: Team,
+    ) -> None:
+        """Write g and h, both (n_rows,); queries are shared out so that every worker has about as many pairs."""
+        key, w, rules = self._key(step), self._weighing, self._rules
+
+        def quick(first: int, last: int, worker: int) -> None:
+            spare, work = self._workspace(worker)
+            self._prepare(key, scores, first, last, spare)
+            _kernels.lambdas(
+                scores, self._starts, first, last, w.values, self._weights, self._query_weights, w.shape, w.upper,
+                w.lower, w.lift, self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare,
+                work, g, h, self._factors,
+            )  # fmt: skip
+
+        def one_by_one(first: int, last: int, worker: int) -> None:
+            self._terms(_kernels.GRADIENTS, key, scores, first, last, worker, g=g, h=h)
+
+        self._shares.each(team, quick if self._quick else one_by_one)
+
+    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the loss of each query, (n_queries,), all weights included; the order is that of these scores."""
+        found = np.zeros(len(self._starts) - 1)
+        self._terms(_kernels.LOSSES, self._key(0), scores, 0, len(found), 0, losses=found)
+        return found
+
+    def deviance(self, scores: npt.NDArray[np.float64]) -> float:
+        """Return the weighted mean loss of the queries that have pairs."""
+        counted = self._scales != 0.0
+        total = fsum(self._query_weights[counted].tolist()) if len(self._query_weights) else float(counted.sum())
+        return fsum(self.losses(scores).tolist()) / total if total > 0.0 else 0.0
+
+    def pair_curvatures(
+        self,
+        step: int,
+        scores: npt.NDArray[np.float64],
+        least: float,
+        team: Team,
+    ) -> PairCurvatures:
+        """Return the pairs of the gradients of this step, query by query; their arrays are written anew by the next call.
+
+        Pairs whose curvature is below ``least`` are drawn, see :class:`Objective`.
+        """
+        room = int(self._room[-1]) + team.size  # each worker may write a cell more than it has pairs
+        if self._found is None or len(self._found[0]) < room:
+            self._found = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room)
+        key, out, w, rules = self._key(step), self._found, self._weighing, self._rules
+        ends: dict[int, tuple[int, int]] = {}
+
+        def quick(first: int, last: int, worker: int) -> None:
+            begin = int(self._room[first]) + worker
+            spare, work = self._workspace(worker)
+            self._prepare(key, scores, first, last, spare)
+            end = _kernels.lambda_curvatures(
+                scores, self._starts, first, last, w.values, self._weights, w.shape, w.upper, w.lower, w.lift,
+                self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare, work,
+                self._factors, least, *out, begin, _NO_ROWS, 0.0, _NO_SUMS,
+            )  # fmt: skip
+            ends[worker] = (begin, end)
+
+        def one_by_one(first: int, last: int, worker: int) -> None:
+            begin = int(self._room[first]) + worker
+            end = self._terms(
+                _kernels.CURVATURES, key, scores, first, last, worker, least=least, found=out, begin=begin
+            )
+            ends[worker] = (begin, end)
+
+        self._shares.each(team, quick if self._quick else one_by_one)
+        filled = 0
+        for begin, end in sorted(ends.values()):
+            if begin != filled:
+                for array in out:
+                    array[filled : filled + end - begin] = array[begin:end]
+            filled += end - begin
+        return PairCurvatures(out[0][:filled], out[1][:filled], out[2][:filled])
+
+    def curvature_inside(
+        self,
+        step: int,
+        scores: npt.NDArray[np.float64],
+        leaf_of_row: npt.NDArray[np.int32],
+        n_leaves: int,
+        whole: float,
+        team: Team,
+    ) -> npt.NDArray[np.float64]:
+        """Return the curvature (n_leaves,) of the pairs inside each leaf; no pair is listed where they weigh by place.
+
+        Sums are those of whole numbers, 2^61 for all pairs, so that they do not depend on who adds up what.
+        """
+        if not self._quick:
+            return super().curvature_inside(step, scores, leaf_of_row, n_leaves, whole, team)
+        if whole <= 0.0:
+            return np.zeros(n_leaves)
+        scale = float(2.0 ** (61 - max(-900, frexp(whole)[1])))
+        key, w, rules = self._key(step), self._weighing, self._rules
+        sums = np.zeros((team.size, n_leaves), dtype=np.int64)
+
+        def share(first: int, last: int, worker: int) -> None:
+            spare, work = self._workspace(worker)
+            self._prepare(key, scores, first, last, spare)
+            _kernels.lambda_curvatures(
+                scores, self._starts, first, last, w.values, self._weights, w.shape, w.upper, w.lower, w.lift,
+                self._scales, rules.sigma, self._depth, rules.normalise, key, self._order, spare, work,
+                self._factors, 0.0, _NO_ROWS, _NO_ROWS, _NONE, 0, leaf_of_row, scale, sums[worker],
+            )  # fmt: skip
+
+        self._shares.each(team, share)
+        inside: npt.NDArray[np.float64] = sums.sum(axis=0) / scale
+        return inside
+
+    def _prepare(self, key: np.uint64, scores: Floats, first: int, last: int, spare: Order) -> None:
+        """Sort these queries and let the weights that depend on the order be prepared; nothing where there are none."""
+        if self._weighing.shape in {_kernels.TABLE, _kernels.BY_PLACE}:
+            _kernels.sort_queries(scores, self._starts, first, last, self._scales, key, self._order, spare)
+            self._weighing.prepare(self._order, first, last)
+
+    def _key(self, step: int) -> np.uint64:
+        return np.uint64(jitter(np.uint64(self._rules.seed), step))
+
+    def _terms(
+        self,
+        what: int,
+        key: np.uint64,
+        scores: Floats,
+        first: int,
+        last: int,
+        worker: int,
+        *,
+        g: Floats | None = None,
+        h: Floats | None = None,
+        losses: Floats | None = None,
+        least: float = 0.0,
+        found: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Floats] | None = None,
+        begin: int = 0,
+    ) -> int:
+        """Go over the pairs of these queries one by one; return where the list of curvatures ends."""
+        spare, work = self._workspace(worker)
+        w, rules, pairs, none = self._weighing, self._rules, self._pairs, _NONE
+        rows, others, curvatures = (_NO_ROWS, _NO_ROWS, none) if found is None else found
+        while first < last:
+            until, table = last, none
+            if w.shape == _kernels.TABLE:
+                until = int(np.searchsorted(self._cells, self._cells[first] + _MOST_CELLS, side="right")) - 1
+                until = min(max(until, first + 1), last)
+                table = np.empty(int(self._cells[until] - self._cells[first]))
+            self._prepare(key, scores, first, until, spare)
+            if w.shape == _kernels.TABLE:
+                w.fill(self._order, first, until, self._depth, self._cells, table)
+            begin = _kernels.pair_terms(
+                what, rules.loss, scores, self._starts, first, until, w.values, self._grades, self._weights,
+                self._query_weights, w.shape, w.upper, w.lower, w.lift, self._cells, table, self._scales, rules.sigma,
+                self._depth, rules.normalise, rules.ties, rules.fraction,
+                len(pairs.starts) > 0, pairs.starts, pairs.above, pairs.below, pairs.weight, pairs.target,
+                key, self._order, spare, work, none if g is None else g, none if h is None else h, self._factors,
+                none if losses is None else losses, least, rows, others, curvatures, begin,
+            )  # fmt: skip
+            first = until
+        return begin
+
+    def _workspace(self, worker: int) -> tuple[Order, Floats]:
+        if worker not in self._workspaces:
+            self._workspaces[worker] = (
+                np.empty(self._longest, np.uint32),
+                np.zeros((8, self._longest + _kernels.LANES)),
+            )
+        return self._workspaces[worker]
+
+
+_NONE = np.empty(0, dtype=np.float64)
+_NO_ROWS = np.empty(0, dtype=np.int32)
+_NO_SUMS = np.empty(0, dtype=np.int64)
+
+
+def checked_fraction(name: str, fraction: float) -> None:
+    """Raise InvalidParameter unless a share of pairs is in (0, 1]."""
+    if not 0.0 < fraction <= 1.0:
+        raise InvalidParameter(f"{name} must be in (0, 1], got {fraction}")
+
+
+def divides_by_pairs(name: str, normalise: str) -> bool:
+    """Tell whether ``normalise`` says that a query's loss is divided by the number of its pairs."""
+    if normalise not in {"none", "query"}:
+        raise InvalidParameter(f"{name} must be none, or query to divide by the number of pairs, got {normalise!r}")
+    return normalise == "query"

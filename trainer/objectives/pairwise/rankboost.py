@@ -1,0 +1,67 @@
+"""RankBoost's loss (Freund et al. 2003), as Xia et al. take it: an exponential for every pair of documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trainer.errors import InvalidParameter
+from trainer.objectives.pairwise import _kernels
+from trainer.objectives.pairwise.pair_loss import PairObjective, PairRules, Weighing, checked_fraction, divides_by_pairs
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBoostOptions:
+    """Options of ``rankboost``.
+
+    Attributes
+    ----------
+    normalise
+        ``query``: divide the loss of each query by the number of its pairs.
+    truncation
+        Pairs need a document among the first so many by score; 0: all pairs count.
+    pair_fraction
+        Share of the pairs that is drawn each round.
+    """
+
+    normalise: str = "none"
+    truncation: int = 0
+    pair_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        divides_by_pairs("rankboost(normalise)", self.normalise)
+        checked_fraction("rankboost(pair_fraction)", self.pair_fraction)
+        if not 0 <= self.truncation <= 2**31:
+            raise InvalidParameter(f"rankboost(truncation) must be in 0 .. {2**31}, got {self.truncation}")
+
+
+class RankBoost(PairObjective):
+    r"""Minimise the sum of ``exp(s_j - s_i)`` over pairs of which i belongs above j (METHODS 3.14).
+
+    A given pair with the target probability P counts ``P exp(s_j - s_i) + (1 - P) exp(s_i - s_j)``.  Beyond a difference
+    of 30 the loss goes on along its tangent, and h stays what it is there: a surrogate, without which one pair would
+    drown all others.  Of the parameters only ``seed`` counts; ``sigma`` does not.
+
+    Raises
+    ------
+    TrainingDataRejected
+        There is no pair.
+    """
+
+    name: ClassVar[str] = "rankboost"
+    Options: ClassVar[type[RankBoostOptions]] = RankBoostOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: RankBoostOptions) -> None:
+        self._set_up(
+            rows,
+            Weighing.even(rows),
+            PairRules(
+                loss=_kernels.EXPONENTIAL,
+                truncation=options.truncation or 2**31,
+                per_pair=divides_by_pairs("rankboost(normalise)", options.normalise),
+                fraction=options.pair_fraction,
+                seed=parameters.seed,
+            ),
+        )

@@ -1,0 +1,172 @@
+"""YetiRank (Gulin, Kuralenok & Pavlov, JMLR W&CP 14, 2011): neighbours in orders that are shuffled by noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import fsum
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.metrics.arrangement import count_pairs, grade_levels
+from scorer.metrics.discount import gains
+from trainer import _kernels as row_kernels
+from trainer._elementary import jitter
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives.pairwise import _kernels
+from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from trainer.objectives.sharing import QueryShares
+from trainer.objectives.weights import relative_weights
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+from trainer.workers import Team
+
+Floats = npt.NDArray[np.float64]
+NOISES = ("logistic", "gumbel")
+_LEAST_WORK = 5_000  # documents times permutations a worker: some 300 us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YetiRankOptions:
+    """Options of ``yetirank``.
+
+    Attributes
+    ----------
+    permutations
+        Orders drawn for each query and round.
+    decay
+        What each rank counts of the one above it.
+    noise
+        What is added to sigma s: ``logistic``, log(u / (1 - u)) as published, or ``gumbel``, -log(-log u), which draws from
+        the Plackett-Luce model.
+    """
+
+    permutations: int = 10
+    decay: float = 0.85
+    noise: str = "logistic"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.permutations <= 10_000:
+            raise InvalidParameter(f"yetirank(permutations) must be in 1 .. 10000, got {self.permutations}")
+        if not 0.0 < self.decay <= 1.0:
+            raise InvalidParameter(f"yetirank(decay) must be in (0, 1], got {self.decay}")
+        if self.noise not in NOISES:
+            raise InvalidParameter(f"yetirank(noise) must be one of {', '.join(NOISES)}, got {self.noise!r}")
+
+
+class YetiRank(Objective):
+    r"""Minimise the sum of ``w_ij log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j.
+
+    w_ij is the mean over permutations of ``decay^(r - 1) |G_i - G_j|`` where i and j stand at the ranks r and r + 1 of the
+    permutation, 0 elsewhere; G is the gain.  Permutations are drawn from the scores of the round, keyed by (seed, step,
+    row), and frozen in it: h is the derivative of g at fixed w.  The paper weighs a pair by how sure its grades are,
+    which is not known here, and by 1/r; CatBoost by |y_i - y_j| and powers of a decay, which linear gain gives.
+
+    A pair counts with the product of the weights of its documents, relative to their mean, and with that of its query.
+    Of the parameters ``gain``, ``sigma`` and ``seed`` count; given pairs do not.
+
+    Raises
+    ------
+    TrainingDataRejected
+        No query holds two grades.
+    """
+
+    name: ClassVar[str] = "yetirank"
+    sums_over: ClassVar[str] = QUERIES
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
+    Options: ClassVar[type[YetiRankOptions]] = YetiRankOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: YetiRankOptions) -> None:
+        self._starts, self._options = rows.starts, options
+        self._sigma, self._seed = parameters.sigma, parameters.seed
+        self._values = gains(rows.grades, parameters.gain)
+        self._weights = relative_weights(rows.weights, rows.n_rows)
+        self._query_weights = relative_weights(rows.query_weights, rows.n_queries)
+        self._mixed = count_pairs(grade_levels(rows.grades, rows.starts), rows.starts) > 0
+        if not self._mixed.any():
+            raise TrainingDataRejected(
+                "no query holds documents of two different grades, so there is nothing to learn;"
+                " check the grades, or the query ids if every query has one document"
+            )
+        sizes = np.diff(rows.starts)
+        self._shares = QueryShares(sizes * options.permutations, _LEAST_WORK)
+        # a query of n documents has n - 1 pairs of neighbours in every permutation
+        self._room = np.concatenate(([0], np.cumsum(np.maximum(sizes - 1, 0) * options.permutations)))
+        self._order = np.arange(rows.n_rows, dtype=np.uint32)
+        self._noisy = np.empty(rows.n_rows)
+        self._longest = int(sizes.max(initial=0))
+
+    def start(self) -> float:
+        """Return 0: only differences of scores matter to this loss."""
+        return 0.0
+
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
+        """Write g and h, both (n_rows,)."""
+        self._shares.each(
+            team, lambda first, last, _: self._run(_kernels.GRADIENTS, step, scores, first, last, g=g, h=h)
+        )
+
+    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the loss of each query, (n_queries,), in the permutations of step 0 of these scores."""
+        found = np.zeros(len(self._mixed))
+        self._run(_kernels.LOSSES, 0, scores, 0, len(found), losses=found)
+        return found
+
+    def deviance(self, scores: npt.NDArray[np.float64]) -> float:
+        """Return the weighted mean loss of the queries that hold two grades."""
+        weights = self._query_weights if len(self._query_weights) else np.ones(len(self._mixed))
+        total = fsum(weights[self._mixed].tolist())
+        return fsum(self.losses(scores).tolist()) / total if total > 0.0 else 0.0
+
+    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
+        """Return the pairs of the gradients of this step, sorted by row; see :class:`Objective`."""
+        room = int(self._room[-1])
+        pairs, curvature = np.empty(room, np.int64), np.zeros(room)
+        self._shares.each(
+            team,
+            lambda first, last, _: self._run(
+                _kernels.CURVATURES, step, scores, first, last, pairs=pairs, curvature=curvature
+            ),
+        )
+        kept = curvature > 0.0
+        keys, number = np.unique(pairs[kept], return_inverse=True)
+        # one by one in the order of the permutations: the same bits on every machine
+        summed = np.bincount(number, weights=curvature[kept], minlength=len(keys)).astype(np.float64)
+        if least > 0.0:
+            draws = np.empty(len(keys), dtype=np.uint64)
+            row_kernels.jitters(np.uint64(jitter(self._key(step), _DRAWS)), keys, draws)
+            chosen = (draws >> np.uint64(11)).astype(np.float64) * (2.0**-53 * least) < summed
+            keys, summed = keys[chosen], np.maximum(summed[chosen], least)
+        return PairCurvatures((keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32), summed)
+
+    def _key(self, step: int) -> np.uint64:
+        return np.uint64(jitter(np.uint64(self._seed), step))
+
+    def _run(
+        self,
+        what: int,
+        step: int,
+        scores: Floats,
+        first: int,
+        last: int,
+        *,
+        g: Floats | None = None,
+        h: Floats | None = None,
+        losses: Floats | None = None,
+        pairs: npt.NDArray[np.int64] | None = None,
+        curvature: Floats | None = None,
+    ) -> None:
+        options, none = self._options, np.empty(0)
+        noisy = self._noisy if what != _kernels.LOSSES else np.empty(len(scores))
+        order = self._order if what != _kernels.LOSSES else np.arange(len(scores), dtype=np.uint32)
+        _kernels.neighbours(
+            what, scores, self._starts, first, last, self._values, self._weights, self._query_weights, self._mixed,
+            self._sigma, options.permutations, options.decay, options.noise == "gumbel", self._key(step), noisy,
+            order, np.empty(self._longest, dtype=np.uint32), none if g is None else g, none if h is None else h,
+            none if losses is None else losses, self._room, np.empty(0, np.int64) if pairs is None else pairs,
+            none if curvature is None else curvature,
+        )  # fmt: skip
+
+
+_DRAWS = 0x6E656967

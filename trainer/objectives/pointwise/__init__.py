@@ -1,0 +1,1 @@
+"""Losses of single documents, one file each, and what they share."""

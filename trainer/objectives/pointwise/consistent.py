@@ -1,0 +1,133 @@
+"""Losses whose minimum ranks by NDCG best (Ravikumar, Tewari & Yang 2011, "On NDCG consistency of listwise ranking methods")."""
+
+from __future__ import annotations
+
+from math import fsum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from scorer.metrics.discount import discounts, gains
+from trainer.errors import TrainingDataRejected
+from trainer.objectives.listwise.list_loss import list_weights
+from trainer.objectives.pointwise import _kernels as kernels
+from trainer.objectives.pointwise.document_loss import Floats, Pointwise
+from trainer.objectives.pointwise.l2 import SquaredError
+from trainer.objectives.pointwise.poisson import Poisson
+from trainer.objectives.protocol import QUERIES, NoOptions, Objective
+from trainer.objectives.sharing import QueryShares
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+from trainer.workers import Team
+
+_LEAST_LISTED = 16_384  # rows of queries a worker
+
+
+def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
+    """Return each document's gain over the greatest DCG of its list, uncut, (n_rows,); all 0 where that is 0.
+
+    Gain ``linear`` takes labels of any number from 0 on where there are some; ``exp`` takes grades.
+
+    Raises
+    ------
+    TrainingDataRejected
+        A label is below 0.
+    """
+    if parameters.gain == "exp" or rows.labels is None:
+        of_row = gains(rows.grades, "exp" if parameters.gain == "exp" else "linear")
+    else:
+        of_row = np.ascontiguousarray(rows.labels, dtype=np.float64)
+        if not (of_row >= 0.0).all():
+            row = int(np.argmin(of_row >= 0.0))
+            raise TrainingDataRejected(f"gains are 0 or more, found the label {of_row[row]} in row {row}")
+    longest = int(np.diff(rows.starts).max(initial=0))
+    out = np.zeros(rows.n_rows, dtype=np.float64)
+    kernels.over_ideal(of_row, rows.starts, discounts(longest), np.empty((4, longest)), out)
+    return out
+
+
+class _NormalisedGains(Pointwise):
+    """Learns gains divided by the list's greatest DCG."""
+
+    def _targets_of(self, rows: RankedRows, parameters: TrainParameters) -> Floats:
+        return normalised_gains(rows, parameters)
+
+
+class ConsistentL2(_NormalisedGains, SquaredError):
+    """Minimise ``w (t - s)^2 / 2``, t the gain over the list's greatest DCG (METHODS 3.12).
+
+    A list in which nothing is relevant has targets 0.  Otherwise as :class:`SquaredError`.
+    """
+
+    name: ClassVar[str] = "consistent_l2"
+
+
+class ConsistentKL(_NormalisedGains, Poisson):
+    """Minimise the generalised Kullback-Leibler divergence ``w (e^s - t s)``, t as for :class:`ConsistentL2`.
+
+    It is Poisson's loss of other targets, so start, leaves and the limits of scores are those of :class:`Poisson`.
+    """
+
+    name: ClassVar[str] = "consistent_kl"
+
+
+class ConsistentCosine(Objective):
+    """Minimise ``W (1 - <s, t> / (|s| |t|))`` of every list, t as for :class:`ConsistentL2` (METHODS 3.12).
+
+    With a = s / |s|, b = t / |t|, c = <a, b>: ``g_i = -W (b_i - c a_i) / |s|``.  The true second derivative ``W (c + 2
+    a_i b_i - 3 c a_i^2) / |s|^2`` may be below 0; the h written is ``W / |s|^2``, no less than that of Gauss and Newton
+    (the loss is |a - b|^2 / 2, whose h is W (1 - a_i^2) / |s|^2), so that the step of one document is |s| (b_i - c
+    a_i).  Only the direction of s counts, and none is known of s = 0: scores start from 1 each, and a list whose
+    scores are all 0, which offsets can do, is taken as if |s| were 1.  A list in which nothing is relevant has no loss.
+
+    W is the mean of the list's document weights times its query weight, relative to the mean.  Criterion ``ole`` is
+    not permitted: the Hessian's entries have either sign, a group of documents may have none or a negative curvature,
+    so there is no best step by it.  Deviance: the weighted mean of 1 - cosine over the lists that have a loss.
+    """
+
+    name: ClassVar[str] = "consistent_cosine"
+    sums_over: ClassVar[str] = QUERIES
+    learns_labels: ClassVar[bool] = True
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
+    Options: ClassVar[type[Any]] = NoOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002
+        self._starts = rows.starts
+        self._targets = normalised_gains(rows, parameters)
+        relevant = np.empty(rows.n_queries, dtype=np.float64)
+        kernels.highest_by_list(self._targets, rows.starts, relevant)
+        self._weights = np.where(relevant > 0.0, list_weights(rows), 0.0)
+        self._shares = QueryShares(np.diff(rows.starts), _LEAST_LISTED)
+
+    def start(self) -> float:
+        """Return 1: the direction in which all documents are alike."""
+        if not self._weights.any():
+            raise TrainingDataRejected(
+                "no query has a relevant document, so there is nothing to learn; check the grades and weights"
+            )
+        return 1.0
+
+    def gradients(
+        self,
+        step: int,  # noqa: ARG002 - nothing is drawn
+        scores: Floats,
+        g: Floats,
+        h: Floats,
+        team: Team,
+    ) -> None:
+        """Write g and h, queries shared out among the workers."""
+
+        def share(first: int, last: int, _: int) -> None:
+            kernels.cosine(scores, self._targets, self._starts, self._weights, first, last, g, h)
+
+        self._shares.each(team, share)
+
+    def losses(self, scores: Floats) -> Floats:
+        """Return W (1 - cosine) of every list, (n_queries,)."""
+        out = np.empty(len(self._starts) - 1, dtype=np.float64)
+        kernels.cosine_losses(scores, self._targets, self._starts, self._weights, out)
+        return out
+
+    def deviance(self, scores: Floats) -> float:
+        """Return the weighted mean of 1 - cosine over the lists that have a loss."""
+        return fsum(self.losses(scores).tolist()) / (fsum(self._weights.tolist()) or 1.0)

@@ -1,0 +1,126 @@
+"""Grades as classes: McRank's softmax, and cumulative probabilities one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from scorer.links import link_fault
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives.pointwise import _kernels as kernels
+from trainer.objectives.pointwise.document_loss import Floats, Pointwise
+from trainer.parameters import TrainParameters
+from trainer.rows import RankedRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradeOptions:
+    """Options of losses whose outputs are probabilities of grades."""
+
+    score: str = "grade"  # what the score is the expectation of: the grade, or its gain 2^k - 1
+    max_grade: int = 0  # highest grade of the scale; 0: the highest of the rows
+
+    def __post_init__(self) -> None:
+        if self.score not in {"grade", "gain"}:
+            raise InvalidParameter(f"score must be grade or gain, got {self.score!r}")
+        if self.max_grade < 0:
+            raise InvalidParameter(f"max_grade must be 0 or more, got {self.max_grade}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McRankOptions(GradeOptions):
+    """Options of ``mcrank``."""
+
+    friedman_factor: bool = False  # leaves times (K - 1) / K, K being the number of grades
+
+
+class _Grades(Pointwise):
+    """What losses over the probabilities of grades have in common: labels play no part, offsets have no meaning."""
+
+    learns_labels: ClassVar[bool] = False
+    _link: ClassVar[str]
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GradeOptions) -> None:
+        super().__init__(rows, parameters, options)
+        self._grades = np.ascontiguousarray(rows.grades, dtype=np.int32)
+        self._highest = options.max_grade or max(1, int(self._grades.max(initial=0)))
+        self.link = f"{self._link}_{options.score}"
+
+    def start(self) -> float:
+        """Return 0 for every output, after a look at the grades."""
+        least, highest = int(self._grades.min()), int(self._grades.max())
+        if least == highest or least < 0 or highest > self._highest:
+            raise TrainingDataRejected(
+                f"{self.name} expects grades of two kinds or more from 0 to {self._highest},"
+                f" found {least} to {highest}; grades above the scale need {self.name}(max_grade=..)"
+            )
+        fault = link_fault(self.link, self.n_outputs)
+        if fault is not None:
+            raise TrainingDataRejected(f"{self.name} cannot have so many grades: {fault}")
+        return 0.0
+
+
+class McRank(_Grades):
+    """Minimise ``-w log p_y``, p = softmax of K = L + 1 outputs, one for each grade (METHODS 3.10).
+
+    Source: Li, Burges & Wu 2007.  g_k = w (p_k - [y = k]), h_k = w p_k (1 - p_k): with criterion ``rwse`` (the same as
+    ``wse``) this is robust LogitBoost (Li 2010), with ``se`` McRank as published.  ``friedman_factor`` divides h by
+    (K - 1) / K, so that every leaf is Friedman's (2001, algorithm 6) ``(K - 1) / K sum(-g) / sum(p (1 - p))`` and all
+    gains shrink alike; h is no derivative then.  All outputs start from 0.  The score is the expected grade or gain.
+    A grade above the outputs, in rows that are only watched, counts as the highest.  Deviance: the weighted mean loss.
+    """
+
+    name: ClassVar[str] = "mcrank"
+    Options: ClassVar[type[Any]] = McRankOptions
+    _link: ClassVar[str] = "softmax"
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: McRankOptions) -> None:
+        super().__init__(rows, parameters, options)
+        self.n_outputs = k = self._highest + 1
+        self._factor = k / (k - 1) if options.friedman_factor else 1.0
+
+    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+        kernels.softmax(scores, self._grades, self._weights, self._factor, first, last, g, h)
+
+    def _lose(self, scores: Floats, out: Floats) -> None:
+        kernels.softmax_losses(scores, self._grades, self._weights, out)
+
+
+class Ordinal(_Grades):
+    """Minimise the sum over k of ``w (log(1 + e^f_k) - [y <= k] f_k)``: L models of P(y <= k), each by itself.
+
+    Source: METHODS 3.10; Li, Burges & Wu 2007, section 4.  Output k = 0 .. L - 1 is the logit of P(y <= k); each is
+    ``bernoulli`` started from 0: g_k = w (p_k - [y <= k]), h_k = w p_k (1 - p_k).  What a grade gets is the difference
+    of neighbours, clipped at 0 (:mod:`scorer.links`).  Deviance: the weighted mean loss, all outputs together.
+    """
+
+    name: ClassVar[str] = "ordinal"
+    Options: ClassVar[type[Any]] = GradeOptions
+    _link: ClassVar[str] = "ordinal"
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GradeOptions) -> None:
+        super().__init__(rows, parameters, options)
+        self.n_outputs = self._highest
+
+    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+        part = slice(first, last)
+        outputs = zip(*map(self._outputs, (scores, g, h)), strict=True)
+        for k, (scores_k, g_k, h_k) in enumerate(outputs):
+            reached = (self._grades[part] <= k).astype(np.float64)
+            kernels.logistic(
+                scores_k[part], reached, self._weights[part], 1.0, 0, last - first, g_k[part], h_k[part]
+            )  # fmt: skip
+
+    def _lose(self, scores: Floats, out: Floats) -> None:
+        out[:] = 0.0
+        part = np.empty_like(out)
+        for k, of_output in enumerate(self._outputs(scores)):
+            kernels.logistic_losses(of_output, (self._grades <= k).astype(np.float64), self._weights, 1.0, part)
+            out += part
+
+    @staticmethod
+    def _outputs(values: Floats) -> Floats:
+        """Return what has a value a row and output as (n_outputs, n_rows); grades 0 and 1 have one output, which comes without the first axis."""
+        return values if values.ndim == 2 else values[None]
