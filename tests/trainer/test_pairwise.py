@@ -199,6 +199,29 @@ def test_derivatives_are_those_of_the_frozen_loss(objective, parameters, given):
         assert h[i] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-7)
 
 
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(("objective", "parameters"), CASES)
+def test_a_step_of_one_side_meets_the_exact_curvature_of_the_frozen_loss(objective, parameters, given):
+    """L(o_l, 0) and L(0, o_r), one side of random splits at a time; what splits by the loss are chosen for."""
+    rows, scores = case(9, weighted=True, given=given)
+    built = build(rows, objective, **parameters)
+    g, h = derivatives(built, scores)
+    pairs = built.pair_curvatures(1, scores, 0.0, Team(1))
+    found = expected(rows, scores, objective, parameters)
+
+    def loss(side, step):
+        return sum(part.loss(scores + step * side) for part in found)
+
+    rng, step = np.random.default_rng(9), 1e-3
+    for _ in range(4):
+        left = rng.random(len(scores)) < rng.random()
+        for side in (left, ~left):
+            above, here, below = (loss(side, o) for o in (step, 0.0, -step))
+            assert g[side].sum() == pytest.approx((above - below) / (2 * step), rel=1e-5, abs=1e-6)
+            exact = h[side].sum() - 2.0 * pairs.curvature[side[pairs.first] & side[pairs.second]].sum()
+            assert exact == pytest.approx((above - 2 * here + below) / step**2, rel=1e-4, abs=1e-6)
+
+
 @pytest.mark.parametrize("objective", ["ranknet", "ranknet(ties=true, normalise=query)", "rankboost"])
 def test_a_loss_that_knows_no_ranks_is_differentiated_as_it_stands(objective):
     rows, scores = case(3, weighted=True)
