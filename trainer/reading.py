@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which
 
 def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainParameters) -> RankedRows:
     """Return the rows of ``split`` with every column that the dataset has and the objective can use."""
+    return replace(read_columns(dataset, split, parameters), bins=bin_batches(dataset, split, binspec))
+
+
+def read_columns(dataset: Dataset, split: str, parameters: TrainParameters) -> RankedRows:
+    """Return the rows of ``split`` without their bins."""
     queries = dataset.queries(split)
     used = [name for name in _COLUMNS if name in dataset.optional_columns]
     if not learns_labels(parameters.objective):
@@ -30,7 +36,7 @@ def read_rows(dataset: Dataset, split: str, binspec: BinSpec, parameters: TrainP
     return RankedRows(
         grades=_column(dataset, split, "grade").astype(np.int32, copy=False),
         starts=queries.starts,
-        bins=bin_batches(dataset, split, binspec),
+        bins=(),
         weights=_telling(columns.get("weight")),
         labels=columns.get("label"),
         events=columns.get("event"),
@@ -48,11 +54,6 @@ def bin_batches(dataset: Dataset, split: str, binspec: BinSpec) -> Iterator[npt.
 
 
 _COLUMNS = ("label", "event", "weight", "offset")
-
-
-def bytes_a_row(dataset: Dataset) -> int:
-    """Return how much the columns besides grades and bins take for a row at most."""
-    return 8 * sum(name in dataset.optional_columns for name in _COLUMNS)
 
 
 def _column(dataset: Dataset, split: str, name: str) -> npt.NDArray[Any]:

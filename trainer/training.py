@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from scorer.metrics import parse_metric
 from trainer.base_model import BaseModel, after_base
 from trainer.bin_cache import CachedBins
 from trainer.boosting import OnRound, RankedRows, TrainingResult
+from trainer.criteria import criterion_of, takes_exact_steps
 from trainer.cross_validation import OnFold
 from trainer.cross_validation import cross_validate as cross_validate_rows
 from trainer.dtypes import BLOCK_WIDTH
@@ -27,17 +28,21 @@ from trainer.growing.grower import Grower
 from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.history import CrossValidation
 from trainer.layout import blocks_shape
-from trainer.measures import parse_measure
+from trainer.measures import DEVIANCE, parse_measure
 from trainer.monotone import directions_of
+from trainer.objectives.holding import bytes_held
+from trainer.objectives.protocol import ROWS, Objective
+from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
-from trainer.reading import bin_batches, bytes_a_row, read_rows
+from trainer.reading import bin_batches, read_columns, read_rows
 from trainer.resuming import check_resumable
 
-# score, gradient, curvature; grade; the loss's gain and place in the order; what metrics keep.  The grower adds its own
-_BYTES_A_ROW = 24 + 4 + 12 + 29
-_BYTES_A_VALID_ROW = 8 + 4 + 29  # score; grade; what metrics keep
+_BYTES_A_ROW = 4 + 29  # grade; what metrics keep
+_BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, curvature.  The grower and the objective add their own
 _BYTES_A_SAMPLED_ROW = 48  # keys of the rows, those that are drawn and the others, while a sample is drawn
-_BYTES_A_MEASURED_ROW = 32  # scores before a round and on trial, losses, what is left out: where rounds are measured
+_BYTES_OF_LOSSES = 40  # a part of the loss: itself, and a Python number while they are summed
+_BYTES_A_PACKED_PAIR = 24  # twice 16; about half of them are inside a child of the root, and copied
+_BYTES_OF_JOINING = 110  # a given pair, while those of the same documents are made one; no bins are held then
 _BYTES_OF_READING = 16 << 20  # readers' buffers, and freed memory that is not given back: 8 to 25 MB measured
 
 
@@ -51,7 +56,13 @@ class TrainingPlan:
     n_features: int
     parameters: TrainParameters
     pool_bytes: int  # bound of the memory for histograms
-    bytes_beside: int  # of columns that not every dataset has, a row
+    column_bytes: int  # of what is read for the train split besides grades and bins
+    given_pairs: int
+    objective_bytes: int  # of the objective's own arrays
+    n_outputs: int
+    pair_bytes: int  # of the lists of pairs by which splits are chosen and leaves step
+    weighted_rows: bool  # whether splits are chosen by weights
+    measured_parts: int  # of the loss, where it is measured
     bins: str  # which binned copy of the dataset is used
     mapped_from: Path | None = None  # the folder of the cache whose bins are mapped; None: they are held in memory
 
@@ -62,25 +73,32 @@ class TrainingPlan:
 
     @property
     def bytes_needed(self) -> int:
-        """Bytes held at the peak: bins unless they are mapped, about 93 a training row (141 if rows are sampled), histograms, the valid split.
+        """Bytes held at the peak: bins unless they are mapped, what rows, pairs and the objective keep, histograms, the valid split.
 
-        Measured, the peak of the process grows by this within 15 %, or 30 MB.
+        For LambdaMART on NDCG a training row takes about 93 bytes besides its bins, 141 if rows are sampled.  Measured,
+        the peak of the process grows by this within 15 %, or 30 MB.
         """
+        p, n = self.parameters, self.train_rows
         bins = 0 if self.mapped_from else self.bin_bytes
-        if self.parameters.rounds_by in {"test", "cv"}:  # a copy without the queries that are kept apart, and those
+        columns = self.column_bytes
+        if p.rounds_by in {"test", "cv"}:  # a copy without the queries that are kept apart, and those
             bins += self.bin_bytes
-        valid_bins = self.valid_rows * self.n_features
-        p = self.parameters
-        n_blocks, _, width = blocks_shape(self.n_features, self.train_rows, BLOCK_WIDTH)
+            columns += columns + 4 * n
+        n_blocks, _, width = blocks_shape(self.n_features, n, BLOCK_WIDTH)
         pool = HistogramPool.bytes_needed(n_blocks * width, p, self.pool_bytes)
-        sampled = _BYTES_A_SAMPLED_ROW if min(p.query_fraction, p.row_fraction) < 1.0 else 0
-        measured = _BYTES_A_MEASURED_ROW if p.rounds_by == "oob" or p.step_search == "line" else 0
-        boosting = (
-            self.train_rows * (_BYTES_A_ROW + Grower.BYTES_A_ROW + sampled + measured + self.bytes_beside)
-            + self.valid_rows * _BYTES_A_VALID_ROW
-            + pool
-        )
-        return _BYTES_OF_READING + bins + valid_bins + boosting
+        a_row = _BYTES_A_ROW + Grower.BYTES_A_ROW + self.n_outputs * _BYTES_AN_OUTPUT
+        if min(p.query_fraction, p.row_fraction) < 1.0:
+            a_row += _BYTES_A_SAMPLED_ROW
+        if p.rounds_by == "oob" or p.step_search == "line":
+            a_row += 8 + 24 * self.n_outputs  # losses; scores before a round, on trial, and between the two
+        linked = 8 if self.n_outputs > 1 else 0  # what outputs make up
+        a_valid_row = _BYTES_A_ROW + 8 * self.n_outputs + linked + self.n_features
+        own, valid_columns = self.objective_bytes, self.valid_rows * columns // n
+        if self.measured_parts:
+            own += own * self.valid_rows // n + self.measured_parts * _BYTES_OF_LOSSES
+        boosting = n * (a_row + linked + 8 * self.weighted_rows) + self.valid_rows * a_valid_row + valid_columns
+        held = bins + own + self.pair_bytes + boosting + pool
+        return _BYTES_OF_READING + columns + max(held, self.given_pairs * _BYTES_OF_JOINING)
 
     def render(self) -> str:
         """Return one line for people."""
@@ -112,11 +130,11 @@ def plan_of(
     Raises
     ------
     TrainingDataRejected
-        The train split is empty.
+        The train split is empty, or the objective cannot learn from it.
     scorer.errors.InputError
         A metric is unknown.
     InvalidParameter
-        ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way;
+        The objective permits no such option or criterion, ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way;
         or ``base_model`` asks for a feature that the dataset has not.
     pipeline.errors.InputError
         The dataset has not been binned.
@@ -125,8 +143,7 @@ def plan_of(
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
     parse_metric(parameters.metric)
-    for measure in (parameters.stop_metric or parameters.metric, *eval_metrics):
-        parse_measure(measure)
+    measures = [parse_measure(each) for each in (parameters.stop_metric or parameters.metric, *eval_metrics)]
     directions_of(parameters.monotone, dataset.feature_names)
     bins = dataset.bin_set()
     base = None if base_model is None else BaseModel(base_model, dataset.feature_names)
@@ -134,6 +151,9 @@ def plan_of(
         after = after_base(resume, base)
         check_resumable(after, parameters, dataset.feature_names, _facts(dataset, bins.binspec))
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
+    rows = read_columns(dataset, "train", parameters)
+    objective = objective_of(rows, parameters)
+    criterion = criterion_of(objective, parameters)
     return TrainingPlan(
         train_rows=train.n_rows,
         train_queries=len(train),
@@ -141,10 +161,26 @@ def plan_of(
         n_features=len(dataset.feature_names),
         parameters=parameters,
         pool_bytes=pool_bytes,
-        bytes_beside=bytes_a_row(dataset) + (0 if base is None else 8),
+        column_bytes=bytes_held(rows) - rows.grades.nbytes + (0 if base is None else 8 * train.n_rows),
+        given_pairs=0 if rows.pairs is None else len(rows.pairs.better),
+        objective_bytes=objective.bytes_held(rows),
+        n_outputs=objective.n_outputs,
+        pair_bytes=_pair_bytes(objective, criterion, parameters, train.n_rows),
+        weighted_rows=criterion == "se",
+        measured_parts=0 if DEVIANCE not in measures else train.n_rows if objective.sums_over == ROWS else len(train),
         bins=f"{bins.max_bin} bins ({bins.binspec[:12]})",
         mapped_from=bin_cache if mapped else None,
     )
+
+
+def _pair_bytes(objective: Objective, criterion: str, parameters: TrainParameters, n_rows: int) -> int:
+    """Return the bytes of the lists of pairs: those of splits, also packed, and those of leaves."""
+    exact, every = takes_exact_steps(objective, criterion, parameters), objective.most_pairs
+    of_leaves = objective.bytes_a_pair * objective.most_leaf_pairs if exact else 0
+    if criterion != "ole":
+        return of_leaves
+    drawn = min(every, ceil(parameters.ole_pairs * n_rows)) if parameters.ole_pairs > 0.0 else every
+    return (_BYTES_A_PACKED_PAIR + objective.bytes_a_pair) * drawn + of_leaves
 
 
 def train(

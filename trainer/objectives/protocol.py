@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from trainer import _kernels
 from trainer.errors import InvalidParameter
+from trainer.objectives.holding import bytes_held
 
 if TYPE_CHECKING:
     from trainer.parameters import TrainParameters
@@ -70,6 +71,7 @@ class Objective(ABC):
     criteria: ClassVar[tuple[str, ...]]  # by which splits may be chosen, the default first: of rwse, se, ole
     additive: ClassVar[bool] = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
     learns_labels: ClassVar[bool] = False  # fits ``rows.targets``, which may be any numbers, and not grades alone
+    bytes_a_pair: ClassVar[int] = 16  # while pairs are listed, the list included
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores of a row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round
@@ -149,6 +151,20 @@ class Objective(ABC):
         inside = np.zeros(n_leaves, dtype=np.float64)
         _kernels.add_inside(pairs.first, pairs.second, pairs.curvature, leaf_of_row, inside)
         return inside
+
+    @property
+    def most_pairs(self) -> int:
+        """How many pairs :meth:`pair_curvatures` lists at most."""
+        return 0
+
+    @property
+    def most_leaf_pairs(self) -> int:
+        """How many pairs :meth:`curvature_inside` lists at most."""
+        return self.most_pairs
+
+    def bytes_held(self, rows: RankedRows) -> int:
+        """Return the bytes of the arrays that it keeps besides those of ``rows``, which it was made of."""
+        return bytes_held(self, rows)
 
     def final_weights(self, n_rounds: int) -> tuple[float, float]:  # noqa: ARG002 - for those that average rounds
         """Return what every tree, and the start, are multiplied with after ``n_rounds`` rounds."""

@@ -73,6 +73,7 @@ class ListLoss(Objective):
 
     sums_over: ClassVar[str] = QUERIES
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
+    _starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     weights: npt.NDArray[np.float64]  # (n_queries,) of the lists, 0 where one does not count
 
     def start(self) -> float:
@@ -82,6 +83,12 @@ class ListLoss(Objective):
     def deviance(self, scores: npt.NDArray[np.float64]) -> float:
         """Return the weighted mean of the losses of the lists that count."""
         return fsum(self.losses_at_rest(scores).tolist()) / fsum(self.weights.tolist())
+
+    @property
+    def most_pairs(self) -> int:
+        """All pairs of all lists."""
+        sizes = np.diff(self._starts)
+        return int((sizes * (sizes - 1) // 2).sum())
 
     def losses_at_rest(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the losses (n_queries,) with draws, if there are any, that no step changes."""

@@ -307,6 +307,16 @@ class PairObjective(Objective):
         inside: npt.NDArray[np.float64] = sums.sum(axis=0) / scale
         return inside
 
+    @property
+    def most_pairs(self) -> int:
+        """Pairs of different grades above the truncation, or given ones."""
+        return int(self._room[-1])
+
+    @property
+    def most_leaf_pairs(self) -> int:
+        """None where pairs weigh by place."""
+        return 0 if self._quick else self.most_pairs
+
     def _prepare(self, key: np.uint64, scores: Floats, first: int, last: int, spare: Order) -> None:
         """Sort these queries and let the weights that depend on the order be prepared; nothing where there are none."""
         if self._weighing.shape in {_kernels.TABLE, _kernels.BY_PLACE}:

@@ -75,6 +75,7 @@ class YetiRank(Objective):
     name: ClassVar[str] = "yetirank"
     sums_over: ClassVar[str] = QUERIES
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
+    bytes_a_pair: ClassVar[int] = 48  # neighbours of all permutations, sorted and summed
     Options: ClassVar[type[YetiRankOptions]] = YetiRankOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: YetiRankOptions) -> None:
@@ -139,6 +140,11 @@ class YetiRank(Objective):
             chosen = (draws >> np.uint64(11)).astype(np.float64) * (2.0**-53 * least) < summed
             keys, summed = keys[chosen], np.maximum(summed[chosen], least)
         return PairCurvatures((keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32), summed)
+
+    @property
+    def most_pairs(self) -> int:
+        """Neighbours of all permutations."""
+        return int(self._room[-1])
 
     def _key(self, step: int) -> np.uint64:
         return np.uint64(jitter(np.uint64(self._seed), step))

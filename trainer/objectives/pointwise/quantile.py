@@ -23,7 +23,8 @@ class Residuals:
     def __init__(self, targets: Floats, weights: Floats, offsets: Floats) -> None:
         self._targets, self._weights = targets, weights
         self._offsets = offsets if len(offsets) else np.zeros(len(targets))
-        self._buffers: tuple[Floats, Floats, Floats, Floats] | None = None
+        n = len(targets)
+        self._space = np.empty(n), np.empty(n), np.empty(n), np.empty(n)  # no memory before they are written
 
     def of_start(self, alpha: float) -> float:
         """Return the quantile of y - o."""
@@ -45,7 +46,7 @@ class Residuals:
 
     def of_sizes(self, alpha: float, scores: Floats) -> float:
         """Return the quantile of |y - s| over all rows."""
-        return float(kernels.quantile_of_sizes(scores, self._targets, self._weights, alpha, *self._space()))
+        return float(kernels.quantile_of_sizes(scores, self._targets, self._weights, alpha, *self._space))
 
     def _leaves(
         self,
@@ -57,7 +58,7 @@ class Residuals:
         team: Team,
     ) -> Floats:
         out = np.zeros(len(starts) - 1, dtype=np.float64)
-        values, mass, spare_values, spare_mass = self._space()
+        values, mass, spare_values, spare_mass = self._space
 
         def share(first: int, last: int) -> None:
             kernels.leaf_quantiles(
@@ -69,12 +70,6 @@ class Residuals:
 
         share_leaves(team, starts, share)
         return out
-
-    def _space(self) -> tuple[Floats, Floats, Floats, Floats]:
-        if self._buffers is None:
-            n = len(self._targets)
-            self._buffers = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
-        return self._buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,167 @@
+"""The memory that is announced before a training: what losses, outputs and pairs add to it, and that it is what is taken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.binning import bin_dataset
+from pipeline.dataset import Dataset
+from pipeline.ingest import ingest
+from pipeline.synth import SynthParameters, write_synthetic
+from trainer.errors import InvalidParameter
+from trainer.objectives.registry import OBJECTIVES, objective_of
+from trainer.parameters import TrainParameters
+from trainer.reading import read_columns
+from trainer.training import plan_of
+from trainer.workers import Team
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def generated(folder: Path, name: str, queries: int, documents: int, features: int) -> Dataset:
+    file = folder / f"{name}.parquet"
+    parameters = SynthParameters(queries=queries, documents_per_query=documents, features=features, seed=1)
+    write_synthetic(file, parameters)
+    ingest([file], folder / name)
+    bin_dataset(Dataset.open(folder / name))
+    return Dataset.open(folder / name)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return generated(tmp_path_factory.mktemp("plan"), "small", 40, 12, 10)
+
+
+def needed(dataset, **parameters):
+    return plan_of(dataset, TrainParameters(n_rounds=2, **parameters)).bytes_needed
+
+
+def gradients_of(objective, rows):
+    rng = np.random.default_rng(3)
+    shape = (rows.n_rows,) if objective.n_outputs == 1 else (objective.n_outputs, rows.n_rows)
+    scores, g, h = rng.normal(size=shape), np.empty(shape), np.empty(shape)
+    objective.gradients(1, scores, g, h, Team(1))
+    return scores
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - {"user"}))
+def test_an_objective_lists_no_more_pairs_than_it_says_and_keeps_what_it_says(dataset, name):
+    parameters = TrainParameters(objective=name, truncation=5)
+    rows = read_columns(dataset, "train", parameters)
+    objective = objective_of(rows, parameters)
+    said = objective.bytes_held(rows)
+    scores = gradients_of(objective, rows)
+    longest = int(np.diff(rows.starts).max())
+    # workspaces are made when they are needed, for a query or the samples of one
+    assert objective.bytes_held(rows) - said <= 8 * 16 * (longest + 128)
+    if "ole" in objective.criteria and not objective.additive:
+        pairs = objective.pair_curvatures(1, scores, 0.0, Team(1))
+        assert 0 < len(pairs.first) <= objective.most_pairs
+    else:
+        assert objective.most_pairs == 0 or "ole" not in objective.criteria
+
+
+def test_pairs_above_the_truncation_are_counted_to_the_last(dataset):
+    parameters = TrainParameters(objective="ranknet")
+    rows = read_columns(dataset, "train", parameters)
+    pairs = sum(
+        int((rows.grades[a:b, None] > rows.grades[a:b]).sum())
+        for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
+    )
+    assert objective_of(rows, parameters).most_pairs == pairs
+    n, by_loss = rows.n_rows, {"objective": "ranknet", "criterion": "ole"}
+    plain = needed(dataset, objective="ranknet")
+    assert needed(dataset, **by_loss, ole_pairs=0.0) - plain == (24 + 16) * pairs
+    assert needed(dataset, **by_loss, ole_pairs=0.5) - plain == (24 + 16) * ((n + 1) // 2)
+    assert needed(dataset, objective="ranknet", leaf="exact") == plain  # those of leaves are summed without a list
+    drawn = plan_of(dataset, TrainParameters(objective="ranknet(pair_fraction=0.5)", leaf="exact"))
+    assert drawn.pair_bytes == 16 * pairs
+
+
+def test_every_output_has_scores_and_gradients_of_its_own(dataset):
+    n = dataset.queries("train").n_rows
+    two, five = (needed(dataset, objective="mcrank(max_grade=" + highest + ")") for highest in ("4", "7"))
+    assert five - two == 3 * 24 * n
+    assert needed(dataset, criterion="se") - needed(dataset) == 8 * n
+
+
+def test_what_cannot_be_trained_is_refused_before_it_is_planned(dataset):
+    for wrong in ({"criterion": "ole", "objective": "rank_xendcg"}, {"leaf": "exact", "objective": "apxdcg"}):
+        with pytest.raises(InvalidParameter, match="is not for"):
+            needed(dataset, **wrong)
+
+
+def test_the_plan_is_one_line(dataset):
+    plan = plan_of(dataset, TrainParameters(objective="ranknet", criterion="ole"))
+    assert "\n" not in plan.render()
+    assert replace(plan, pair_bytes=plan.pair_bytes + 10**9).bytes_needed == plan.bytes_needed + 10**9
+
+
+GROWTH = """
+import sys
+from pathlib import Path
+
+from pipeline.dataset import Dataset
+from trainer.parameters import TrainParameters
+from trainer.training import plan_of, train
+
+
+def status(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(key)))
+
+
+small, large = (Dataset.open(Path(name)) for name in sys.argv[1:3])
+parameters = TrainParameters(n_rounds=2, **eval(sys.argv[3]))
+eval_metrics = sys.argv[4:]
+train(small, parameters, n_threads=1, eval_metrics=eval_metrics)  # compiled kernels are no part of the plan
+Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+before = status("VmRSS")
+plan = plan_of(large, parameters, eval_metrics=eval_metrics)
+planning = status("VmHWM") - before
+train(large, parameters, n_threads=1, eval_metrics=eval_metrics)
+print(plan.bytes_needed, planning, status("VmHWM") - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("memory")
+    return [str(generated(folder, name, queries, 40, 12).path) for name, queries in (("small", 60), ("large", 7_500))]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs the high-water mark of Linux")
+@pytest.mark.parametrize(
+    ("parameters", "eval_metrics"),
+    [
+        ({"objective": "mcrank"}, []),
+        ({"objective": "mcrank", "step_search": "line"}, ["deviance"]),
+        ({"criterion": "se"}, []),
+        ({"criterion": "ole"}, []),
+        ({"objective": "ranknet", "criterion": "ole"}, []),
+        ({"objective": "ranknet", "criterion": "ole", "ole_pairs": 0.0}, ["deviance"]),
+        ({"objective": "ranknet", "criterion": "ole", "leaf": "newton"}, []),
+        ({"objective": "ranknet", "leaf": "exact"}, []),
+        ({"objective": "listnet", "criterion": "ole"}, []),
+        ({"objective": "yetirank", "criterion": "ole"}, []),
+        ({"objective": "quantile"}, ["deviance"]),
+        ({"objective": "coxph"}, []),
+    ],
+    ids=str,
+)
+def test_a_training_takes_the_memory_that_was_announced(folders, parameters, eval_metrics):
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, *folders, repr(parameters), *eval_metrics],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    needed, planning, growth = map(int, done.stdout.split())
+    assert abs(growth - needed) <= max(0.15 * needed, 30e6), (needed, growth)
+    assert planning <= needed
