@@ -27,10 +27,11 @@ from scorer.metrics import Policy
 from trainer.objectives.registry import OBJECTIVES, objective_class
 from trainer.parameters import TrainParameters
 
-# What grades of a document do not say: a time and whether it was seen
+# What grades of a document do not teach, or what another line has
 LEFT_OUT = {
     "coxph": "learns from times and events, which judgments do not have",
     "user": "is a function that a user writes",
+    "softmax": "is listnet under another name",
 }
 # Ways that are worth a line of their own
 VARIANTS = (
