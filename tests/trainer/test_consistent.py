@@ -53,6 +53,9 @@ def test_targets_are_gains_over_the_greatest_dcg_of_the_list():
     )
     with pytest.raises(TrainingDataRejected, match=r"label -1.0 in row 1"):
         objective_on("consistent_l2", rows_with(labels=[0.0, -1.0]), gain="linear")
+    for written in ("consistent_l2", "consistent_kl", "consistent_cosine"):  # which would all learn 0
+        with pytest.raises(TrainingDataRejected, match="set gain to linear"):
+            objective_on(written, rows_with(labels=[0.0, 1.5, 0.2]))
 
 
 @pytest.mark.parametrize("written", ["consistent_l2", "consistent_kl"])

@@ -31,8 +31,10 @@ def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
     Raises
     ------
     TrainingDataRejected
-        A label is below 0.
+        A label is below 0, or there are labels only and gain is ``exp``.
     """
+    if parameters.gain == "exp" and rows.labels is not None and not rows.grades.any():
+        raise TrainingDataRejected("labels are given and no grades, but gain 'exp' is for grades; set gain to linear")
     if parameters.gain == "exp" or rows.labels is None:
         of_row = gains(rows.grades, "exp" if parameters.gain == "exp" else "linear")
     else:
