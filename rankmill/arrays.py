@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipeline.binspec import BinSpec, apply_bins
 from pipeline.group.hashing import digest_of_rows
+from pipeline.ingest import HIGHEST_LABEL_AS_GRADE
 from rankmill.extras import Extras, check_finite
 from rankmill.vectors import NUMBERS, array, vector
 from trainer.errors import InvalidParameter, TrainingDataRejected
@@ -141,8 +142,8 @@ def rows_of(
     extras
         What is given besides.
     regression
-        ``y`` may hold any finite numbers.  If one of them is no grade, all are labels, and no document is known to be
-        relevant: metrics of rankings have no value then.
+        ``y`` may hold any finite numbers.  If one of them is no whole number from 0 to 31, all are
+        labels, and no document is known to be relevant: metrics of rankings have no value then.
 
     Raises
     ------
@@ -317,12 +318,14 @@ def _numbers(values: Any) -> Matrix:
 
 
 def _are_grades(given: npt.NDArray[Any]) -> bool:
-    """Whether all are whole numbers of 0 or more; true for what is no number at all, for :func:`_grades` to refuse."""
+    """Whether all are whole numbers that can be grades; true for what is no number at all, for :func:`_grades` to refuse."""
     if given.dtype.kind not in NUMBERS:
         return True
     with np.errstate(invalid="ignore"):
         whole = given.astype(np.int32)
-    return bool(np.equal(whole, given).all() and whole.min(initial=0) >= 0)
+    return bool(
+        np.equal(whole, given).all() and whole.min(initial=0) >= 0 and whole.max(initial=0) <= HIGHEST_LABEL_AS_GRADE
+    )
 
 
 class _Digest:

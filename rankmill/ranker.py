@@ -192,7 +192,7 @@ class Ranker:
             pandas frame, an Arrow table.
         y
             (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them is
-            no grade, all are labels and no grade is known, so that metrics of rankings have no value (stop by
+            no whole number from 0 to 31, all are labels and no grade is known, so that metrics of rankings have no value (stop by
             ``deviance``, or give grades here and ``label`` besides).
         qid
             (n,) query of each row, numbers or strings, in any order.

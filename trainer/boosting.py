@@ -141,7 +141,16 @@ def boost(
         replayed = trees_of(resume, edges)
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     bins = train.blocked(n_bins)
-    watch = Watch(train, eval_sets or (), objective, parameters, eval_metrics, max_grade=max_grade, n_bins=n_bins)
+    watch = Watch(
+        train,
+        eval_sets or (),
+        objective,
+        parameters,
+        eval_metrics,
+        max_grade=max_grade,
+        n_bins=n_bins,
+        decides=rounds is None and parameters.rounds_by != "oob",
+    )
     if parameters.step_search == "line" and objective.steps_a_round > 1:
         raise InvalidParameter(f"step_search: the rounds of {objective.name} have several steps; leave it at none")
     sampler = Sampler(train.starts, len(feature_names), parameters)

@@ -246,6 +246,7 @@ def train_and_register(
         "trees": forest.n_trees,
         "rounds": forest.n_rounds,
         "rounds_trained": len(result.history),
+        "rounds_of_base": 0 if base is None else base.n_rounds,
         "rounds_resumed": 0 if start is None else start.n_rounds - (0 if base is None else base.n_rounds),
         "train": metrics.get("train", {}),
         "valid": metrics.get("valid", {}),
@@ -277,7 +278,9 @@ def _metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
 
 def _kept(report: Mapping[str, Any]) -> str:
     """Say how much of the training is in the model."""
-    trees, rounds, trained = (report[name] for name in ("trees", "rounds", "rounds_trained"))
+    trees, rounds, trained, base = (report[name] for name in ("trees", "rounds", "rounds_trained", "rounds_of_base"))
+    if base:
+        return f"{trees} trees, {base} rounds of the base model and {rounds - base} of {trained} trained on top of it"
     return (
         f"{trees} trees of {trained} trained"
         if trees == rounds

@@ -21,8 +21,8 @@ def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
     wanted = parameters.criterion or objective.criteria[0]
     if wanted not in objective.criteria:
         raise InvalidParameter(
-            f"criterion {wanted!r} is not for {objective.name}, which permits {', '.join(objective.criteria)}:"
-            f" {type(objective).__name__} says why"
+            f"criterion {wanted!r} is not for {objective.name}, which permits {', '.join(objective.criteria)}"
+            "; docs/objectives.md says why"
         )
     if wanted == "ole" and objective.additive:
         return "rwse"

@@ -15,7 +15,7 @@ from trainer.boosting import boost
 from trainer.errors import TrainingDataRejected
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.history import HOLDOUT, CrossValidation, RoundRecord, TrainingResult
-from trainer.measures import parse_measure
+from trainer.measures import stop_measure
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
 from trainer.sampling import fold_of_queries
@@ -98,7 +98,7 @@ def cross_validate(
         result.history if len(result.history) == longest else train(fold, longest, result.forest).history
         for fold, result in enumerate(results)
     )
-    measure = parse_measure(parameters.stop_metric or parameters.metric)
+    measure = stop_measure(parameters)
     stopping = EarlyStopping(0, measure.higher_is_better, min_improvement=parameters.min_improvement)
     for i in range(longest):
         stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / folds)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from scorer.metrics import Metric, parse_metric
+from trainer.objectives.registry import stops_by_deviance
+from trainer.parameters import TrainParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +36,19 @@ def parse_measure(text: str) -> Measure:
         The metric is unknown.
     """
     return DEVIANCE if text.strip() == str(DEVIANCE) else parse_metric(text)
+
+
+def stop_measure(parameters: TrainParameters) -> Measure:
+    """Return what training stops by: the stop metric, and where none is named the objective's ``metric`` or its loss.
+
+    >>> str(stop_measure(TrainParameters(objective="coxph"))), str(stop_measure(TrainParameters(objective="l2")))
+    ('deviance', 'ndcg@10')
+
+    Raises
+    ------
+    scorer.errors.InputError
+        The metric is unknown.
+    """
+    if not parameters.stop_metric and stops_by_deviance(parameters.objective):
+        return DEVIANCE
+    return parse_measure(parameters.stop_metric or parameters.metric)

@@ -50,13 +50,14 @@ def training_parameters(
     metric: Annotated[
         str,
         typer.Option(
-            help="What lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta, rbp(p) or concordance, with @k."
+            help="What lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta, rbp(p) or concordance, with"
+            " @k; lambdaloss takes ndcg, apxdcg and stochasticrank ndcg or dcg.  The others are only stopped by it."
         ),
     ] = "ndcg@10",
     stop_metric: Annotated[
         str,
         typer.Option(
-            help="Early stopping watches it on the valid split, deviance is the loss; left out: the metric itself.",
+            help="Early stopping watches it on the valid split, deviance is the loss; left out: the metric itself (coxph: deviance).",
             show_default=False,
         ),
     ] = "",

@@ -48,7 +48,7 @@ class TrainParameters:
 
     objective: str = "lambdamart"  # a name, options in brackets: quantile(alpha=0.9)
     metric: str = "ndcg@10"  # what lambdamart optimises
-    stop_metric: str = ""  # early stopping watches it on the valid split; empty: the same as metric
+    stop_metric: str = ""  # early stopping watches it on the valid split; empty: the same as metric, for coxph deviance
     gain: str = "exp"  # gain of a grade in the metric: 2 ** y - 1, or y
     n_rounds: int = 500  # trees at most, 1 or more
     learning_rate: float = 0.1  # (0, 1]

@@ -14,7 +14,7 @@ from trainer import _kernels
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.tree import Tree
 from trainer.history import TRAIN
-from trainer.measures import DEVIANCE, Measure, parse_measure
+from trainer.measures import DEVIANCE, Measure, parse_measure, stop_measure
 from trainer.objectives.protocol import Objective
 from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
@@ -45,6 +45,8 @@ class Watch:
         Highest grade of the scale, for ERR.
     n_bins
         Bins of each feature, the missing one included, (n_features,).
+    decides
+        The stop metric on the first eval set says which round is the best one, so that it needs a value there.
 
     Raises
     ------
@@ -66,8 +68,10 @@ class Watch:
         *,
         max_grade: int,
         n_bins: npt.NDArray[np.int32],
+        decides: bool = True,
     ) -> None:
-        self.stop_metric = parse_measure(parameters.stop_metric or parameters.metric)
+        self.stop_metric = stop_measure(parameters)
+        objective.start()  # what it finds wrong is wrong with the train split, and not with an eval set
         measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
         metrics = [measure for measure in measures if isinstance(measure, Metric)]
         self._order = [str(measure) for measure in measures]
@@ -91,10 +95,10 @@ class Watch:
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
         self.first = names[1] if eval_sets else None
-        if self.first is not None and not self._sets[self.first].measured.can_tell(self.stop_metric):
+        if decides and self.first is not None and not self._sets[self.first].measured.can_tell(self.stop_metric):
             raise TrainingDataRejected(
                 f"no query of the {self.first} split has a relevant document, so {self.stop_metric} cannot tell when"
-                " to stop; put other queries into it, or leave it out, or stop by deviance"
+                " to stop; set stop_metric to deviance, or rounds_by to oob, or put other queries into it, or leave it out"
             )
 
     def add(self, trees: Sequence[Tree], team: Team) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -143,3 +144,5 @@ def test_the_command_registers_both(tmp_path, monkeypatch, capsys):
     assert forest.info["base_trees"] == trees
     assert execute(["train", "d", "--name", "half", *small_ones, "--resume", half["model"]]) == 2
     assert "on top of the base model" in capsys.readouterr().err
+    assert execute(["train", "d", *small_ones, "--name", "told", "--n-rounds", "3", "--base-model", "global@1"]) == 0
+    assert re.search(f"{trees} rounds of the base model and [1-3] of 3 trained on top of it", capsys.readouterr().out)

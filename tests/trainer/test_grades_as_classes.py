@@ -117,7 +117,7 @@ def test_what_it_refuses():
         objective_on("mcrank(score=rank)", ROWS)
     with pytest.raises(TrainingDataRejected, match=r"mcrank\(max_grade"):
         objective_on("mcrank(max_grade=2)", ROWS).start()
-    with pytest.raises(TrainingDataRejected, match="two kinds"):
+    with pytest.raises(TrainingDataRejected, match="two grades or more"):
         objective_on("ordinal", rows_with(grades=[1, 1])).start()
     with pytest.raises(TrainingDataRejected, match="so many grades"):
         objective_on("mcrank(score=gain)", rows_with(grades=[0, 60])).start()

@@ -72,6 +72,7 @@ class Objective(ABC):
     additive: ClassVar[bool] = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
     learns_labels: ClassVar[bool] = False  # fits ``rows.targets``, which may be any numbers, and not grades alone
     bytes_a_pair: ClassVar[int] = 16  # while pairs are listed, the list included
+    stops_by_deviance: ClassVar[bool] = False  # scores order rows otherwise than targets do: stop by the loss
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores of a row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round

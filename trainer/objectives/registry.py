@@ -49,13 +49,37 @@ OBJECTIVES: Mapping[str, str] = {
     "yetirank": "trainer.objectives.pairwise.yetirank:YetiRank",
 }
 
+_NAMED = tuple(name for name in OBJECTIVES if name != "user")  # a function has to be handed over instead
+_ELSEWHERE = {  # as LightGBM, XGBoost, CatBoost, RankLib and gbm call them, in small letters
+    "lambdarank": "lambdamart",
+    "rank": "lambdamart",
+    "mart": "l2",
+    "regression": "l2",
+    "regression_l1": "laplace",
+    "gaussian": "l2",
+    "rmse": "l2",
+    "mse": "l2",
+    "mae": "laplace",
+    "binary": "bernoulli",
+    "logloss": "bernoulli",
+    "logistic": "bernoulli",
+    "multiclass": "mcrank",
+    "pairwise": "ranknet",
+    "pairlogit": "ranknet",
+    "yetirankpairwise": "yetirank",
+    "queryrmse": "query_rmse",
+    "querysoftmax": "softmax",
+    "querycrossentropy": "query_cross_entropy",
+    "xendcg": "rank_xendcg",
+}
+
 
 @cache
 def objective_class(name: str) -> type[Objective]:
     """Return the class of an objective; InvalidParameter, with the nearest name, for an unknown one."""
     if name not in OBJECTIVES:
-        near = get_close_matches(name, OBJECTIVES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OBJECTIVES)}"
+        near = _ELSEWHERE.get(name.lower()) or next(iter(get_close_matches(name.lower(), _NAMED, n=1)), None)
+        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(_NAMED)}"
         raise InvalidParameter(f"unknown objective {name!r}; {hint}")
     module, _, attribute = OBJECTIVES[name].partition(":")
     found: type[Objective] = getattr(import_module(module), attribute)
@@ -82,6 +106,11 @@ def canonical(written: str) -> str:
 def learns_labels(written: str) -> bool:
     """Whether the objective fits labels that need not be grades; errors as :func:`canonical`."""
     return objective_class(parse_spelling(written)[0]).learns_labels
+
+
+def stops_by_deviance(written: str) -> bool:
+    """Whether scores of the objective order rows otherwise than grades do; errors as :func:`canonical`."""
+    return objective_class(parse_spelling(written)[0]).stops_by_deviance
 
 
 def objective_of(rows: RankedRows, parameters: TrainParameters) -> Objective:

@@ -62,7 +62,11 @@ def options_of(objective: str, kind: type[Any], given: Mapping[str, str]) -> Any
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
             raise InvalidParameter(f"objective {objective}: unknown option {name or value!r}; {hint}")
         values[name] = _READERS[types[name]](f"{objective}({name})", value)
-    return kind(**values)
+    try:
+        return kind(**values)
+    except InvalidParameter as error:
+        told = str(error)
+        raise InvalidParameter(told if told.startswith(objective) else f"{objective}: {told}") from None
 
 
 def spelling_of(objective: str, options: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
@@ -104,6 +105,13 @@ class UserObjective(Objective):
 def remember_objective(function: Lambdas) -> str:
     """Remember a function as :class:`UserObjective` takes it, and return its name; a later one of that name replaces it."""
     name = _name_of(function)
+    try:
+        signature(getattr(function, "py_func", function)).bind(*"12345")
+    except TypeError:  # as LightGBM's (y_true, y_pred) would
+        raise InvalidParameter(
+            f"objective {name}: expected a function (scores, targets, starts, g, h) that writes g and h, got"
+            f" {name}{signature(function)}"
+        ) from None
     _OBJECTIVES[name] = function
     return name
 

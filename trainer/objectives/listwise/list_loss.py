@@ -54,7 +54,8 @@ def mixed_lists(rows: RankedRows) -> npt.NDArray[np.bool_]:
     if not mixed.any():
         raise TrainingDataRejected(
             "no query has documents of two different grades, so there is nothing to learn;"
-            " check the grades, or the query ids if every query has one document"
+            " check the grades (labels that are no grades are learnt by l2 or query_rmse), or the query ids if every query"
+            " has one document"
         )
     return mixed
 

@@ -144,7 +144,8 @@ class PairObjective(Objective):
         if not n_pairs.any():
             raise TrainingDataRejected(
                 "no query holds documents of two different grades, so there is nothing to learn;"
-                " check the grades, or the query ids if every query has one document"
+                " check the grades (labels that are no grades are learnt by l2 or query_rmse), or the query ids if every"
+                " query has one document"
                 if rows.pairs is None
                 else "no pair is given, so there is nothing to learn"
             )

@@ -48,6 +48,15 @@ def normalised_gains(rows: RankedRows, parameters: TrainParameters) -> Floats:
     return out
 
 
+def _check_gains(found: Floats) -> None:
+    """Raise TrainingDataRejected where all are 0."""
+    if not found.any():
+        raise TrainingDataRejected(
+            "no query has a relevant document, so there is nothing to learn; check the grades and weights (labels that are"
+            " no grades are learnt with gain linear)"
+        )
+
+
 class _NormalisedGains(Pointwise):
     """Learns gains divided by the list's greatest DCG."""
 
@@ -63,6 +72,11 @@ class ConsistentL2(_NormalisedGains, SquaredError):
 
     name: ClassVar[str] = "consistent_l2"
 
+    def start(self) -> float:
+        """Return the mean, after a look at the gains."""
+        _check_gains(self._targets)
+        return super().start()
+
 
 class ConsistentKL(_NormalisedGains, Poisson):
     """Minimise the generalised Kullback-Leibler divergence ``w (e^s - t s)``, t as for :class:`ConsistentL2`.
@@ -71,6 +85,11 @@ class ConsistentKL(_NormalisedGains, Poisson):
     """
 
     name: ClassVar[str] = "consistent_kl"
+
+    def start(self) -> float:
+        """Return Poisson's start, after a look at the gains."""
+        _check_gains(self._targets)
+        return super().start()
 
 
 class ConsistentCosine(Objective):
@@ -103,10 +122,7 @@ class ConsistentCosine(Objective):
 
     def start(self) -> float:
         """Return 1: the direction in which all documents are alike."""
-        if not self._weights.any():
-            raise TrainingDataRejected(
-                "no query has a relevant document, so there is nothing to learn; check the grades and weights"
-            )
+        _check_gains(self._weights)
         return 1.0
 
     def gradients(

@@ -44,6 +44,7 @@ class CoxPH(Objective):
     name: ClassVar[str] = "coxph"
     sums_over: ClassVar[str] = ROWS
     learns_labels: ClassVar[bool] = True
+    stops_by_deviance: ClassVar[bool] = True  # the highest scores have the earliest times, which are the lowest targets
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002

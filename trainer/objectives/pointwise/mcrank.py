@@ -51,10 +51,15 @@ class _Grades(Pointwise):
     def start(self) -> float:
         """Return 0 for every output, after a look at the grades."""
         least, highest = int(self._grades.min()), int(self._grades.max())
-        if least == highest or least < 0 or highest > self._highest:
+        if least == highest:
             raise TrainingDataRejected(
-                f"{self.name} expects grades of two kinds or more from 0 to {self._highest},"
-                f" found {least} to {highest}; grades above the scale need {self.name}(max_grade=..)"
+                f"{self.name} expects documents of two grades or more, found {least} everywhere, so there is nothing to"
+                " learn; labels that are no grades are learnt by l2"
+            )
+        if least < 0 or highest > self._highest:
+            raise TrainingDataRejected(
+                f"{self.name} expects grades from 0 to {self._highest}, found {least} to {highest}; grades above the scale"
+                f" need {self.name}(max_grade={highest})"
             )
         fault = link_fault(self.link, self.n_outputs)
         if fault is not None:
