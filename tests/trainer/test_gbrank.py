@@ -9,7 +9,7 @@ import pytest
 
 from scorer.predict import predict
 from tests.trainer import planted
-from tests.trainer.test_pairwise import build, case, derivatives
+from tests.trainer.pair_case import build, case, derivatives
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.objectives.pairwise import gbrank
 from trainer.rows import RankedRows

@@ -11,7 +11,7 @@ import pytest
 from rankmill.ranker import Ranker
 from scorer.metrics import Metric, Policy
 from scorer.metrics.queries import PreparedQueries
-from tests.trainer.test_pairwise import build, case, derivatives
+from tests.trainer.pair_case import build, case, derivatives
 from trainer.errors import InvalidParameter
 from trainer.objectives.pairwise import pair_loss as pairwise
 from trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.trainer.test_pairwise import case, derivatives
+from tests.trainer.pair_case import case, derivatives
 from trainer.objectives.pairwise import _kernels, yetirank
 from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters

@@ -1,0 +1,148 @@
+"""Small queries with pairs, and what losses over pairs are by their definition, for the tests of this folder."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from scorer.metrics import Metric, Policy, parse_metric
+from tests import naive_pairs
+from trainer.objectives.registry import objective_of
+from trainer.parameters import TrainParameters
+from trainer.rows import Preferences, RankedRows
+from trainer.workers import Team
+
+SIZES = (5, 1, 9, 12, 2, 3)
+METRICS = [
+    "ndcg@3",
+    "dcg",
+    "err",
+    "err@4",
+    "map",
+    "map@3",
+    "mrr",
+    "mrr@2",
+    "precision@4",
+    "recall@3",
+    "wta",
+    "rbp(0.8)",
+]
+METRICS += ["concordance"]
+
+CASES = [
+    *(("lambdamart", {"metric": metric, "lambda_normalisation": False}) for metric in METRICS),
+    ("lambdamart", {"metric": "ndcg@3"}),
+    ("lambdamart", {"metric": "err", "truncation": 3, "sigma": 2.0}),
+    ("lambdamart(tail=false)", {"metric": "ndcg@3", "lambda_normalisation": False}),
+    ("lambdamart(normalise=query)", {"metric": "map", "lambda_normalisation": False, "truncation": 4}),
+    ("lambdaloss", {"metric": "ndcg@5", "sigma": 1.5}),
+    ("lambdaloss(normalise=query)", {"truncation": 4}),
+    ("ranknet", {"sigma": 1.5}),
+    ("ranknet(normalise=query)", {}),
+    ("ranknet(ties=true)", {}),
+    ("ranknet(truncation=3)", {}),
+    ("rankboost", {}),
+    ("rankboost(normalise=query, truncation=4)", {}),
+]
+
+
+def case(seed, *, weighted=False, given=False, spread=1.0):
+    """Rows of a few queries, and distinct scores."""
+    rng = np.random.default_rng(seed)
+    n, starts = sum(SIZES), np.concatenate(([0], np.cumsum(SIZES))).astype(np.int64)
+    grades = rng.integers(0, 4, size=n).astype(np.int32)
+    weights = rng.integers(1, 5, size=n) / 2.0 if weighted else None
+    query_weights = rng.integers(1, 5, size=len(SIZES)) / 4.0 if weighted else None
+    pairs = None
+    if given:
+        found = []
+        for first, size in zip(starts[:-1], SIZES, strict=True):
+            if size > 1:
+                both = np.array([rng.choice(size, 2, replace=False) for _ in range(2 * size)])
+                found.append(first + np.concatenate((both, both[:3, ::-1])))  # which contradict each other
+            else:
+                found.append(np.empty((0, 2), dtype=np.int64))
+        rows = np.concatenate(found)
+        pairs = Preferences(
+            rows[:, 0].astype(np.int32),
+            rows[:, 1].astype(np.int32),
+            rng.integers(1, 4, size=len(rows)).astype(np.float64),
+            rng.choice([1.0, 0.75, 0.5, 0.0], size=len(rows)),
+            np.concatenate(([0], np.cumsum([len(part) for part in found]))),
+        )
+    rows = RankedRows(grades, starts, [], weights, query_weights=query_weights, pairs=pairs)
+    return rows, spread * rng.permutation(n) / 7.0
+
+
+def build(rows, objective, **parameters):
+    return objective_of(rows, TrainParameters(objective=objective, **parameters))
+
+
+def derivatives(objective, scores, *, step=1, team=None):
+    g, h = np.full(len(scores), np.nan), np.full(len(scores), np.nan)
+    objective.gradients(step, scores, g, h, team or Team(1))
+    return g, h
+
+
+def expected(rows, scores, objective, parameters):
+    """The frozen pairs of every query."""
+    p = TrainParameters(objective=objective, **parameters)
+    name, _, options = p.objective.partition("(")
+    metric = parse_metric(p.metric)
+    of_metric = name in {"lambdamart", "lambdaloss"}
+    truncation = p.truncation if of_metric else 10**9
+    if "truncation=" in options:
+        truncation = int(options.split("truncation=")[1].rstrip(")").split(",")[0])
+
+    def delta(ranked, i, j):
+        if name == "lambdaloss":
+            ideal = naive_pairs.metric_of_list(Metric("dcg", metric.k), sorted(ranked, reverse=True), Policy())
+            d = abs(i - j)
+            gains = abs(2.0 ** ranked[i] - 2.0 ** ranked[j]) / ideal if ideal else 0.0
+            return abs(1 / math.log2(1 + d) - 1 / math.log2(2 + d)) * gains
+        tail = "tail=False" not in options
+        return naive_pairs.swap_delta(metric, ranked, i, j, Policy(max_grade=int(rows.grades.max())), tail=tail)
+
+    found = []
+    for q in range(rows.n_queries):
+        first, last = rows.starts[q], rows.starts[q + 1]
+        given = None
+        if rows.pairs is not None:
+            pairs, mean = rows.pairs, rows.pairs.weight.mean()
+            part = slice(pairs.starts[q], pairs.starts[q + 1])
+            given = list(
+                zip(
+                    (pairs.better[part] - first).tolist(),
+                    (pairs.worse[part] - first).tolist(),
+                    (pairs.weight[part] / mean).tolist(),
+                    pairs.probability[part].tolist(),
+                    strict=True,
+                )
+            )
+        found.append(
+            naive_pairs.frozen_pairs(
+                scores[first:last].tolist(),
+                rows.grades[first:last].tolist(),
+                first=int(first),
+                delta=delta if of_metric else None,
+                exponential=name == "rankboost",
+                sigma=1.0 if name == "rankboost" else p.sigma,
+                truncation=truncation,
+                normalise=name == "lambdamart" and p.lambda_normalisation,
+                per_pair="normalise=query" in options,
+                ties="ties=True" in options,
+                weights=None if rows.weights is None else rows.weights[first:last] / rows.weights.mean(),
+                query_weight=1.0 if rows.query_weights is None else rows.query_weights[q] / rows.query_weights.mean(),
+                given=given,
+            )
+        )
+    return found
+
+
+def merged(found, scores):
+    g, h, c = np.zeros(len(scores)), np.zeros(len(scores)), {}
+    for pairs in found:
+        g_q, h_q, c_q = pairs.derivatives(scores.tolist())
+        g, h, c = g + g_q, h + h_q, c | c_q
+    return g, h, c
