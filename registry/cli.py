@@ -277,7 +277,7 @@ def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
 def _lines(value: Any) -> str:
     pairs = _flat(value)
     width = max(len(path) for path, _ in pairs)
-    return "\n".join(f"{path:<{width}}  {text}".strip() for path, text in pairs)
+    return "\n".join(f"{path:<{width}}  {text or '(left out)'}".strip() for path, text in pairs)
 
 
 def _metrics(facts: dict[str, Any]) -> str:

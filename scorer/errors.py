@@ -20,7 +20,7 @@ class InputError(ScorerError):
     def unknown(cls, what: str, name: str, known: Iterable[str]) -> InputError:
         """Build the error for ``name`` that is none of ``known``, with the nearest spelling as a hint."""
         choices = list(known)
-        near = get_close_matches(name, choices, n=1)
+        near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
         return cls(f"unknown {what} {name!r}; {hint}")
 

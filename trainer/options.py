@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -127,9 +127,12 @@ def training_parameters(
     return TrainParameters(**{**given, "monotone": parse_monotone(monotone or ())})
 
 
-def takes_training_parameters(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` all options of a training in the place of its argument ``parameters``, which it gets from them."""
-    options = _parameters_of(training_parameters)
+def takes_training_parameters(command: Callable[..., None], without: Sequence[str] = ()) -> Callable[..., None]:
+    """Give ``command`` the options of a training in the place of its argument ``parameters``, which it gets from them.
+
+    Those in ``without`` would say nothing to it.
+    """
+    options = [option for option in _parameters_of(training_parameters) if option.name not in without]
     merged: list[inspect.Parameter] = []
     for parameter in _parameters_of(command):
         merged += options if parameter.name == "parameters" else [parameter]

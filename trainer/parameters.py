@@ -90,6 +90,10 @@ class TrainParameters:
         object.__setattr__(self, "criterion", CRITERION_ALIASES.get(self.criterion, self.criterion))
         _one_of("criterion", self.criterion, ("", *CRITERIA))
         _one_of("leaf", self.leaf, ("", *LEAVES))
+        if self.metric == "deviance":
+            raise InvalidParameter(
+                "metric 'deviance' is the loss, which is minimised in any case; to watch it set stop_metric to deviance"
+            )
         _one_of("gain", self.gain, GAINS)
         _one_of("grow", self.grow, GROWTHS)
         _one_of("rounds_by", self.rounds_by, ROUNDS_BY)

@@ -56,7 +56,8 @@ def test_spellings_of_one_metric():
     ("text", "message"),
     [
         ("ncdg@10", "unknown metric 'ncdg'; did you mean 'ndcg'?"),
-        ("NDCG", f"unknown metric 'NDCG'; known: {', '.join(METRIC_NAMES)}"),
+        ("NDCG", "unknown metric 'NDCG'; did you mean 'ndcg'?"),
+        ("zzz", f"unknown metric 'zzz'; known: {', '.join(METRIC_NAMES)}"),
         ("", f"unknown metric ''; known: {', '.join(METRIC_NAMES)}"),
         ("ndcg@", "metric 'ndcg@': expected a whole number after '@', for example ndcg@10, found ''"),
         ("ndcg@ten", "metric 'ndcg@ten': expected a whole number after '@', for example ndcg@10, found 'ten'"),

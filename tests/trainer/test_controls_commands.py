@@ -166,3 +166,21 @@ def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
     assert np.corrcoef(ranker.predict(x), x[:, 1])[0, 1] > 0.5  # pairs, not grades
     found = cross_validate(dataset, TrainParameters(**own, folds=3), n_threads=1)
     assert len(found.histories) == 3
+
+
+@pytest.mark.parametrize("option", [["--rounds-by", "oob"], ["--holdout-fraction", "0.5"]])
+def test_cv_has_no_options_that_would_say_nothing_to_it(dataset, option, capsys):
+    assert execute(["cv", dataset, *SMALL, *option]) == 2
+    assert "No such option" in capsys.readouterr().err
+
+
+def test_deviance_is_watched_and_not_optimised(dataset, capsys):
+    assert execute(["train", dataset, "--name", "x", *SMALL, "--metric", "deviance"]) == 2
+    assert "set stop_metric to deviance" in capsys.readouterr().err
+
+
+def test_show_tells_of_what_was_left_to_the_objective(dataset, capsys):
+    assert execute(["train", dataset, "--name", "shown", *SMALL]) == 0
+    capsys.readouterr()
+    assert execute(["models", "show", "shown"]) == 0
+    assert "(left out)" in next(line for line in capsys.readouterr().out.splitlines() if "criterion" in line)
