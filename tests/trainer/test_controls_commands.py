@@ -184,3 +184,18 @@ def test_show_tells_of_what_was_left_to_the_objective(dataset, capsys):
     capsys.readouterr()
     assert execute(["models", "show", "shown"]) == 0
     assert "(left out)" in next(line for line in capsys.readouterr().out.splitlines() if "criterion" in line)
+
+
+@pytest.mark.parametrize("objective", ["l2", "mcrank", "quantile(0.9)", "listnet", "query_rmse"])
+def test_a_dataset_and_arrays_of_the_same_rows_teach_the_same(dataset, objective):
+    opened = Dataset.open(Path(dataset))
+    by_place = {name: opened.rows("train", [name]).column(0).to_numpy() for name in opened.feature_names}
+    X = np.column_stack(list(by_place.values()))
+    y, sizes = opened.rows("train", ["grade"]).column(0).to_numpy(), np.diff(opened.queries("train").starts)
+    shuffled = np.random.default_rng(0).permutation(len(y))
+    parameters = TrainParameters(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5)
+    ours = train(opened, parameters, n_threads=1).forest
+    ranker = Ranker(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5, max_bin=31, n_threads=1)
+    qid = np.repeat(np.arange(len(sizes)), sizes)
+    theirs = ranker.fit(X[shuffled], y[shuffled], qid=qid[shuffled]).predict(X)
+    assert np.allclose(predict(ours, X.astype(np.float32), n_threads=1), theirs, atol=1e-9)
