@@ -356,7 +356,7 @@ def evaluate(
     longest = 0
     for query in range(first, last):
         longest = max(longest, starts[query + 1] - starts[query])
-    deepest = 1  # no metric looks below this rank
+    deepest = np.int64(1)  # no metric looks below this rank
     for cut in cuts:
         deepest = max(deepest, cut)
     keys = np.empty(longest, np.float64)

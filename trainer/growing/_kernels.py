@@ -744,7 +744,7 @@ def _search_counted(
     counted[:] = 0
     while True:
         best_split(
-            histogram, estimate, n_bins, still_estimated, monotone, 0, n_features, total, last - first, limits, bounds,
+            histogram, estimate, n_bins, still_estimated, monotone, np.int64(0), n_features, total, last - first, limits, bounds,
             low, high, work, gain_out, split_out, nothing,
         )  # fmt: skip
         for f in range(n_features):
@@ -1006,6 +1006,7 @@ def grow_by_node(
     n_features = n_bins.shape[0]
     first_feature, last_feature = worker * n_features // size, (worker + 1) * n_features // size
     number = np.int64(0)
+    one, other = np.int64(0), np.int64(1)  # of the two children; as literals each would have the kernels compiled anew
     if worker == 0:
         _tick(clock, COUNTING, stamp, ticks)
     while True:
@@ -1033,14 +1034,14 @@ def grow_by_node(
             _add_edges(size, edges, edge_blocks, n_bins, first_feature, last_feature, pool[nodes[small, SLOT]])
             if _may_split(nodes, small, limits):
                 _search_child(
-                    0, worker, small, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
+                    one, worker, small, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
                     ranges, pool, work, gains, splits, screen,
                 )  # fmt: skip
             if large >= 0 and _may_split(nodes, large, limits):
                 if not both:
                     subtract(pool[nodes[large, SLOT]], pool[nodes[small, SLOT]], n_bins, first_feature, last_feature)
                 _search_child(
-                    1, worker, large, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
+                    other, worker, large, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
                     ranges, pool, work, gains, splits, screen,
                 )  # fmt: skip
             number += 1
@@ -1049,12 +1050,12 @@ def grow_by_node(
             if paired:
                 if _may_split(nodes, small, limits):
                     _search_child_paired(
-                        0, worker, size, small, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
+                        one, worker, size, small, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
                         screen, counts, chosen[worker], keyed[worker], work[worker], gains, splits,
                     )  # fmt: skip
                 if large >= 0 and _may_split(nodes, large, limits):
                     _search_child_paired(
-                        1, worker, size, large, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
+                        other, worker, size, large, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
                         screen, counts, chosen[worker], keyed[worker], work[worker], gains, splits,
                     )  # fmt: skip
                 number += 1
@@ -1065,11 +1066,11 @@ def grow_by_node(
         if worker == 0:
             if small >= 0:
                 _settle(
-                    0, small, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free, state
+                    one, small, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free, state
                 )
                 if large >= 0:
                     _settle(
-                        1, large, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free,
+                        other, large, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free,
                         state,
                     )  # fmt: skip
             state[NODE] = -1
@@ -1114,7 +1115,7 @@ def grow_by_node(
                 if nodes[node, SLOT] < 0:
                     nodes[node, SLOT] = _take(nodes, heap, priority, free, state)
                     count_share(
-                        words, used_words, blocks, rows, packed, first, last, n_bins, 0, 1, pool[nodes[node, SLOT]],
+                        words, used_words, blocks, rows, packed, first, last, n_bins, one, other, pool[nodes[node, SLOT]],
                         edges[0],
                     )  # fmt: skip
                 _search_counted(
