@@ -2,7 +2,8 @@
 
 Numba compiles a kernel when it first meets arguments of some types, and keeps the machine code in ``NUMBA_CACHE_DIR``
 under the CPU that ``NUMBA_CPU_NAME`` names.  The public commands below, on a few generated queries, lead every kernel
-past the types that the commands hand over (``many`` has the rows that threads share out); a test runs others afterwards and sees that none is compiled any more.
+past the types that the commands hand over (``many`` has the rows that threads share out), and every objective by every
+criterion; a test runs others afterwards and sees that none is compiled any more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 COMMANDS = """
 data synth -o {folder}/judgments.txt --queries 60 --docs-per-query 12 --features 22
@@ -23,11 +29,14 @@ data synth -o {folder}/judgments.parquet --queries 60 --docs-per-query 12 --feat
 data ingest {folder}/judgments.parquet -o {folder}/from-parquet
 data ingest {folder}/judgments.csv -o {folder}/from-csv
 data ingest {folder}/judgments.tsv -o {folder}/from-tsv
+data ingest {folder}/columns.parquet -o {folder}/columns
+data bin {folder}/columns
 data ingest {folder}/bare.txt -o {folder}/bare --absent missing
 data ingest {folder}/judgments.txt -o {folder}/dataset --split train=0.6,valid=0.2,test=0.2
 data ingest {folder}/judgments.txt -o {folder}/preferred --pairs {folder}/pairs.txt
 data ingest --format pairs {folder}/pairs.csv -o {folder}/preferred --overwrite
 data describe {folder}/preferred
+data bin {folder}/preferred
 data bin {folder}/dataset --max-bin 15
 data bin {folder}/dataset
 data describe {folder}/dataset
@@ -37,17 +46,11 @@ train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 6 --m
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --query-fraction 0.8 --feature-fraction 0.5
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --row-fraction 0.5 --monotone f1:1 --profile
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --grow oblivious --max-depth 3 --objective l2
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --metric err@10 --eval-metric deviance
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --metric map
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --metric mrr
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --metric concordance --criterion ole
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective ranknet --criterion ole
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective rankboost
-train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --objective yetirank
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --rounds-by oob --query-fraction 0.5 --objective l2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --rounds-by test --step-search line
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 2 --base-model warm@1
 cv {folder}/dataset --folds 2 --n-rounds 2
+TRAININGS
 data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features 10
 data ingest {folder}/many.parquet -o {folder}/many
 data bin {folder}/many
@@ -59,11 +62,83 @@ rerank {folder}/bare.txt --model warm --registry {folder}/registry -o {folder}/b
 rerank {folder}/judgments.parquet --model warm --registry {folder}/registry -o {folder}/ranked.run
 rerank {folder}/judgments.csv --model warm --registry {folder}/registry -o {folder}/ranked.parquet
 evaluate {folder}/ranked
+evaluate {folder}/ranked METRICS
+evaluate {folder}/ranked --metric map --metric precision@5 --map-normalisation hits --ties random --short-lists zero
+explain-metric {folder}/ranked --qid 1 --metric ndcg@10 --ties expected
+evaluate {folder}/dataset --split test --model mcrank@1 --registry {folder}/registry
+evaluate {folder}/dataset --split test --model ordinal@1 --registry {folder}/registry
 evaluate {folder}/bare.tsv --gain linear --nothing-relevant zero --ties pessimistic
 evaluate {folder}/ranked.parquet --metric dcg --ties doc_id
 evaluate {folder}/ranked.run --qrels {folder}/qrels --complete --ties doc_id_descending
 evaluate {folder}/dataset --split test --model warm --registry {folder}/registry --ties optimistic
 """
+
+
+_SWAPPED = (
+    "err@10",
+    "map",
+    "mrr",
+    "precision@5",
+    "rbp(p=0.8)",
+    "concordance",
+)  # a metric for each shape of swap deltas
+_SPELLED = (
+    "lambdamart(pair_fraction=0.5)",
+    "apxdcg(exact=0)",
+    "gbrank(keep=true)",
+    "listnet(target=exp_grade)",
+    "logistrank(leaf=newton)",
+    "mcrank(score=gain)",
+    "yetirank(noise=gumbel)",
+)
+_NO_LOSS = ("gbrank",)
+_NO_OFFSETS = ("mcrank", "ordinal")
+
+
+def command_lines() -> Iterator[str]:
+    """Yield the commands; ``{folder}`` is where they work."""
+    from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF
+
+    spelled = {name: f"{name}@5" for name in NEED_CUTOFF} | {"rbp": "rbp(p=0.8)"}
+    metrics = " ".join(f"--metric {spelled.get(name, name)}" for name in METRIC_NAMES)
+    for line in COMMANDS.strip().splitlines():
+        if line == "TRAININGS":
+            yield from _trainings()
+        else:
+            yield line.replace("METRICS", metrics)
+
+
+def _trainings() -> Iterator[str]:
+    """Yield trainings that lead through every objective by every criterion, with optional columns and without."""
+    from trainer.objectives.registry import OBJECTIVES, objective_class
+
+    def line(dataset: str, objective: str, options: str) -> str:
+        name = objective.partition("(")[0]
+        measured = "" if name in _NO_LOSS else " --eval-metric deviance"
+        return (
+            f"train {{folder}}/{dataset} --name {name} --registry {{folder}}/registry --n-rounds 2 --max-leaves 4"
+            f" --objective {shlex.quote(objective)} {options}{measured}"
+        )
+
+    for name in sorted(OBJECTIVES.keys() - {"user"}):
+        kind = objective_class(name)
+        other = "preferred" if name in _NO_OFFSETS else "columns"
+        for dataset, criterion in itertools.zip_longest(("dataset", other), kind.criteria):
+            yield line(dataset or other, name, f"--criterion {criterion or kind.criteria[0]}")
+    for objective in _SPELLED:
+        yield line("dataset", objective, "")
+    for metric in _SWAPPED:
+        yield line("dataset", "lambdamart", f"--metric {shlex.quote(metric)}")
+    for options in (
+        "--criterion ole --ole-pairs 0 --ole-features 0",
+        "--leaf exact",
+        "--grow oblivious",
+        "--n-threads 2",
+    ):
+        yield line("preferred", "ranknet", options)
+    yield line("dataset", "mcrank", "--step-search line --query-fraction 0.5 --rounds-by oob")
+    yield line("dataset", "bernoulli", "--step-search line --row-fraction 0.5 --rounds-by oob")
+    yield line("columns", "rankboost", "--rounds-by cv --folds 2 --monotone f1:1")
 
 
 def warm(folder: Path) -> int:
@@ -77,7 +152,7 @@ def warm(folder: Path) -> int:
     from numba.core import event
 
     with event.install_recorder("numba:compile") as compiled:
-        for line in COMMANDS.strip().splitlines():
+        for line in command_lines():
             run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
             if line.startswith("data synth") and "judgments.parquet" in line:
                 _write_other_formats(folder)
@@ -98,10 +173,24 @@ def run_quietly(arguments: list[str]) -> None:
 
 def _write_other_formats(folder: Path) -> None:
     """Write the generated rows as CSV and TSV, as text that leaves out and marks what is missing, and as judgments."""
+    import numpy as np
     import pyarrow.csv
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(folder / "judgments.parquet")
+    grade = table.column("grade").to_numpy()
+    row = np.arange(len(grade))
+    optional = {
+        "label": grade + 0.5,
+        "event": (row % 2).astype(np.uint8),
+        "weight": 1.0 + row % 3,
+        "offset": (row % 5) / 8.0,
+        "query_weight": 1.0 + np.char.str_len(table.column("qid").to_numpy().astype(str)),
+    }
+    columns = table
+    for name, values in optional.items():
+        columns = columns.append_column(name, pyarrow.array(np.asarray(values)))
+    pyarrow.parquet.write_table(columns, folder / "columns.parquet")
     for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
         options = pyarrow.csv.WriteOptions(delimiter=delimiter)
         pyarrow.csv.write_csv(table, folder / f"judgments.{suffix}", options)
@@ -133,14 +222,23 @@ def _fit_arrays() -> None:
     import numpy as np
 
     from rankmill.ranker import Ranker
+    from trainer.objectives.registry import OBJECTIVES
 
     generator = np.random.Generator(np.random.PCG64(1))
     x = generator.normal(size=(200, 5))
     grades, qid = generator.integers(0, 4, size=200), np.repeat(np.arange(20), 10)
     ranker = Ranker(n_rounds=3, max_leaves=4).fit(x, grades, qid=qid, eval_set=(x, grades, qid))
     ranker.predict(x)
-    for objective in ("lambdamart", "l2"):
-        Ranker(n_rounds=2, objective=objective).fit(x, grades, qid=qid, sample_weight=generator.uniform(size=200))
+    for objective in sorted(OBJECTIVES.keys() - {"user"}):
+        Ranker(n_rounds=2, max_leaves=4, objective=objective).fit(
+            x, grades, qid=qid, sample_weight=generator.uniform(size=200)
+        )
+    Ranker(n_rounds=2, max_leaves=4, delta=_grades_apart).fit(x, grades, qid=qid)
+
+
+def _grades_apart(grades: npt.NDArray[np.int32], i: int, j: int) -> float:
+    """Weigh a pair as a user might."""
+    return float(grades[i] - grades[j])
 
 
 def main() -> None:

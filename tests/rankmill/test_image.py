@@ -23,9 +23,20 @@ from contextlib import redirect_stdout
 from numba.core import event
 import rankmill
 from rankmill.cli import execute
+from trainer.objectives.registry import OBJECTIVES, objective_class
+
+def commands():
+    yield ["demo", "--queries", "80", "--seed", "5"]
+    yield ["run", "rankmill.toml"]
+    for name in sorted(OBJECTIVES.keys() - {"user"}):
+        for criterion in objective_class(name).criteria:
+            train = ["train", "rankmill-demo/dataset", "--name", name, "--objective", name, "--criterion", criterion]
+            yield [*train, "--n-rounds", "3", "--max-leaves", "7", "--n-threads", "2"]
+        yield ["evaluate", "rankmill-demo/dataset", "--split", "valid", "--model", name + "@1", "--metric", "map", "--metric", "err"]
+
 
 with event.install_recorder("numba:compile") as compiled, redirect_stdout(io.StringIO()):
-    codes = [execute(["demo", "--queries", "80", "--seed", "5"]), execute(["run", "rankmill.toml"])]
+    codes = [execute(command) for command in commands()]
 names = [str(record.data["dispatcher"]) for _, record in compiled.buffer if record.is_start]
 print(json.dumps({"codes": codes, "compiled": names, "home": rankmill.__file__}))
 """
@@ -53,23 +64,24 @@ WAY_OUT = (
 )  # the network's own ways
 
 
-def kernels_of_the_house() -> set[tuple[str, str]]:
-    """(package, function) of everything that is decorated with ``@njit``, but for what is always inlined."""
+def kernels_of_the_house() -> set[tuple[str, str, str]]:
+    """(package, file, function) of everything that is decorated with ``@njit``, but for what is always inlined."""
     found = set()
     for package in ("pipeline", "scorer", "trainer"):
-        for path in (ROOT / package).rglob("_kernels.py"):
+        for path in (ROOT / package).rglob("_*kernels.py"):
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.FunctionDef):
                     how = " ".join(map(ast.unparse, node.decorator_list))
                     if "njit" in how and "inline='always'" not in how:
-                        found.add((path.parent.name, node.name))
+                        found.add((path.parent.name, path.stem, node.name))
     return found
 
 
-def kernel_of(cached: str) -> tuple[str, str]:
-    """(package, function) of a file of Numba's cache: ``scorer_<digest>/_kernels.bin_rows-60.py311.nbi``."""
+def kernel_of(cached: str) -> tuple[str, str, str]:
+    """(package, file, function) of a file of Numba's cache: ``scorer_<digest>/_kernels.bin_rows-60.py311.nbi``."""
     path = Path(cached)
-    return path.parent.name.rsplit("_", 1)[0], path.name.removeprefix("_kernels.").rsplit("-", 1)[0]
+    file, _, rest = path.name.partition(".")
+    return path.parent.name.rsplit("_", 1)[0], file, rest.rsplit("-", 1)[0]
 
 
 def text_of(name: str) -> str:
@@ -138,7 +150,7 @@ def test_the_script_installs_into_an_empty_folder_and_nothing_is_compiled_afterw
         check=True,
     )
     report = json.loads(ran.stdout.splitlines()[-1])
-    assert report["codes"] == [0, 0], ran.stderr
+    assert set(report["codes"]) == {0}, ran.stderr
     assert report["compiled"] == []
     assert report["home"].startswith(str(prefix))
     assert cache() == before
