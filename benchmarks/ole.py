@@ -56,6 +56,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--generated-queries", type=int, default=0, help="of each drawing; 0: none")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of the generated judgments")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append every training as a JSON object")
+    parser.add_argument(
+        "--from", dest="saved", type=Path, nargs="+", metavar="FILE", help="make the tables of such files again"
+    )
     return parser.parse_args()
 
 
@@ -129,6 +132,12 @@ def difference(row: dict[str, Any], metric: str, at: int = -1) -> float:
     return 100.0 * float(row["ole"][metric][at] - row["se"][metric][at])
 
 
+def best_of(row: dict[str, Any]) -> str:
+    """NDCG@10 at the best round of either, chosen on the test part: what a perfect early stopping would keep."""
+    found = [(100 * max(row[c]["ndcg@10"]), int(np.argmax(row[c]["ndcg@10"])) + 1) for c in ("se", "ole")]
+    return " / ".join(f"{value:.2f} ({at})" for value, at in found)
+
+
 def show(rows: list[dict[str, Any]]) -> None:
     data = rows[0]["data"]
     lines = []
@@ -137,10 +146,23 @@ def show(rows: list[dict[str, Any]]) -> None:
         loss = row["ole"]["loss"][-1] / row["se"]["loss"][-1] - 1.0
         times = row["ole"]["seconds"] / row["se"]["seconds"]
         lines.append(
-            [row["system"], str(row["leaves"]), f"{row['rate']:.2f}", *cells, f"{100 * loss:+.2f} %", f"{times:.2f}"]
+            [
+                row["system"],
+                str(row["leaves"]),
+                f"{row['rate']:.2f}",
+                *cells,
+                best_of(row),
+                f"{100 * loss:+.2f} %",
+                f"{times:.2f}",
+            ]
         )
-    print(f"**{data}**, se / ole in per cent after the last round\n")
-    print(table(["system", "leaves", "rate", *METRICS, "training loss", "seconds x"], lines) + "\n")
+    print(
+        f"**{data}**, se / ole in per cent after {' and '.join(map(str, sorted({row['rounds'] for row in rows})))} rounds\n"
+    )
+    print(
+        table(["system", "leaves", "rate", *METRICS, "ndcg@10 at its best round", "training loss", "seconds x"], lines)
+        + "\n"
+    )
     for system in dict.fromkeys(row["system"] for row in rows):
         of = [row for row in rows if row["system"] == system]
         better = sum(difference(row, metric) > 100 * IMPROVED for row in of for metric in METRICS)
@@ -164,6 +186,11 @@ def main() -> None:
     given = arguments()
     if given.folder and (missing := missing_parts(given.folder)):
         sys.exit(f"ole: {given.folder} lacks {', '.join(missing)}")
+    if given.saved:
+        saved = [json.loads(line) for path in given.saved for line in path.read_text(encoding="utf-8").splitlines()]
+        for data in dict.fromkeys(row["data"] for row in saved):
+            show([row for row in saved if row["data"] == data])
+        return
     print(render(surroundings()), flush=True)
     with tempfile.TemporaryDirectory() as work:
         for data, folds in data_sets(given, Path(work)):
