@@ -43,6 +43,8 @@ from trainer.workers import Team, with_team, workers_for
 
 __all__ = ["OnRound", "RankedRows", "RoundRecord", "TrainingResult", "boost"]
 
+FEWEST_DRAWN_PAIRS = 65_536  # few enough to cost nothing, and more than small data have: there all pairs count
+
 OnRound = Callable[[RoundRecord], bool | None]  # true: this was the last round
 
 
@@ -344,7 +346,7 @@ class _Stepper:
         if run.criterion != "ole":
             return None
         per_row = run.parameters.ole_pairs
-        least = whole / (per_row * len(self._h)) if per_row else 0.0
+        least = whole / max(per_row * self._run.bins.n_rows, FEWEST_DRAWN_PAIRS) if per_row else 0.0
         return run.objective.pair_curvatures(step, self.scores, least, self._team)
 
     def _tree(self, step: int, output: int, sample: Sample) -> Tree:

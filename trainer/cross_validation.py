@@ -98,7 +98,7 @@ def cross_validate(
         result.history if len(result.history) == longest else train(fold, longest, result.forest).history
         for fold, result in enumerate(results)
     )
-    measure = stop_measure(parameters)
+    measure = stop_measure(parameters, graded=rows.graded)
     stopping = EarlyStopping(0, measure.higher_is_better, min_improvement=parameters.min_improvement)
     for i in range(longest):
         stopping.update(i + 1, fsum(history[i].metrics[HOLDOUT][str(measure)] for history in histories) / folds)

@@ -38,8 +38,10 @@ def parse_measure(text: str) -> Measure:
     return DEVIANCE if text.strip() == str(DEVIANCE) else parse_metric(text)
 
 
-def stop_measure(parameters: TrainParameters) -> Measure:
+def stop_measure(parameters: TrainParameters, *, graded: bool = True) -> Measure:
     """Return what training stops by: the stop metric, and where none is named the objective's ``metric`` or its loss.
+
+    The loss is what tells where no document is ``graded``, and for objectives that order rows by something else.
 
     >>> str(stop_measure(TrainParameters(objective="coxph"))), str(stop_measure(TrainParameters(objective="l2")))
     ('deviance', 'ndcg@10')
@@ -49,6 +51,6 @@ def stop_measure(parameters: TrainParameters) -> Measure:
     scorer.errors.InputError
         The metric is unknown.
     """
-    if not parameters.stop_metric and stops_by_deviance(parameters.objective):
+    if not parameters.stop_metric and (not graded or stops_by_deviance(parameters.objective)):
         return DEVIANCE
     return parse_measure(parameters.stop_metric or parameters.metric)

@@ -38,7 +38,10 @@ def training_parameters(
         int, typer.Option(help="For ole: so many features that look best to rwse are searched by the loss; 0: all.")
     ] = 8,
     ole_pairs: Annotated[
-        float, typer.Option(help="For ole: pairs a document drawn to measure curvature, about; 0: all pairs.")
+        float,
+        typer.Option(
+            help="For ole: pairs a document drawn to measure curvature, about, and 65,536 at least; 0: all pairs."
+        ),
     ] = 1.0,
     leaf: Annotated[
         str,

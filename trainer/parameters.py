@@ -60,7 +60,7 @@ class TrainParameters:
     step_search: str = "none"  # line: the trees of a round are scaled by what lowers the loss most
     criterion: str = ""  # by which splits are chosen; empty: the default of the objective
     ole_features: int = 8  # for ole: so many features that look best to rwse are searched by the loss; 0: all
-    ole_pairs: float = 1.0  # for ole: pairs a document that are drawn for that, about; 0: all pairs
+    ole_pairs: float = 1.0  # for ole: pairs a document that are drawn for that, about (65,536 at least); 0: all
     leaf: str = (
         ""  # steps of leaves: newton, h document by document; exact, pairs inside a leaf left out; empty: exact for ole
     )

@@ -63,6 +63,11 @@ class RankedRows:
         return len(self.starts) - 1
 
     @property
+    def graded(self) -> bool:
+        """Whether grades may say something: there are no labels in their place, or some grade is above 0."""
+        return self.labels is None or bool(self.grades.any())
+
+    @property
     def targets(self) -> npt.NDArray[np.float64]:
         """What regression learns, (n_rows,)."""
         return self.grades.astype(np.float64) if self.labels is None else self.labels

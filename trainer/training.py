@@ -17,7 +17,7 @@ from scorer.forest import Forest
 from scorer.metrics import parse_metric
 from trainer.base_model import BaseModel, after_base
 from trainer.bin_cache import CachedBins
-from trainer.boosting import OnRound, RankedRows, TrainingResult
+from trainer.boosting import FEWEST_DRAWN_PAIRS, OnRound, RankedRows, TrainingResult
 from trainer.criteria import criterion_of, takes_exact_steps
 from trainer.cross_validation import OnFold
 from trainer.cross_validation import cross_validate as cross_validate_rows
@@ -179,7 +179,9 @@ def _pair_bytes(objective: Objective, criterion: str, parameters: TrainParameter
     of_leaves = objective.bytes_a_pair * objective.most_leaf_pairs if exact else 0
     if criterion != "ole":
         return of_leaves
-    drawn = min(every, ceil(parameters.ole_pairs * n_rows)) if parameters.ole_pairs > 0.0 else every
+    drawn = every
+    if parameters.ole_pairs > 0.0:
+        drawn = min(every, max(ceil(parameters.ole_pairs * n_rows), FEWEST_DRAWN_PAIRS))
     return (_BYTES_A_PACKED_PAIR + objective.bytes_a_pair) * drawn + of_leaves
 
 

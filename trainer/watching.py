@@ -70,7 +70,7 @@ class Watch:
         n_bins: npt.NDArray[np.int32],
         decides: bool = True,
     ) -> None:
-        self.stop_metric = stop_measure(parameters)
+        self.stop_metric = stop_measure(parameters, graded=train.graded)
         objective.start()  # what it finds wrong is wrong with the train split, and not with an eval set
         measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
         metrics = [measure for measure in measures if isinstance(measure, Metric)]
