@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,20 @@ from trainer.training import cross_validate, plan_of, train
 SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    file, made = folder / "j.txt", str(folder / "d")
+    write_synthetic(file, SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
+    assert execute(["data", "ingest", str(file), "-o", made, "--buckets", "2"]) == 0
+    assert execute(["data", "bin", made, "--max-bin", "31"]) == 0
+    return folder
+
+
 @pytest.fixture
-def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def dataset(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    write_synthetic(Path("j.txt"), SynthParameters(queries=40, documents_per_query=8, features=10, seed=1))
-    assert execute(["data", "ingest", "j.txt", "-o", "d", "--buckets", "2"]) == 0
-    assert execute(["data", "bin", "d", "--max-bin", "31"]) == 0
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return "d"
 
 
@@ -93,10 +102,9 @@ def test_memory_for_the_copy_is_in_the_plan(dataset):
     assert parted.bytes_needed - plain.bytes_needed == plain.bin_bytes + columns
 
 
-@pytest.fixture
-def columns(tmp_path, monkeypatch):
-    """A dataset with every optional column, and the same as arrays."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def made_columns(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("columns")
     rng = np.random.default_rng(4)
     n, n_queries = 300, 30
     qid = np.repeat(np.arange(n_queries), n // n_queries)
@@ -114,10 +122,19 @@ def columns(tmp_path, monkeypatch):
         ",".join(map(repr, [int(qid[i]), int(i), *(value[i].item() for value in arrays.values()), *map(float, x[i])]))
         for i in rng.permutation(n)
     ]
-    Path("j.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
-    assert execute(["data", "ingest", "j.csv", "-o", "d"]) == 0
-    assert execute(["data", "bin", "d"]) == 0
-    return Dataset.open(Path("d")), x, qid, arrays
+    (folder / "j.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    assert execute(["data", "ingest", str(folder / "j.csv"), "-o", str(folder / "d"), "--buckets", "4"]) == 0
+    assert execute(["data", "bin", str(folder / "d")]) == 0
+    return folder, x, qid, arrays
+
+
+@pytest.fixture
+def columns(made_columns, tmp_path, monkeypatch):
+    """A dataset with every optional column, and the same as arrays."""
+    folder, x, qid, arrays = made_columns
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return Dataset.open(Path("d")), x, qid, dict(arrays)
 
 
 @pytest.mark.parametrize("objective", ["l2", "lambdamart", "listnet"])
