@@ -13,7 +13,8 @@ import pytest
 
 from pipeline.binning import bin_dataset
 from pipeline.dataset import Dataset
-from pipeline.ingest import ingest
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.pairs.adding import add_pairs
 from pipeline.synth import SynthParameters, write_synthetic
 from trainer.errors import InvalidParameter
 from trainer.objectives.registry import OBJECTIVES, objective_of
@@ -102,6 +103,22 @@ def test_the_plan_is_one_line(dataset):
     plan = plan_of(dataset, TrainParameters(objective="ranknet", criterion="ole"))
     assert "\n" not in plan.render()
     assert replace(plan, pair_bytes=plan.pair_bytes + 10**9).bytes_needed == plan.bytes_needed + 10**9
+
+
+def test_given_pairs_and_optional_columns_are_counted(tmp_path):
+    lines = ["qid,doc_id,grade,weight,offset,f", *(f"{i // 4},{i},{i % 3},{1 + i % 2},0.5,{i}" for i in range(400))]
+    (tmp_path / "j.csv").write_text("\n".join(lines))
+    (tmp_path / "pairs.txt").write_text("".join(f"{q} {4 * q} {4 * q + 1} 1\n" for q in range(100)))
+    ingest([tmp_path / "j.csv"], tmp_path / "d", options=IngestOptions(buckets=2))
+    bin_dataset(Dataset.open(tmp_path / "d"))
+    parameters = TrainParameters(objective="ranknet", criterion="ole", ole_pairs=0.0)
+    plain = plan_of(Dataset.open(tmp_path / "d"), parameters)
+    add_pairs([tmp_path / "pairs.txt"], tmp_path / "d")
+    paired = plan_of(Dataset.open(tmp_path / "d"), parameters)
+    assert plain.column_bytes == 400 * 16 + 101 * 8 + 100 * 8  # weights, offsets; starts and names of queries
+    assert paired.column_bytes - plain.column_bytes == 100 * (4 + 4 + 8 + 8) + 101 * 8
+    assert (plain.given_pairs, paired.given_pairs) == (0, 100)
+    assert paired.pair_bytes == (24 + 16 + 16) * 100  # leaves list them too
 
 
 GROWTH = """
