@@ -69,7 +69,7 @@ def test_an_objective_lists_no_more_pairs_than_it_says_and_keeps_what_it_says(da
         assert objective.most_pairs == 0 or "ole" not in objective.criteria
 
 
-def test_pairs_above_the_truncation_are_counted_to_the_last(dataset):
+def test_pairs_above_the_truncation_are_counted_to_the_last(dataset, monkeypatch):
     parameters = TrainParameters(objective="ranknet")
     rows = read_columns(dataset, "train", parameters)
     pairs = sum(
@@ -80,6 +80,8 @@ def test_pairs_above_the_truncation_are_counted_to_the_last(dataset):
     n, by_loss = rows.n_rows, {"objective": "ranknet", "criterion": "ole"}
     plain = needed(dataset, objective="ranknet")
     assert needed(dataset, **by_loss, ole_pairs=0.0) - plain == (24 + 16) * pairs
+    assert needed(dataset, **by_loss, ole_pairs=0.5) - plain == (24 + 16) * pairs  # so few are not drawn from
+    monkeypatch.setattr("trainer.training.FEWEST_DRAWN_PAIRS", 1)
     assert needed(dataset, **by_loss, ole_pairs=0.5) - plain == (24 + 16) * ((n + 1) // 2)
     assert needed(dataset, objective="ranknet", leaf="exact") == plain  # those of leaves are summed without a list
     drawn = plan_of(dataset, TrainParameters(objective="ranknet(pair_fraction=0.5)", leaf="exact"))
