@@ -16,7 +16,7 @@ def best_step(loss: Callable[[float], float]) -> float:
     A fixed number of evaluations, and only + - * / between them: the same losses give the same step.  Where ``loss``
     has several minima one of them is found; never a step that is worse than 1.  A loss that is no number is the worst.
 
-    >>> best_step(lambda step: (step - 2.5) ** 2)
+    >>> round(best_step(lambda step: (step - 2.5) ** 2), 2)
     2.5
     """
     best, lowest = 1.0, _or_infinite(loss(1.0))
