@@ -13,10 +13,12 @@ from trainer._elementary import jitter
 from trainer.errors import TrainingDataRejected
 from trainer.objectives.listwise import _kernels as _list_kernels
 from trainer.objectives.pairwise import _kernels
-from trainer.objectives.protocol import QUERIES, Objective
+from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from trainer.objectives.sharing import QueryShares
 from trainer.objectives.weights import check_weights, relative_weights
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
+from trainer.workers import Team
 
 DRAWS, PAIRS = 1, 2  # what a key is for, so that draws for one do not repeat those for the other
 AT_REST = 0  # the step of what is drawn for a deviance: the same after every round
@@ -75,6 +77,8 @@ class ListLoss(Objective):
     sums_over: ClassVar[str] = QUERIES
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
     _starts: npt.NDArray[np.int64]  # (n_queries + 1,)
+    _seed: int
+    _shares: QueryShares
     weights: npt.NDArray[np.float64]  # (n_queries,) of the lists, 0 where one does not count
 
     def start(self) -> float:
@@ -90,6 +94,23 @@ class ListLoss(Objective):
         """All pairs of all lists."""
         sizes = np.diff(self._starts)
         return int((sizes * (sizes - 1) // 2).sum())
+
+    def _product_pairs(
+        self,
+        step: int,
+        masses: npt.NDArray[np.float64],
+        scales: npt.NDArray[np.float64],
+        least: float,
+        team: Team,
+    ) -> PairCurvatures:
+        """Return ``scales[q] masses[i] masses[j]`` of all pairs of the lists; those below ``least`` are drawn."""
+        key = key_of(self._seed, step, PAIRS)
+        return self._shares.pairs(
+            team,
+            lambda first, last, *out: _list_kernels.product_pairs(
+                self._starts, first, last, masses, scales, least, key, *out
+            ),
+        )
 
     def losses_at_rest(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the losses (n_queries,) with draws, if there are any, that no step changes."""

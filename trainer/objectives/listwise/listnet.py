@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.objectives.listwise import _kernels
-from trainer.objectives.listwise.list_loss import PAIRS, ListLoss, gains_of, key_of, list_weights, mixed_lists
+from trainer.objectives.listwise.list_loss import ListLoss, gains_of, list_weights, mixed_lists
 from trainer.objectives.protocol import PairCurvatures
 from trainer.objectives.sharing import QueryShares
 from trainer.parameters import TrainParameters
@@ -94,19 +94,13 @@ class ListNet(ListLoss):
     def pair_curvatures(self, step: int, scores: npt.NDArray[np.float64], least: float, team: Team) -> PairCurvatures:
         """Return w p_i p_j of all pairs of a list."""
         masses, spare = np.empty(len(scores)), np.empty(len(scores))
-        key = key_of(self._seed, step, PAIRS)
         self._shares.each(
             team,
             lambda first, last, _: _kernels.softmax_masses(
                 scores, self._starts, first, last, self.weights, spare, masses
             ),
         )
-        return self._shares.pairs(
-            team,
-            lambda first, last, *out: _kernels.product_pairs(
-                self._starts, first, last, masses, self.weights, least, key, *out
-            ),
-        )
+        return self._product_pairs(step, masses, self.weights, least, team)
 
 
 class Softmax(ListNet):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainer.errors import InvalidParameter
 from trainer.objectives.listwise import _kernels, _query_logit_kernels
-from trainer.objectives.listwise.list_loss import PAIRS, ListLoss, key_of
+from trainer.objectives.listwise.list_loss import ListLoss
 from trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
 from trainer.objectives.protocol import PairCurvatures
 from trainer.objectives.sharing import QueryShares
@@ -102,10 +102,4 @@ class QueryCrossEntropy(ListLoss):
         team: Team,
     ) -> PairCurvatures:
         """Return alpha d_i d_j / sum of d of the pairs of the last step."""
-        key = key_of(self._seed, step, PAIRS)
-        return self._shares.pairs(
-            team,
-            lambda first, last, *out: _kernels.product_pairs(
-                self._starts, first, last, self._slopes, self._scales, least, key, *out
-            ),
-        )
+        return self._product_pairs(step, self._slopes, self._scales, least, team)

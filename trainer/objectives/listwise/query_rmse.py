@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.objectives.listwise import _kernels
-from trainer.objectives.listwise.list_loss import PAIRS, ListLoss, key_of
+from trainer.objectives.listwise.list_loss import ListLoss
 from trainer.objectives.protocol import NoOptions, PairCurvatures
 from trainer.objectives.sharing import QueryShares
 from trainer.objectives.weights import document_weights
@@ -77,10 +77,4 @@ class QueryRmse(ListLoss):
         team: Team,
     ) -> PairCurvatures:
         """Return w_i w_j / W of all pairs of a query."""
-        key = key_of(self._seed, step, PAIRS)
-        return self._shares.pairs(
-            team,
-            lambda first, last, *out: _kernels.product_pairs(
-                self._starts, first, last, self._of_rows, self._inverse, least, key, *out
-            ),
-        )
+        return self._product_pairs(step, self._of_rows, self._inverse, least, team)
