@@ -387,6 +387,12 @@ def checked_fraction(name: str, fraction: float) -> None:
         raise InvalidParameter(f"{name} must be in (0, 1], got {fraction}")
 
 
+def checked_truncation(name: str, truncation: int) -> None:
+    """Raise InvalidParameter unless a depth is in 0 .. 2^31."""
+    if not 0 <= truncation <= 2**31:
+        raise InvalidParameter(f"{name} must be in 0 .. {2**31}, got {truncation}")
+
+
 def divides_by_pairs(name: str, normalise: str) -> bool:
     """Tell whether ``normalise`` says that a query's loss is divided by the number of its pairs."""
     if normalise not in {"none", "query"}:

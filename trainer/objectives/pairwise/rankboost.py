@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trainer.errors import InvalidParameter
 from trainer.objectives.pairwise import _kernels
-from trainer.objectives.pairwise.pair_loss import PairObjective, PairRules, Weighing, checked_fraction, divides_by_pairs
+from trainer.objectives.pairwise.pair_loss import (
+    PairObjective,
+    PairRules,
+    Weighing,
+    checked_fraction,
+    checked_truncation,
+    divides_by_pairs,
+)
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
 
@@ -33,8 +39,7 @@ class RankBoostOptions:
     def __post_init__(self) -> None:
         divides_by_pairs("rankboost(normalise)", self.normalise)
         checked_fraction("rankboost(pair_fraction)", self.pair_fraction)
-        if not 0 <= self.truncation <= 2**31:
-            raise InvalidParameter(f"rankboost(truncation) must be in 0 .. {2**31}, got {self.truncation}")
+        checked_truncation("rankboost(truncation)", self.truncation)
 
 
 class RankBoost(PairObjective):

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.pairwise.pair_loss import PairObjective, PairRules, Weighing, checked_fraction, divides_by_pairs
+from trainer.objectives.pairwise.pair_loss import (
+    PairObjective,
+    PairRules,
+    Weighing,
+    checked_fraction,
+    checked_truncation,
+    divides_by_pairs,
+)
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
 
@@ -35,8 +41,7 @@ class RankNetOptions:
     def __post_init__(self) -> None:
         divides_by_pairs("ranknet(normalise)", self.normalise)
         checked_fraction("ranknet(pair_fraction)", self.pair_fraction)
-        if not 0 <= self.truncation <= 2**31:
-            raise InvalidParameter(f"ranknet(truncation) must be in 0 .. {2**31}, got {self.truncation}")
+        checked_truncation("ranknet(truncation)", self.truncation)
 
 
 class RankNet(PairObjective):
