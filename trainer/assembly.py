@@ -56,7 +56,7 @@ def forest_of(
         node_gain=np.concatenate([tree.gain for tree in trees]),
         node_rows=np.concatenate([tree.rows for tree in trees]),
         tree_weights=np.full(len(trees), of_tree, dtype=np.float64),
-        base_score=of_start * objective.start(),
+        base_score=of_start * objective.starting_score,
         objective=objective.name,
         link=objective.link,
         n_outputs=objective.n_outputs,

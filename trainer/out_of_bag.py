@@ -68,6 +68,6 @@ class OutOfBag:
         if of_tree == of_start == 1.0:
             return scores
         fixed = 0.0 if self._offsets is None else self._offsets
-        start = self._objective.start()
+        start = self._objective.starting_score
         found: Floats = fixed + of_start * start + of_tree * (scores - fixed - start)
         return found

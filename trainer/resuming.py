@@ -70,7 +70,7 @@ def _could_have_made(objective: Objective, forest: Forest) -> bool:
     shape = (objective.link, objective.n_outputs, trees_a_round(objective))
     return (
         (forest.link, forest.n_outputs, forest.trees_a_round) == shape
-        and forest.base_score == of_start * objective.start()
+        and forest.base_score == of_start * objective.starting_score
         and bool(np.all(forest.tree_weights == of_tree))
     )
 

@@ -71,7 +71,7 @@ class Watch:
         decides: bool = True,
     ) -> None:
         self.stop_metric = stop_measure(parameters, graded=train.graded)
-        objective.start()  # what it finds wrong is wrong with the train split, and not with an eval set
+        _ = objective.starting_score  # what it finds wrong is wrong with the train split, and not with an eval set
         measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
         metrics = [measure for measure in measures if isinstance(measure, Metric)]
         self._order = [str(measure) for measure in measures]
@@ -186,7 +186,7 @@ class _EvalSet:
 def starting_scores(rows: RankedRows, objective: Objective) -> npt.NDArray[np.float64]:
     """Return the scores before the first tree, offsets included: (n_rows,), or (n_outputs, n_rows)."""
     shape = (rows.n_rows,) if objective.n_outputs == 1 else (objective.n_outputs, rows.n_rows)
-    scores = np.full(shape, objective.start(), dtype=np.float64)
+    scores = np.full(shape, objective.starting_score, dtype=np.float64)
     if rows.offsets is not None:
         scores += rows.offsets
     return scores

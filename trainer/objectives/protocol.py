@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from math import fsum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -80,6 +81,11 @@ class Objective(ABC):
 
     @abstractmethod
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None: ...
+
+    @cached_property
+    def starting_score(self) -> float:
+        """What :meth:`start` returns, computed once: it may sort all rows, and several places ask for it."""
+        return self.start()
 
     @abstractmethod
     def start(self) -> float:
