@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.sources.batch import UNKNOWN_GRADE, ReadOptions, RowBatch, Source
+from pipeline.sources.batch import ReadOptions, RowBatch, Source
+from pipeline.sources.grades import UNKNOWN_GRADE
 from scorer.errors import CandidatesRejected
 from scorer.predict import Predictor
 from scorer.schemas import SCORED_ROW

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
+from pipeline.sources.grades import MAX_GRADE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,9 +22,7 @@ Labels = Literal["grade", "real"]
 
 DEFAULT_BLOCK_BYTES = 16 << 20
 BATCH_BYTES = 64 << 20  # most a batch of dense rows takes (but at least one row)
-MAX_GRADE = 2**31 - 1
 MAX_FEATURES = 65536
-UNKNOWN_GRADE = -1
 SHOWN_CHARACTERS = 60  # of a bad token, in a message
 KEPT_CHARACTERS = 4096  # of a bad row, in the list of rejects
 
@@ -37,7 +36,7 @@ class RowBatch:
     doc_id: pa.StringArray | None
     """(n,) with nulls where the row has none; None where no row of the batch has one."""
     grade: npt.NDArray[np.int32] | None
-    """(n,) 0 or more; :data:`UNKNOWN_GRADE` for an empty cell where grades are optional; None where the source has no grades."""
+    """(n,) 0 or more; `pipeline.sources.grades.UNKNOWN_GRADE` for an empty cell where grades are optional; None where the source has no grades."""
     values: npt.NDArray[np.float32]
     """(n, width) row-major, NaN where missing.  Text may widen from batch to batch: what follows is absent."""
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)

@@ -18,12 +18,12 @@ from pipeline.arrow import as_array, parts_of
 from pipeline.sources import _kernels
 from pipeline.sources.batch import (
     DEFAULT_BLOCK_BYTES,
-    UNKNOWN_GRADE,
     Quarantine,
     ReadOptions,
     RowBatch,
 )
 from pipeline.sources.cells import DelimitedCells
+from pipeline.sources.grades import UNKNOWN_GRADE
 from pipeline.sources.optional import OPTIONAL, read_numbers
 from pipeline.sources.tables import GRADE_RULE, feature_columns, given_fields, whole_number
 

@@ -16,12 +16,12 @@ from pipeline.arrow import as_array, open_parquet, parts_of
 from pipeline.errors import DataRejected, MalformedRow
 from pipeline.sources.batch import (
     DEFAULT_BLOCK_BYTES,
-    UNKNOWN_GRADE,
     Quarantine,
     ReadOptions,
     RowBatch,
     shorten,
 )
+from pipeline.sources.grades import UNKNOWN_GRADE
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.tables import GRADE_RULE, ID_COLUMNS, feature_columns, given_fields
 

@@ -1,0 +1,180 @@
+"""What a grade is that comes as a word, as a negative number or not at all: one rule for tables, text and qrels.
+
+First the map of words is asked (a number may be a word, too), then what negative numbers mean, then what no grade means.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_GRADE = 2**31 - 1
+UNKNOWN_GRADE = -1  # nobody has judged the document
+GRADE_RULE = "a grade: a whole number, 0 or more"
+
+NegativeGrades = Literal["reject", "zero", "unjudged"]
+Unjudged = Literal["keep", "zero", "reject"]
+Words = tuple[tuple[str, int], ...]
+
+_NUMBER = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+_NOTHING = frozenset({"", "nan", "null"})
+_NO_WORD = math.inf  # what a word is read as that no rule knows: never a grade
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradeRules:
+    """How grades are read.
+
+    Attributes
+    ----------
+    words
+        Pairs of a word (or a number, as text) and its grade; case and blanks around do not count.  Numbers that are not among
+        the words are grades themselves.
+    negative
+        What a negative whole number is: an error (``reject``), grade 0 (``zero``), or no judgment (``unjudged``).
+    unjudged
+        What no grade is: no judgment (``keep``, :data:`UNKNOWN_GRADE`), grade 0 (``zero``), or an error (``reject``).
+    highest
+        Highest grade allowed.
+
+    Raises
+    ------
+    InputError
+        A policy is unknown, a word is there twice, or its grade is none.
+    """
+
+    words: Words = ()
+    negative: NegativeGrades = "reject"
+    unjudged: Unjudged = "reject"
+    highest: int = MAX_GRADE
+
+    def __post_init__(self) -> None:
+        if self.negative not in get_args(NegativeGrades):
+            raise InputError.unknown("value of --negative-grades", self.negative, get_args(NegativeGrades))
+        if self.unjudged not in get_args(Unjudged):
+            raise InputError.unknown("value of --unjudged", self.unjudged, get_args(Unjudged))
+        seen: set[str | float] = set()
+        for word, grade in self.words:
+            key = _key(word)
+            if key in seen:
+                raise InputError(f"--grades has {word!r} twice (capitals and blanks around do not count)")
+            seen.add(key)
+            if grade > self.highest:
+                limit = f"--max-grade {self.highest}" if self.highest < MAX_GRADE else f"{MAX_GRADE}, the highest grade"
+                raise InputError(f"--grades maps {word!r} to {grade}, above {limit}")
+            if grade < 0 and self.negative == "reject":
+                raise InputError(
+                    f"--grades maps {word!r} to {grade}: a grade is 0 or more; --negative-grades zero|unjudged gives negative ones a meaning"
+                )
+
+    def read_words(self, words: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+        """Read strings (n,), null or empty where there is no grade.
+
+        Returns
+        -------
+        grades : (n,) int32
+            :data:`UNKNOWN_GRADE` where there is no judgment; of no meaning where bad.
+        bad : (n,) bool
+            Which of them are no grades; :meth:`expected` says why.
+        """
+        coded = words.dictionary_encode()
+        grade_of = {_key(word): float(grade) for word, grade in self.words}
+        known = [self._number(word, grade_of) for word in cast("list[str]", coded.dictionary.to_pylist())]
+        numbers = np.array([*known, math.nan])  # the last one for null
+        codes = coded.indices.fill_null(len(known)).to_numpy()
+        grades, bad = self._settle(numbers)
+        return grades[codes], bad[codes]
+
+    def settle_numbers(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+        """Read numbers (n,), NaN where there is no grade; returns the same as :meth:`read_words`."""
+        mapped = numbers
+        for word, grade in self.words:
+            key = _key(word)
+            if isinstance(key, float):
+                mapped = np.where(numbers == key, float(grade), mapped)
+        return self._settle(mapped)
+
+    def expected(self, found: str | float | None) -> tuple[str, str]:
+        """Say what was expected in place of ``found``, which is no grade: (what was expected, the cure or nothing)."""
+        key: str | float = "" if found is None else _key(found) if isinstance(found, str) else found
+        if (isinstance(key, str) and key in _NOTHING) or (isinstance(key, float) and math.isnan(key)):
+            return GRADE_RULE, "--unjudged keep|zero says what no grade means"
+        if isinstance(key, str) and self.words:
+            return f"a grade: one of {', '.join(f'{word}={grade}' for word, grade in self.words)}, or a number", ""
+        if isinstance(key, str):
+            return GRADE_RULE, "--grades good=1,bad=0 maps words to grades" if key[0].isalpha() else ""
+        if key > self.highest and math.isfinite(key):
+            return f"a grade up to {self.highest}", ""
+        if key < 0 and key == np.floor(key) and math.isfinite(key):
+            return GRADE_RULE, "--negative-grades zero|unjudged says what negative ones mean"
+        return GRADE_RULE, ""
+
+    def _number(self, word: str, grade_of: dict[str | float, float]) -> float:
+        key = _key(word)
+        if key in grade_of:
+            return grade_of[key]
+        if isinstance(key, float):
+            return key
+        return math.nan if key in _NOTHING else _NO_WORD
+
+    def _settle(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+        """Apply the policies to numbers that have gone through the map."""
+        nothing = np.isnan(numbers)
+        with np.errstate(invalid="ignore"):
+            whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+        negative = whole & (numbers < 0)
+        zero = np.zeros_like(nothing)
+        if self.negative == "zero":
+            zero |= negative
+        elif self.negative == "unjudged":
+            nothing |= negative
+        if self.unjudged == "zero":
+            zero |= nothing
+        good = (whole & ~negative & (numbers <= self.highest)) | zero
+        grades = np.where(good & ~zero, numbers, 0.0).astype(np.int32)
+        if self.unjudged == "keep":
+            grades[nothing] = UNKNOWN_GRADE
+            good |= nothing
+        return grades, ~good
+
+
+def _key(word: str) -> str | float:
+    """Return what makes two words one: the number that it is, else the word without blanks around and capitals."""
+    trimmed = word.strip()
+    return float(trimmed) if _NUMBER.fullmatch(trimmed) else trimmed.casefold()
+
+
+def parse_words(text: str) -> Words:
+    """Read ``perfect=4,good=2,bad=0``.
+
+    >>> parse_words("perfect=4, bad=0,-2=0")
+    (('perfect', 4), ('bad', 0), ('-2', 0))
+
+    Raises
+    ------
+    InputError
+        It is not of this form.
+    """
+    found = []
+    for part in text.split(","):
+        word, equals, grade = (piece.strip() for piece in part.rpartition("="))
+        if not equals or not word or not re.fullmatch("-?[0-9]{1,10}", grade):
+            raise InputError(f"--grades: expected perfect=4,good=2,bad=0, found {part.strip()!r} in {text!r}")
+        found.append((word, int(grade)))
+    return tuple(found)
+
+
+def words_of(grades: Iterable[tuple[str, int]]) -> Words:
+    """Return (word, grade) pairs in the one order that a manifest keeps them in: by grade from high to low, then by word."""
+    return tuple(sorted(grades, key=lambda pair: (-pair[1], pair[0])))
