@@ -21,6 +21,7 @@ _OF_JUDGMENTS = [
     "index_base",
     "n_features",
     "labels",
+    "time_column",
     "max_grade",
     "buckets",
     "memory",
@@ -59,6 +60,10 @@ def ingest(
     labels: Annotated[
         str, typer.Option(metavar="grade|real", help="What the first number of a line of LETOR text is.")
     ] = "grade",
+    time_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column of tables that holds times: ISO text or seconds since 1970."),
+    ] = None,
     max_grade: Annotated[int | None, typer.Option(min=0, help="Highest grade allowed; default: highest seen.")] = None,
     max_rejects: Annotated[int, typer.Option(min=0, help="Bad rows to put aside before giving up.")] = 0,
     buckets: Annotated[int, typer.Option(min=1, help="Shards of the dataset.")] = 32,
@@ -99,6 +104,7 @@ def ingest(
             n_features=n_features,
             max_grade=max_grade,
             labels=cast("Labels", labels),
+            time_column=time_column,
         ),
         shares=None if split is None else parse_shares(split),
         max_rejects=max_rejects,

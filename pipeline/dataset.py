@@ -31,6 +31,7 @@ from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, P
 from pipeline.pairs.stored import Pairs, by_rows
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.optional import OPTIONAL
+from pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +105,7 @@ class Dataset:
     @property
     def optional_columns(self) -> tuple[str, ...]:
         """Columns that :meth:`rows` can read besides qid, doc_id, grade and features: of label, event, weight and offset."""
-        return tuple(name for name in self.manifest.columns if name != QUERY_WEIGHT)
+        return tuple(name for name in self.manifest.columns if name not in {QUERY_WEIGHT, TIME})
 
     @property
     def max_grade(self) -> int:

@@ -238,6 +238,8 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[
             )
             if complaint:
                 raise DataRejected(complaint)
+    if first.columns is None and options.read.time_column is not None:
+        raise InputError(f"--time-column is for tables; {first.path} is LETOR text, whose columns have no names")
     if first.columns is not None and options.read.n_features is not None:
         raise InputError(f"--n-features is for LETOR text; {first.path} names its features")
     if first.columns is not None and options.read.labels != "grade":
@@ -315,6 +317,7 @@ def _manifest(
             index_base=options.read.index_base,
             split=None if options.shares is None else dict(options.shares),
             labels=options.read.labels,
+            time_column=options.read.time_column,
         ),
         rows=rows.total(),
         queries=queries.total(),

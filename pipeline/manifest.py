@@ -17,7 +17,7 @@ SplitName = Literal["train", "valid", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
 
 
-ColumnName = Literal["label", "event", "weight", "offset", "query_weight"]
+ColumnName = Literal["label", "event", "weight", "offset", "query_weight", "time"]
 
 
 class _Strict(BaseModel):
@@ -103,8 +103,9 @@ class Meaning(_Strict):
     index_base: Literal[0, 1]
     split: dict[str, float] | None  # shares of a split by hash; None: splits by files
     labels: Literal["grade", "real"] = "grade"  # what the first number of a line of text was
+    time_column: str | None = None  # what the input called the column of times
 
-    unless_default = frozenset({"labels"})
+    unless_default = frozenset({"labels", "time_column"})
 
 
 class Manifest(_Strict):

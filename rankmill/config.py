@@ -69,6 +69,7 @@ class Ingest:
     labels: Literal["grade", "real"] = "grade"
     n_features: int | None = None
     max_grade: int | None = None
+    time_column: str | None = None
     max_rejects: int = 0
     buckets: int = 32
     memory: str = "2GB"
@@ -87,6 +88,7 @@ class Ingest:
                 labels=self.labels,
                 n_features=self.n_features,
                 max_grade=self.max_grade,
+                time_column=self.time_column,
             ),
             shares=shares,
             max_rejects=self.max_rejects,

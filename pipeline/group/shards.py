@@ -23,7 +23,8 @@ from pipeline.group import _kernels
 from pipeline.group.hashing import splits_of
 from pipeline.manifest import SPLITS, Shard
 from pipeline.publish import keep_by_digest
-from pipeline.sources.optional import OPTIONAL
+from pipeline.sources.optional import TYPES
+from pipeline.sources.times import TIME
 from pipeline.validate import check_one_split, check_one_weight
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ _QUERIES = schema_of(
         ("n_relevant", pa.int64(), False),
     ]
 )
+_TIME_TYPE = pa.timestamp("us", "UTC")
 _QUERY_WEIGHT = "query_weight"
+_OF_QUERIES = (_QUERY_WEIGHT, TIME)  # columns that are stored for a query, not for its rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class Layout:
     @property
     def row_extras(self) -> tuple[str, ...]:
         """The optional columns that are a row's own, not its query's."""
-        return tuple(name for name in self.extras if name != _QUERY_WEIGHT)
+        return tuple(name for name in self.extras if name not in _OF_QUERIES)
 
     @property
     def row_group_rows(self) -> int:
@@ -169,7 +172,7 @@ def _sorted_keys(spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np
     grade = np.empty(n, dtype=np.int32)
     source = np.empty(n, dtype=np.int32)
     digest = np.empty((n, 2), dtype=np.uint64)
-    extras = {name: np.empty(n, dtype=OPTIONAL[name].type.to_pandas_dtype()) for name in layout.extras}
+    extras = {name: np.empty(n, dtype=TYPES[name].to_pandas_dtype()) for name in layout.extras}
     missing, low = 0, 0
     for rows in spill.batches(bucket):
         high = low + len(rows.grade)
@@ -238,7 +241,7 @@ def _features_schema(layout: Layout) -> pa.Schema:
             ("qid", pa.string(), False),
             ("doc_id", pa.string(), True),
             ("grade", pa.int32(), False),
-            *((name, OPTIONAL[name].type, False) for name in layout.row_extras),
+            *((name, TYPES[name], False) for name in layout.row_extras),
             *((name, pa.float32(), False) for name in layout.features),
         ]
     )
@@ -277,7 +280,7 @@ def _write_group(
         keys.qid.slice(low, len(rows)),
         keys.doc_id.slice(low, len(rows)),
         as_array(keys.grade[low : low + len(rows)]),
-        *(as_array(column[low : low + len(rows)]) for name, column in keys.extras.items() if name != _QUERY_WEIGHT),
+        *(as_array(column[low : low + len(rows)]) for name, column in keys.extras.items() if name not in _OF_QUERIES),
     ]
     table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=schema)
     writer.write_table(table, row_group_size=len(rows))
@@ -307,7 +310,10 @@ def _queries(bucket: int, keys: _Keys, layout: Layout) -> pa.Table:
         schema=_QUERIES,
     )
     weight = keys.extras.get(_QUERY_WEIGHT)
-    if weight is None:
-        return table
-    check_one_weight(qid, starts, weight, keys.source, layout.source_name)
-    return table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight[starts]))
+    if weight is not None:
+        check_one_weight(qid, starts, weight, keys.source, layout.source_name)
+        table = table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight[starts]))
+    if TIME in keys.extras:
+        latest = as_array(np.maximum.reduceat(keys.extras[TIME], starts)).cast(_TIME_TYPE)
+        table = table.append_column(pa.field(TIME, _TIME_TYPE, nullable=False), latest)
+    return table

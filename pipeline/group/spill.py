@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.arrow import as_array, as_buffer, as_numbers, schema_of
 from pipeline.group.hashing import buckets_of
-from pipeline.sources.optional import OPTIONAL
+from pipeline.sources.optional import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ class Spill:
                 ("grade", pa.int32(), False),
                 ("source", pa.int32(), False),
                 ("values", pa.large_binary(), False),
-                *((name, OPTIONAL[name].type, False) for name in self._extras),
+                *((name, TYPES[name], False) for name in self._extras),
             ]
         )
         self._files = BucketFiles(folder, buckets, schema)

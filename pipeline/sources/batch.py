@@ -40,7 +40,7 @@ class RowBatch:
     values: npt.NDArray[np.float32]
     """(n, width) row-major, NaN where missing.  Text may widen from batch to batch: what follows is absent."""
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Optional columns (see :mod:`pipeline.sources.optional`), (n,) each, as they are stored."""
+    """Optional columns (see :mod:`pipeline.sources.optional`), (n,) each, as they are stored; ``time`` as int64 microseconds."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -67,6 +67,8 @@ class ReadOptions:
         Whether a table of judgments may have neither ``grade`` nor ``label``: where pairs say what is better.  Grades are 0 then.
     labels
         What the first number of a line of text is: a ``grade``, or a ``real`` number, stored as the column ``label``.
+    time_column
+        Column of a table that says when each row was judged or seen (see :mod:`pipeline.sources.times`); None: there is none.
     """
 
     absent: Absent = "zero"
@@ -76,6 +78,7 @@ class ReadOptions:
     grade_required: bool = True
     ungraded: bool = False
     labels: Labels = "grade"
+    time_column: str | None = None
 
     def __post_init__(self) -> None:
         if self.absent not in {"zero", "missing"}:

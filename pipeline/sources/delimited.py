@@ -26,6 +26,7 @@ from pipeline.sources.cells import DelimitedCells
 from pipeline.sources.grades import UNKNOWN_GRADE
 from pipeline.sources.optional import OPTIONAL, read_numbers
 from pipeline.sources.tables import GRADE_RULE, feature_columns, given_fields, whole_number
+from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,10 +63,15 @@ class DelimitedSource:
         offsets, _ = parts_of(qid)
         self._cells.note(np.diff(offsets) == 0, keep, first, "qid", "an id of the query")
         grade = self._grades(batch.column("grade"), keep, first) if "grade" in self.fields else None
-        extras = {name: read_numbers(batch.column(name)) for name in self.fields if name != "grade"}
+        extras = {name: read_numbers(batch.column(name)) for name in self.fields if name in OPTIONAL}
         for name, column in extras.items():
             rule = OPTIONAL[name]
             self._cells.note(~rule.fits(column), keep, first, name, rule.expected, rule.if_empty)
+        when = None
+        if TIME in self.fields:
+            named = cast("str", self._options.time_column)
+            when, known = times_of(batch.column(named))
+            self._cells.note(~known, keep, first, named, TIME_RULE, NO_TIME)
         values = np.empty((n, len(self._features)), dtype=np.float32)
         for number, name in enumerate(self._features):
             values[:, number], bad = _numbers(batch.column(name))
@@ -83,7 +89,8 @@ class DelimitedSource:
             doc_id=cast("pa.StringArray", doc_id),
             grade=grade,
             values=values,
-            extras={name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()},
+            extras={name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()}
+            | ({} if when is None else {TIME: when[keep]}),
         )
 
     def _grades(self, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int) -> npt.NDArray[np.int32]:

@@ -66,6 +66,9 @@ OPTIONAL = {
 }
 """By name, in the order in which they are stored."""
 
+TYPES = {name: column.type for name, column in OPTIONAL.items()} | {"time": pa.int64()}
+"""How the extras of a row travel; ``time`` is the column that the caller named."""
+
 
 def optional_columns(names: Collection[str]) -> tuple[str, ...]:
     """Return those of ``names`` that are optional columns, in the order of :data:`OPTIONAL`."""

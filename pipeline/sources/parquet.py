@@ -24,6 +24,7 @@ from pipeline.sources.batch import (
 from pipeline.sources.grades import UNKNOWN_GRADE
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.tables import GRADE_RULE, ID_COLUMNS, feature_columns, given_fields
+from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +46,9 @@ class ParquetSource:
         self._has_doc_id = "doc_id" in schema.names
         self.fields = given_fields(schema.names, options)
         self._has_grade = "grade" in self.fields
-        self._extras = tuple(name for name in self.fields if name != "grade")
-        read = {*self._features, "qid", "doc_id", *self.fields}
+        self._extras = tuple(name for name in self.fields if name in OPTIONAL)
+        self._time = options.time_column if TIME in self.fields else None
+        read = {*self._features, "qid", "doc_id", "grade", *self._extras, self._time}
         for name in schema.names:
             if name in read:
                 self._check_type(name, schema.field(name).type)
@@ -61,7 +63,8 @@ class ParquetSource:
         """Yield the rows in the order of the file."""
         least, most = _ROWS
         size = min(max(block_bytes // (4 * len(self._features)), least), most)
-        wanted = [*self._features, "qid", *(["doc_id"] * self._has_doc_id), *self.fields]
+        wanted = [*self._features, "qid", *(["doc_id"] * self._has_doc_id), *(["grade"] * self._has_grade)]
+        wanted += [*self._extras, *([] if self._time is None else [self._time])]
         first = 1
         bytes_of_file = self.path.stat().st_size
         with open_parquet(self.path) as file:
@@ -74,12 +77,14 @@ class ParquetSource:
     def _check_type(self, name: str, kind: pa.DataType) -> None:
         if name in {"qid", "doc_id"}:
             fits, what = are_ids(kind), "strings or whole numbers"
+        elif name == self._time:
+            fits, what = is_timelike(kind), "timestamps, dates, ISO text or whole seconds since 1970"
         elif name == "grade":
             fits, what = kinds.is_integer(kind) or kinds.is_floating(kind), "numbers"
         else:
             fits, what = are_numbers(kind), "numbers"
         if not fits:
-            named = {*ID_COLUMNS, *OPTIONAL}
+            named = {*ID_COLUMNS, *OPTIONAL, self._time}
             cure = (
                 ""
                 if name in named
@@ -98,7 +103,9 @@ class ParquetSource:
         keep = self._check_qid(qid, first)
         grade = self._grades(batch.column("grade"), keep, first) if self._has_grade else None
         extras = {name: self._extra(name, batch.column(name), keep, first) for name in self._extras}
-        extras = {name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()}
+        when = None if self._time is None else self._when(batch.column(self._time), keep, first)
+        stored = {name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()}
+        stored |= {} if when is None else {TIME: when[keep]}
         if not keep.all():
             kept = as_array(np.flatnonzero(keep))
             qid, doc_id = qid.take(kept), None if doc_id is None else doc_id.take(kept)
@@ -110,7 +117,7 @@ class ParquetSource:
             doc_id=cast("pa.StringArray", doc_id),
             grade=grade,
             values=values,
-            extras=extras,
+            extras=stored,
         )
 
     def _check_qid(self, qid: pa.Array[Any], first: int) -> npt.NDArray[np.bool_]:
@@ -148,9 +155,19 @@ class ParquetSource:
         keep &= fine
         return numbers
 
+    def _when(self, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int) -> npt.NDArray[np.int64]:
+        """Return the times (n,); clears ``keep`` for cells without one."""
+        when, good = times_of(column)
+        for row in np.flatnonzero(~good & keep).tolist():
+            cell = column[row].as_py()
+            found, cure = ("nothing", NO_TIME) if cell is None else (str(cell), "")
+            self._reject(first + row, cast("str", self._time), found, TIME_RULE, cure)
+        keep &= good
+        return when
+
     def _reject(self, row: int, column: str, found: str, expected: str, cure: str = "") -> None:
         error = MalformedRow(self.path, row, column, shorten(found), expected, cure)
-        self._quarantine.add(error, [*ID_COLUMNS, *OPTIONAL].index(column) + 1, "")
+        self._quarantine.add(error, [*ID_COLUMNS, *OPTIONAL, self._time].index(column) + 1, "")
 
 
 def schema_of_file(path: Path) -> pa.Schema:

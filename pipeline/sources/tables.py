@@ -7,9 +7,10 @@ from collections import Counter
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from pipeline.errors import DataRejected
+from pipeline.errors import DataRejected, InputError
 from pipeline.sources.batch import MAX_FEATURES
 from pipeline.sources.optional import OPTIONAL, optional_columns
+from pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,12 +48,13 @@ def feature_columns(path: Path, names: Sequence[str], options: ReadOptions) -> t
     for needed in ("qid", *(["grade"] if graded else [])):
         if needed not in names:
             raise DataRejected(f"{path}: no column {needed!r}{_instead(needed, names)}")
+    _check_time_column(path, names, options)
     for name in names:
         if name in RESERVED:
             raise DataRejected(
                 f"{path}: column name {name!r} is reserved; rename it if it is a feature, else leave it out"
             )
-    features = tuple(name for name in names if name not in {*ID_COLUMNS, *OPTIONAL})
+    features = tuple(name for name in names if name not in {*ID_COLUMNS, *OPTIONAL, options.time_column})
     if not features:
         raise DataRejected(f"{path}: no column is a feature: there are only {', '.join(names)}")
     if len(features) > MAX_FEATURES:
@@ -61,9 +63,22 @@ def feature_columns(path: Path, names: Sequence[str], options: ReadOptions) -> t
 
 
 def given_fields(names: Sequence[str], options: ReadOptions) -> tuple[str, ...]:
-    """Return which of ``grade`` and the optional columns are read from a table with the columns ``names``."""
+    """Return which of ``grade``, the optional columns and ``time`` are read from a table with the columns ``names``."""
     grade = tuple(name for name in names if name == "grade")
-    return (*grade, *optional_columns(names)) if options.grade_required else grade
+    time = () if options.time_column is None else (TIME,)
+    return (*grade, *optional_columns(names), *time) if options.grade_required else grade
+
+
+def _check_time_column(path: Path, names: Sequence[str], options: ReadOptions) -> None:
+    name = options.time_column
+    if name is None:
+        return
+    if name in {*ID_COLUMNS, *OPTIONAL}:
+        raise InputError(f"--time-column: {name!r} has a meaning of its own; name the column that holds the times")
+    if name not in names:
+        near = get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the columns are: {', '.join(names[:6])}"
+        raise DataRejected(f"{path}: no column {name!r}, which --time-column names; {hint}")
 
 
 def _instead(needed: str, names: Sequence[str]) -> str:
