@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.sources.blocks import Block
 
 _FORM = "qid better worse [weight [probability]]"
+_COMMENT = ord("#")
 _WORD = re.compile("[^ \t]+")
 
 
@@ -61,7 +62,7 @@ class TextPairs:
         lines = block.data.count(b"\n", block.start, block.stop)
         line, count = (np.empty(lines, dtype=np.int64) for _ in range(2))
         start, stop = (np.full((len(COLUMNS), lines), -1, dtype=np.int64) for _ in range(2))
-        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop)
+        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _COMMENT)
         words = {name: copy_tokens(text, start[w, :n], stop[w, :n]) for w, name in enumerate(COLUMNS)}
         count = count[:n]
         weight, probability = (

@@ -388,11 +388,12 @@ def densify(feature, value, entry_from, first, out):
 
 
 @njit(nogil=True, cache=True)
-def split_words(text, start, stop, line, count, word_from, word_to):
+def split_words(text, start, stop, line, count, word_from, word_to, comment):
     """Cut the lines of ``text[start:stop]`` (the last one ends with a newline) at blanks; return how many have words.
 
     The k-th of these is line ``line[k]`` of the text, from 0, and has ``count[k]`` words; the w-th of them is
-    ``text[word_from[w, k]:word_to[w, k]]``, as far as these have rows.  A line whose first word begins with # has none.
+    ``text[word_from[w, k]:word_to[w, k]]``, as far as these have rows.  A line whose first word begins with the byte
+    ``comment`` has none; no word begins with a newline.
     """
     i = np.uint64(start)
     stop = np.uint64(stop)
@@ -405,7 +406,7 @@ def split_words(text, start, stop, line, count, word_from, word_to):
                 i += _1
             if text[i] == 13 and text[i + _1] == 10:
                 i += _1
-            if words == 0 and text[i] == 35:
+            if words == 0 and text[i] == comment:
                 while text[i] != 10:
                     i += _1
             if text[i] == 10:

@@ -1,0 +1,93 @@
+"""Several judgments of a document become one, as their definitions say."""
+
+import itertools
+import random
+
+import polars as pl
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.judgments.aggregate import AGGREGATES, WITH_LABEL, aggregated, check_aggregate
+from tests import naive_judgments
+
+SCHEMA = {"qid": pl.String, "doc_id": pl.String, "grade": pl.Int32, "time": pl.Int64}
+
+
+def found_of(judgments, how):
+    """{document: (grade, label, judgments, lowest, highest)} as the pipeline has it."""
+    frame = pl.LazyFrame(judgments, schema=SCHEMA, orient="row")
+    table = aggregated(frame, how).collect()
+    assert table.schema["grade"] == pl.Int32
+    assert ("label" in table.columns) == (how in WITH_LABEL)
+    assert not table.is_duplicated().any()
+    return {
+        (row["qid"], row["doc_id"]): (row["grade"], row.get("label"), row["judgments"], row["lowest"], row["highest"])
+        for row in table.to_dicts()
+    }
+
+
+def expected_of(judgments, how):
+    return {
+        document: (
+            *naive_judgments.aggregate(given, how),
+            len(given),
+            min(grade for grade, _ in given),
+            max(grade for grade, _ in given),
+        )
+        for document, given in naive_judgments.by_document(judgments).items()
+    }
+
+
+@pytest.mark.parametrize("how", AGGREGATES)
+def test_all_small_cases(how):
+    """Every list of up to four judgments with grades 0..3 and, for latest, times 0..2."""
+    kinds = list(itertools.product(range(4), range(3))) if how == "latest" else [(grade, 0) for grade in range(4)]
+    most = 3 if how == "latest" else 5
+    judgments = []
+    for size in range(1, most + 1):
+        for number, case in enumerate(itertools.product(kinds, repeat=size)):
+            judgments += [(f"q{size}", f"d{number}", grade, time) for grade, time in case]
+    expected = expected_of(judgments, how)
+    random.Random(1).shuffle(judgments)
+    assert found_of(judgments, how) == expected
+
+
+@pytest.mark.parametrize("how", AGGREGATES)
+def test_many_large_grades_in_any_order(how):
+    rng = random.Random(2)
+    highest = 2**31 - 1
+    pool = [0, 1, highest - 1, highest, *(rng.randrange(highest) for _ in range(5))]
+    judgments = [
+        (f"q{rng.randrange(4)}", f"d{rng.randrange(4)}", rng.choice(pool), rng.choice([-(2**62), -5, 7, 2**62]))
+        for _ in range(2000)
+    ]
+    expected = expected_of(judgments, how)
+    for _ in range(3):
+        rng.shuffle(judgments)
+        assert found_of(judgments, how) == expected
+
+
+@pytest.mark.parametrize("how", [*AGGREGATES, None])
+def test_one_judgment_is_what_it_is(how):
+    judgments = [("q", "a", 0, 5), ("q", "b", 2**31 - 1, 5), ("p", "a", 3, 5)]
+    for document, (grade, label, *facts) in found_of(judgments, how).items():
+        (given,) = [j[2] for j in judgments if j[:2] == document]
+        assert (grade, facts) == (given, [1, given, given])
+        assert label == (given if how in WITH_LABEL else None)
+
+
+@pytest.mark.parametrize("how", [*AGGREGATES, None])
+def test_judges_who_agree_count_as_one(how):
+    judgments = [("q", d, g, 3) for d, g in (("a", 0), ("b", 2), ("c", 7)) for _ in range(g + 1)]
+    assert {d: g for (_, d), (g, *_) in found_of(judgments, how).items()} == {"a": 0, "b": 2, "c": 7}
+
+
+def test_no_judgments_give_no_documents():
+    for how in (*AGGREGATES, None):
+        assert found_of([], how) == {}
+
+
+def test_an_unknown_aggregate_is_answered_with_the_nearest():
+    with pytest.raises(InputError, match="unknown value of --aggregate 'mediam'; did you mean 'median'"):
+        check_aggregate("mediam")
+    assert [check_aggregate(how) for how in AGGREGATES] == list(AGGREGATES)
