@@ -34,11 +34,15 @@ app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset,
 def ingest(
     context: typer.Context,
     sources: Annotated[
-        list[Path], typer.Argument(metavar="SRC...", help="Files with judgments (or pairs), in any order.")
+        list[Path], typer.Argument(metavar="SRC...", help="Files with judgments (or pairs), folders, quoted patterns.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the dataset to make.")],
-    valid: Annotated[list[Path] | None, typer.Option(help="File of the valid split (may be repeated).")] = None,
-    test: Annotated[list[Path] | None, typer.Option(help="File of the test split (may be repeated).")] = None,
+    valid: Annotated[
+        list[Path] | None, typer.Option(help="File, folder or pattern of the valid split (may be repeated).")
+    ] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(help="File, folder or pattern of the test split (may be repeated).")
+    ] = None,
     pairs: Annotated[
         list[Path] | None, typer.Option(help="File of preference pairs of these judgments (may be repeated).")
     ] = None,
@@ -78,6 +82,11 @@ def ingest(
     and query_weight besides grade and features.  Example:
 
     rankmill data ingest S1.txt S2.txt S3.txt --valid S4.txt --test S5.txt -o DATASET
+
+    A folder stands for the files in it, a pattern such as 'days/**/*.txt.gz' for the files that match; the order of files
+    does not matter:
+
+    rankmill data ingest judgments/ -o DATASET
 
     Preference pairs say that one document of a query is better than another one.  A line (or a row of a table) names qid,
     better and worse, the latter two by doc_id, and perhaps a weight and a probability.  Pairs come with the judgments, or

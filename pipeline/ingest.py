@@ -31,7 +31,8 @@ from pipeline.rejects import listing_rejects, write_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME, check_destination, publish_dataset
 from pipeline.report import IngestReport
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
-from pipeline.sources.opening import check_file, open_source
+from pipeline.sources.files import find_files
+from pipeline.sources.opening import open_source
 from pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
@@ -109,12 +110,12 @@ class _Input:
 
 
 def ingest(
-    train: Sequence[Path],
+    train: Sequence[str | os.PathLike[str]],
     out: Path,
     *,
-    valid: Sequence[Path] = (),
-    test: Sequence[Path] = (),
-    pairs: Sequence[Path] = (),
+    valid: Sequence[str | os.PathLike[str]] = (),
+    test: Sequence[str | os.PathLike[str]] = (),
+    pairs: Sequence[str | os.PathLike[str]] = (),
     options: IngestOptions | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> IngestReport:
@@ -123,9 +124,10 @@ def ingest(
     Parameters
     ----------
     train, valid, test
-        The files of each split, in any order.  With ``options.shares`` all of them are given as ``train``.
+        The files of each split, folders of them and patterns (see :func:`pipeline.sources.files.find_files`), in any order.
+        With ``options.shares`` all of them are given as ``train``.
     pairs
-        Files with preference pairs of these judgments, in any order.
+        Files with preference pairs of these judgments, likewise.
     out
         The folder to make.
     options
@@ -148,7 +150,7 @@ def ingest(
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs))
     sources = [open_source(given.path, options.format, read, quarantine) for given in inputs]
     columns = _common_columns(sources, options)
-    pair_files = sorted_files(pairs, [given.path for given in inputs])
+    pair_files = sorted_files(find_files(pairs), [given.path for given in inputs])
     pair_sources = [open_pairs(path, quarantine) for path in pair_files]
     with (
         staging_folder(out) as staging,
@@ -207,19 +209,26 @@ def ingest(
     return IngestReport(path=out, manifest=manifest, seconds=time.perf_counter() - started)
 
 
-def _inputs(train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], options: IngestOptions) -> list[_Input]:
+def _inputs(
+    train: Sequence[str | os.PathLike[str]],
+    valid: Sequence[str | os.PathLike[str]],
+    test: Sequence[str | os.PathLike[str]],
+    options: IngestOptions,
+) -> list[_Input]:
     """Return the input files in an order that does not depend on how they were given."""
     if options.shares is not None and (valid or test):
         raise InputError("--split draws the splits by query; it cannot be combined with --valid or --test files")
     if not train:
         raise InputError("no input files")
-    inputs = [_Input(path, split) for split, paths in zip(SPLITS, (train, valid, test), strict=True) for path in paths]
-    seen: set[Path] = set()
+    named = zip(SPLITS, (train, valid, test), strict=True)
+    inputs = [_Input(path, split) for split, paths in named for path in find_files(paths)]
+    seen: dict[Path, SplitName] = {}
     for given in inputs:
-        check_file(given.path)
-        if given.path.resolve() in seen:
-            raise InputError(f"{given.path}: is given twice")
-        seen.add(given.path.resolve())
+        count = len(seen)
+        before = seen.setdefault(given.path.resolve(), given.split)
+        if len(seen) == count:
+            roles = "" if before == given.split else f", for {before} and for {given.split}"
+            raise InputError(f"{given.path}: is given twice{roles}")
     return sorted(inputs, key=lambda given: (given.path.name, os.fspath(given.path)))
 
 

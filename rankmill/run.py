@@ -10,14 +10,15 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.binning import bin_dataset
 from pipeline.dataset import Dataset
+from pipeline.errors import InputError as PipelineInputError
 from pipeline.ingest import ingest
 from pipeline.publish import write_atomically
+from pipeline.sources.files import find_files
 from rankmill.errors import InputError
 from registry import Registry, Version
 from scorer.evaluate import evaluate
@@ -180,16 +181,11 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
 
 
 def _expand(folder: Path, key: str, patterns: tuple[str, ...]) -> tuple[Path, ...]:
-    """Return the files that ``patterns`` match, each once, in the order of their names."""
-    found: set[Path] = set()
-    for pattern in patterns:
-        # the folder's own name is no pattern; one that is absolute stands by itself
-        names = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207
-        matches = [path for name in names if (path := folder / name).is_file()]
-        if not matches:
-            raise InputError(f"{key}: no file matches {os.fspath(folder / pattern)!r}")
-        found.update(matches)
-    return tuple(sorted(found))
+    """Return the files that names, folders and ``patterns`` mean, in the order of their names."""
+    try:
+        return tuple(find_files(patterns, folder))
+    except PipelineInputError as error:
+        raise InputError(f"{key}: {error}") from None
 
 
 def _json(report: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from pipeline.publish import fsync_folder, staging_folder, write_atomically
 from pipeline.rejects import listing_rejects, write_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, sweep
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
+from pipeline.sources.files import find_files
 from pipeline.sources.opening import check_file
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def add_pairs(
     Parameters
     ----------
     paths
-        The files, in any order.
+        The files, folders of them and patterns, in any order.
     path
         The dataset.
     max_rejects
@@ -132,7 +133,7 @@ def add_pairs(
         raise InputError(f"{path}: the dataset has pairs already; replace them with --overwrite")
     if not paths:
         raise InputError("no input files")
-    files = sorted_files(paths)
+    files = sorted_files(find_files(paths))
     quarantine = Quarantine(max_rejects)
     sources = [open_pairs(file, quarantine) for file in files]
     shard_of = {shard.bucket: shard for shard in dataset.manifest.shards}

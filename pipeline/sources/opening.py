@@ -12,7 +12,15 @@ from pipeline.sources.blocks import COMPRESSED
 if TYPE_CHECKING:
     from pipeline.sources.batch import Source
 
-_SUFFIXES: dict[str, Format] = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
+_TEXT = (".txt", ".letor", ".svm", ".svmlight", ".libsvm", ".dat", ".train", ".valid", ".vali", ".test")
+SUFFIXES: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    **dict.fromkeys(_TEXT, "letor"),
+}
+"""Format by suffix of the name, a compression's left out; a file of another suffix is taken for LETOR text if it is named."""
 
 
 def check_file(path: Path) -> None:
@@ -32,7 +40,7 @@ def format_of(path: Path, wanted: str = "auto") -> Format:
     if wanted != "auto":
         raise InputError.unknown("format", wanted, formats)
     name = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
-    return _SUFFIXES.get(name.suffix.lower(), "letor")
+    return SUFFIXES.get(name.suffix.lower(), "letor")
 
 
 def open_source(

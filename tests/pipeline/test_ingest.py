@@ -197,7 +197,7 @@ def test_files_that_are_none(tmp_path):
     path.write_text("1 qid:1 1:1\n")
     for inputs, message in (
         ([tmp_path / "gone.txt"], f"{tmp_path / 'gone.txt'}: no such file"),
-        ([tmp_path], f"{tmp_path}: is a folder; name the files in it"),
+        ([tmp_path / "*.gone"], f"no file matches '{tmp_path / '*.gone'}'"),
         ([path, tmp_path / "." / "in.txt"], f"{path}: is given twice"),
         ([], "no input files"),
     ):

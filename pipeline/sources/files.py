@@ -1,0 +1,90 @@
+"""From what a user names to files: names as they are, all files of a folder, and patterns that the shell left alone."""
+
+from __future__ import annotations
+
+import os
+from glob import glob, has_magic
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import InputError
+from pipeline.sources.blocks import COMPRESSED
+from pipeline.sources.opening import SUFFIXES, check_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COMPANIONS = (".query", ".group")
+"""Suffixes of files that belong to the file whose name they follow, and hold no rows."""
+
+
+def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None) -> list[Path]:
+    """Return the files that are meant, sorted by path.
+
+    A name of something that is there is that, whatever characters it has.  A folder stands for all files directly in it
+    whose name has a known suffix or none, but for hidden ones (``.name``, ``_name``).  Any other name with ``*``, ``?`` or
+    ``[`` in it is a pattern, in which ``**`` stands for any number of folders; it matches files only.  Neither a folder nor
+    a pattern means companions (:data:`COMPANIONS`).  A file that several patterns or folders mean is there once.
+
+    Parameters
+    ----------
+    given
+        Names of files and folders, and patterns.
+    root
+        What relative names start from, and no pattern itself; the current folder if left out.
+
+    Raises
+    ------
+    InputError
+        A name is of nothing, or a folder or pattern means no file.
+    """
+    plain: list[Path] = []
+    expanded: dict[Path, Path] = {}
+    for item in given:
+        name = os.fspath(item)
+        path = Path(name) if root is None else root / name
+        if path.is_dir():
+            found = _in_folder(path)
+        elif path.exists() or not has_magic(name):
+            check_file(path)
+            plain.append(path)
+            continue
+        else:
+            found = _matching(name, path, root)
+        for file in found:
+            place = file.resolve()
+            expanded[place] = min(expanded.get(place, file), file)
+    for path in plain:
+        expanded.pop(path.resolve(), None)
+    return sorted([*plain, *expanded.values()])
+
+
+def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:
+    names = glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207  root is no pattern
+    places = (Path(name) if root is None else root / name for name in names)
+    found = [place for place in places if place.is_file() and not _is_companion(place)]
+    if not found:
+        raise InputError(f"no file matches {os.fspath(path)!r}")
+    return found
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    found = [path for path in folder.iterdir() if _holds_rows(path) and path.is_file()]
+    if not found:
+        known = " ".join(sorted(SUFFIXES))
+        raise InputError(f"{folder}: no file in this folder has a known suffix ({known}, compressed or not) or none")
+    return found
+
+
+def _holds_rows(path: Path) -> bool:
+    """Say whether the name of a file in a folder is one of a file of rows."""
+    suffix = _uncompressed(path).suffix.lower()
+    return not path.name.startswith((".", "_")) and (not suffix or suffix in SUFFIXES)
+
+
+def _is_companion(path: Path) -> bool:
+    return _uncompressed(path).suffix.lower() in COMPANIONS
+
+
+def _uncompressed(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
