@@ -266,6 +266,8 @@ def parse_letor(text: str) -> list[tuple[int, str, str | None, dict[int, np.floa
     """Grade, query, document and features by written index of every line; ValueError for a bad one."""
     rows = []
     for line in text.removeprefix("\ufeff").split("\n"):
+        if "\r" in line.removesuffix("\r"):
+            raise ValueError(line)
         fields, _, comment = line.removesuffix("\r").partition("#")
         words = [word for word in re.split("[ \t]+", fields) if word]
         if not words:

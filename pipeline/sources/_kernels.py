@@ -439,11 +439,14 @@ def copy_tokens(text, start, stop, offsets, out):
 
 @njit(nogil=True, cache=True)
 def separate_cells(text, offsets, out):
-    """Copy ``text[offsets[k]:offsets[k + 1]]`` to ``out[offsets[k] - offsets[0] + k:]``, each followed by a newline."""
+    """Copy ``text[offsets[k]:offsets[k + 1]]`` to ``out[offsets[k] - offsets[0] + k:]``, each followed by a newline.
+
+    A newline inside becomes byte 1, which is in no number either: it must not begin another cell.
+    """
     at = 0
     for k in range(offsets.shape[0] - 1):
         for i in range(offsets[k], offsets[k + 1]):
-            out[at] = text[i]
+            out[at] = text[i] if text[i] != 10 else 1
             at += 1
         out[at] = 10
         at += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -21,6 +22,8 @@ LINE_LIMIT = 64 << 20  # no line of judgments is longer; a file without newlines
 Compression = Literal["gzip", "bz2", "zstd", "lz4"]
 COMPRESSED: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _BOM = b"\xef\xbb\xbf"
+_MARKS_OF_OTHERS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16 and UTF-32
+_LONE_CR = re.compile(rb"\r(?!\n)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
     Raises
     ------
     DataRejected
-        The file is not UTF-8 text, or its compression is damaged.
+        The file is not UTF-8 text, its lines end with CR alone, or its compression is damaged.
     """
     compression = compression_of(path)
     with pa.input_stream(str(path), compression=cast("Any", compression)) as stream:
@@ -80,6 +83,8 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
         while True:
             data = carried + _read(stream, block_bytes, path, compression)
             ended = len(data) == len(carried)
+            if start is None and data.startswith(_MARKS_OF_OTHERS):
+                raise DataRejected(f"{path}: is text in UTF-16 or UTF-32; convert the file to UTF-8")
             _check_bytes(data, len(carried), line, path)
             if start is None:
                 if not ended and len(data) < len(_BOM):
@@ -91,6 +96,7 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
             stop = data.rfind(b"\n") + 1
             if stop > start:
                 _check_encoding(data, stop, line, path)
+                _check_line_ends(data, stop, line, path)
                 position += 0 if compression else stop
                 block = Block(data, start, stop, line, position)
                 yield block
@@ -98,6 +104,7 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
                 start = 0
                 carried = data[stop:]
             elif len(data) > LINE_LIMIT:
+                _check_line_ends(data, len(data) - 1, line, path)
                 raise DataRejected(f"{path}:{line}: not a text file: this line is longer than {LINE_LIMIT >> 20} MiB")
             else:
                 carried = data
@@ -121,6 +128,20 @@ def _check_bytes(data: bytes, new_from: int, line: int, path: Path) -> None:
     if at >= 0:
         number = line + data.count(b"\n", 0, at)
         raise DataRejected(f"{path}:{number}: not a text file: it has a NUL byte; give --format if it is a table")
+
+
+def _check_line_ends(data: bytes, stop: int, line: int, path: Path) -> None:
+    """Refuse a CR that does not end a line: what follows it would be read as part of an id or of a comment."""
+    if data.count(b"\r", 0, stop) == data.count(b"\r\n", 0, stop):
+        return
+    lone = _LONE_CR.search(data, 0, stop)
+    if lone is not None:
+        number = line + data.count(b"\n", 0, lone.start())
+        column = len(data[data.rfind(b"\n", 0, lone.start()) + 1 : lone.start()].decode("utf-8", "replace")) + 1
+        raise DataRejected(
+            f"{path}:{number}:{column}: expected lines that end with LF or CR LF, found a CR alone; "
+            "convert the ends of the lines"
+        )
 
 
 def _check_encoding(data: bytes, stop: int, line: int, path: Path) -> None:

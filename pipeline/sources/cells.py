@@ -13,15 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
+from pipeline.arrow import parts_of
 from pipeline.errors import DataRejected, MalformedLine
 from pipeline.sources.batch import Quarantine, shorten
-from pipeline.sources.blocks import compression_of
+from pipeline.sources.blocks import compression_of, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _LEAST_BLOCK = 1 << 20  # a row must fit in a block
 _HEADER_LIMIT = 16 << 20
+_RUNS_ON = "a cell in quotes does not end in its line; a row must be one line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class DelimitedCells:
         Raises
         ------
         DataRejected
-            There are not as many as ``expected``.
+            There are not as many as ``expected``, or a row does not end in its line: what follows is anyone's guess.
         """
         with self._text() as file:
             raw: list[str] = []
@@ -100,7 +102,7 @@ class DelimitedCells:
             row = found_rows = 0
             line = reader.line_num + 1
             raw.clear()
-            for cells in reader:
+            while (cells := self._next_row(reader, raw, line)) is not None:
                 text = "".join(raw).rstrip("\r\n")
                 raw.clear()
                 if cells and len(cells) != len(self.header):
@@ -121,8 +123,8 @@ class DelimitedCells:
                     row += 1
                 line = reader.line_num + 1
         if found_rows != expected:
-            # Arrow and the csv module see other rows: a quote that does not close, or that spans lines
-            raise DataRejected(f"{self.path}: a quoted cell runs over the end of its line; a row must be one line")
+            # Arrow and the csv module see other rows
+            raise DataRejected(f"{self.path}: {_RUNS_ON}")
 
     def _report_all(self) -> None:
         problems: Mapping[int, CellProblem] = self._problems
@@ -136,17 +138,20 @@ class DelimitedCells:
         try:
             with self._text() as file:
                 line = file.readline(_HEADER_LIMIT)
-        except UnicodeDecodeError as error:
-            raise DataRejected(f"{self.path}: not a text file: {error.reason} for UTF-8") from None
+        except UnicodeDecodeError:
+            raise self._not_utf8() from None
         except (OSError, pa.ArrowInvalid) as error:
             if compression_of(self.path) is None:
                 raise
-            raise DataRejected(f"{self.path}: the compressed data are damaged: {str(error).splitlines()[0]}") from None
+            raise self._damaged(error) from None
         if "\0" in line:
             raise DataRejected(f"{self.path}:1: not a text file: it has a NUL byte")
         cells = next(csv.reader([line], delimiter=self._delimiter), [])
+        if cells and cells[-1].endswith(("\n", "\r")):
+            raise self._runs_on(1, line)
         if not cells:
-            raise DataRejected(f"{self.path}: no first line with the names of the columns; the file is empty")
+            found = "an empty line" if line else "an empty file"
+            raise DataRejected(f"{self.path}:1: expected the names of the columns, found {found}")
         return cells
 
     def _cells(self, block_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -171,18 +176,64 @@ class DelimitedCells:
                     ),
                 ) as reader,
             ):
-                yield from reader
+                for batch in reader:
+                    if any(map(_has_line_end, batch.columns)):
+                        self._report_all()
+                    yield batch
         except pa.ArrowInvalid as error:
             reason = str(error).splitlines()[0]
             if "Empty CSV file" in reason:
                 return
+            if "UTF8" in reason or "UTF-8" in reason:
+                raise self._not_utf8() from None
+            if "out of sync" in reason or "straddling" in reason:
+                self._report_all()
             raise DataRejected(f"{self.path}: {_plainly(reason)}") from None
         except OSError as error:
             if compression is None:
                 raise
-            raise DataRejected(
-                f"{self.path}: the {compression} data are damaged: {str(error).splitlines()[0]}"
-            ) from None
+            raise self._damaged(error) from None
+
+    def _next_row(self, reader: Iterator[list[str]], raw: list[str], line: int) -> list[str] | None:
+        """Return the next cells of ``reader``, which begin in ``line``, or None; their lines are in ``raw`` then."""
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:  # a cell of more than 128 KiB: most often a quote that does not close
+            if len(raw) > 1:
+                raise self._runs_on(line, raw[0]) from None
+            raise DataRejected(f"{self.path}:{line}: not a table of delimited text: {error}") from None
+        if len(raw) > 1 or (cells and cells[-1].endswith("\n")):
+            raise self._runs_on(line, raw[0])
+        return cells
+
+    def _runs_on(self, line: int, text: str) -> DataRejected:
+        """Say that a quote of ``line``, which is ``text``, does not close there."""
+        opened, quoted = 0, False
+        for place, letter in enumerate(text):
+            if letter == '"':
+                opened, quoted = (opened, False) if quoted else (place, True)
+        found = shorten(text[opened:].rstrip("\r\n"))
+        expected = "a cell that ends in its line"
+        return MalformedLine(self.path, line, opened + 1, found, expected, "close the quote; a row must be one line")
+
+    def _not_utf8(self) -> DataRejected:
+        """Say in which line the text stops being UTF-8; takes another pass over it."""
+        try:
+            for _ in read_blocks(self.path, _LEAST_BLOCK):
+                pass
+        except DataRejected as error:
+            return error
+        return DataRejected(f"{self.path}: not a text file: some of it is not UTF-8; convert the file to UTF-8")
+
+    def _damaged(self, error: Exception) -> DataRejected:
+        reason = str(error).split("\n", 1)[0]
+        return DataRejected(f"{self.path}: the {compression_of(self.path)} data are damaged or cut off: {reason}")
+
+
+def _has_line_end(column: pa.Array[Any]) -> bool:
+    """Say whether a cell of ``column`` runs over the end of a line: Arrow lets a quote do that, up to the end of the block."""
+    offsets, data = parts_of(column)
+    return bool((data[offsets[0] : offsets[-1]] == ord("\n")).any())
 
 
 def _remembered(lines: Iterator[str], raw: list[str]) -> Iterator[str]:
@@ -210,8 +261,8 @@ def _start_of_cell(text: str, cell: int, delimiter: str) -> int:
 
 
 def _plainly(reason: str) -> str:
-    if "UTF8" in reason or "UTF-8" in reason:
-        return "not a text file: some of it is not UTF-8; convert the file to UTF-8"
     if "straddling" in reason:
         return "a row is longer than a block; give a larger --block-size"
+    if "out of sync" in reason:
+        return _RUNS_ON
     return f"not a table of delimited text: {reason}"

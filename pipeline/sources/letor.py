@@ -9,6 +9,7 @@ a comment are skipped.  Lines may end with CR LF.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -159,11 +160,12 @@ class _Parser:
     def _reject(self, block: Block, code: int, where: int, line_start: int) -> None:
         line_end = block.data.index(b"\n", where)
         line = block.text(line_start, line_end).rstrip("\r")
-        token = block.text(where, line_end).split(maxsplit=1)
+        token = re.split("[ \t\r]", block.text(where, line_end), maxsplit=1)[0]
         column = len(block.text(line_start, where)) + 1
         expected, cure = self._complaint(code)
-        found = shorten(token[0]) if token and not block.text(where, where + 1).isspace() else ""
-        error = MalformedLine(self._path, block.line_number(where), column, found, expected, cure)
+        if token.startswith("\ufeff"):
+            cure = "a byte-order mark may only begin a file: were two put together?"
+        error = MalformedLine(self._path, block.line_number(where), column, shorten(token), expected, cure)
         self._quarantine.add(error, column, line)
 
     def _complaint(self, code: int) -> _Complaint:

@@ -87,7 +87,7 @@ BAD_CSV = [
         ": column name 'split' is reserved; rename it if it is a feature, else leave it out",
     ),
     ("qid,grade\n1,0\n", DataRejected, ": no column is a feature: there are only qid, grade"),
-    ("", DataRejected, ": no first line with the names of the columns; the file is empty"),
+    ("", DataRejected, ":1: expected the names of the columns, found an empty file"),
     ("qid,grade,x\n1,0,\0\n", MalformedLine, ":2:5: expected a number in column 'x', found '\\x00'"),
     ("qid,gr\0ade,x\n", DataRejected, ":1: not a text file: it has a NUL byte"),
 ]
@@ -100,6 +100,19 @@ def test_bad_csv_is_named_by_line_and_column(tmp_path, text, error, message):
     with pytest.raises(error) as caught:
         read(path)
     assert str(caught.value) == f"{path}{message}"
+
+
+@pytest.mark.parametrize("rows", [3, 200_000])  # Arrow ends a quote that does not close with its block of text
+@pytest.mark.parametrize("bad", ['5,1,"2', '5,"1,2', '"5,1,2', '5,1,"2\n3"', '"5\n",1,2'])
+def test_a_quote_that_does_not_close_in_its_line_is_named_and_takes_no_row_with_it(tmp_path, bad, rows):
+    path = tmp_path / "a.csv"
+    path.write_text("qid,grade,x\n" + "7,0,1\n" * rows + bad + "\n" + "7,0,1\n" * 200_000)
+    found = bad.split("\n")[0][bad.index('"') :]
+    expected = f"{path}:{rows + 2}:{bad.index(chr(34)) + 1}: expected a cell that ends in its line, found {found!r}"
+    for quarantine in (None, Quarantine(limit=10)):
+        with pytest.raises(MalformedLine) as caught:
+            read(path, quarantine)
+        assert str(caught.value) == f"{expected}; close the quote; a row must be one line"
 
 
 def test_csv_that_is_no_text_or_damaged(tmp_path):
