@@ -17,6 +17,9 @@ _OF_JUDGMENTS = [
     "test",
     "pairs",
     "split",
+    "split_time",
+    "folds",
+    "fold",
     "absent",
     "index_base",
     "n_features",
@@ -47,6 +50,16 @@ def ingest(
         list[Path] | None, typer.Option(help="File of preference pairs of these judgments (may be repeated).")
     ] = None,
     split: Annotated[str | None, typer.Option(help="Draw the splits by query: train=0.8,valid=0.1,test=0.1.")] = None,
+    split_time: Annotated[
+        str | None,
+        typer.Option(help="Split by the latest time of each query: valid=2026-01-01,test=2026-02-01; train is before."),
+    ] = None,
+    folds: Annotated[
+        int | None, typer.Option(help="Split by hash into this many parts, 3 or more, for cross-validation.")
+    ] = None,
+    fold: Annotated[
+        int | None, typer.Option(help="Which fold of --folds this dataset is, 1 to --folds: train from that part on.")
+    ] = None,
     format: Annotated[  # noqa: A002
         str,
         typer.Option(
@@ -88,6 +101,11 @@ def ingest(
 
     rankmill data ingest judgments/ -o DATASET
 
+    Where the files are not the splits, a query's own hash or its latest row decides, and what is known of a query stays in
+    one split: --split, --folds with --fold, or --time-column with --split-time:
+
+    rankmill data ingest clicks.csv --time-column seen --split-time valid=2026-01-01,test=2026-02-01 -o DATASET
+
     Preference pairs say that one document of a query is better than another one.  A line (or a row of a table) names qid,
     better and worse, the latter two by doc_id, and perhaps a weight and a probability.  Pairs come with the judgments, or
     later for a dataset that is there:
@@ -97,6 +115,7 @@ def ingest(
     rankmill data ingest --format pairs clicks.tsv -o DATASET
     """
     from pipeline.group.hashing import parse_shares
+    from pipeline.group.splits import fold_choice, parse_split_time
     from pipeline.ingest import IngestOptions
     from pipeline.ingest import ingest as build
     from pipeline.sizes import parse_size
@@ -116,6 +135,8 @@ def ingest(
             time_column=time_column,
         ),
         shares=None if split is None else parse_shares(split),
+        split_time=None if split_time is None else parse_split_time(split_time),
+        folds=fold_choice(folds, fold),
         max_rejects=max_rejects,
         buckets=buckets,
         memory=parse_size(memory, "--memory"),

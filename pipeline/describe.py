@@ -162,10 +162,6 @@ class Description:
 
     def _head(self) -> str:
         cells = self.rows * len(self.features)
-        split = self.meaning["split"]
-        shares = (
-            "by file" if split is None else ", ".join(f"{name} {split[name]:g}" for name in SPLITS if name in split)
-        )
         lists = [("sources   ", self.sources)]
         if self.pair_sources:
             lists.append(("pairs     ", self.pair_sources))
@@ -176,7 +172,7 @@ class Description:
                 f"digest    {self.digest}",
                 f"missing   {self.missing_values:,} values ({_share(self.missing_values, cells)}),"
                 f" rejected rows {self.rejected_rows:,}",
-                f"read as   absent = {self.meaning['absent']}, index base {self.meaning['index_base']}; split {shares}",
+                f"read as   absent = {self.meaning['absent']}, index base {self.meaning['index_base']}; split {_drawn(self.meaning)}",
                 "binned    "
                 + (", ".join(f"{b['max_bin']} bins ({b['binspec'][:12]})" for b in self.binned) or "not yet"),
                 *(heading + _files(files) for heading, files in lists),
@@ -345,3 +341,13 @@ def _spread(found: Spread) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
+
+
+def _drawn(meaning: Mapping[str, Any]) -> str:
+    """Say by what the splits were drawn."""
+    shares, bounds, folds = (meaning.get(name) for name in ("split", "split_time", "folds"))
+    if shares is not None:
+        return ", ".join(f"{name} {shares[name]:g}" for name in SPLITS if name in shares)
+    if bounds is not None:
+        return "by time, " + ", ".join(f"{name} from {bounds[name]}" for name in SPLITS if name in bounds)
+    return "by file" if folds is None else f"fold {folds['fold']} of {folds['folds']}"

@@ -19,9 +19,9 @@ import numpy as np
 
 from pipeline.digests import SourceDigests
 from pipeline.errors import DataRejected, InputError
-from pipeline.group.hashing import check_shares
 from pipeline.group.shards import Layout, write_shard
 from pipeline.group.spill import Spill
+from pipeline.group.splits import name_of, rule_of
 from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, SourceFile, SplitCount, SplitName
 from pipeline.pairs.adding import pair_set, read_ids, read_pairs, sorted_files, source_files
 from pipeline.pairs.join import PairSpill, join_pairs
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.group.shards import ShardSummary
-    from pipeline.manifest import ColumnName
+    from pipeline.group.splits import ByTime, SplitRule
+    from pipeline.manifest import ColumnName, FoldChoice
     from pipeline.pairs.batch import PairSource
     from pipeline.sources.batch import Source
 
@@ -63,7 +64,11 @@ class IngestOptions:
     read
         What the input means.
     shares
-        Shares of the splits, by hash of the query; None: the splits are the files, as given.
+        Shares of the splits, by hash of the query.
+    split_time
+        When the splits begin, by the times of ``read.time_column``.
+    folds
+        One of K folds, by hash of the query.  Without any of these three the splits are the files, as given.
     max_rejects
         Bad rows to put aside before giving up.
     buckets
@@ -79,6 +84,8 @@ class IngestOptions:
     format: str = "auto"
     read: ReadOptions = ReadOptions()  # noqa: RUF009  frozen
     shares: Mapping[str, float] | None = None
+    split_time: ByTime | None = None
+    folds: FoldChoice | None = None
     max_rejects: int = 0
     buckets: int = 32
     memory: int = 2 * 10**9
@@ -86,8 +93,8 @@ class IngestOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        if self.shares is not None:
-            check_shares(self.shares)
+        if self.rule is not None and self.split_time is not None and self.read.time_column is None:
+            raise InputError("--split-time goes by a column of times; name it with --time-column")
         if self.max_rejects < 0:
             raise InputError(f"--max-rejects must be 0 or more, got {self.max_rejects}")
         if not 1 <= self.buckets <= MAX_BUCKETS:
@@ -96,6 +103,11 @@ class IngestOptions:
             raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {self.memory:,} bytes")
         if not 1 <= self.block_bytes <= 1 << 30:
             raise InputError(f"--block-size must be in 1 byte..1GiB, got {self.block_bytes}")
+
+    @property
+    def rule(self) -> SplitRule | None:
+        """What says which split a query belongs to; None: the files."""
+        return rule_of(self.shares, self.split_time, self.folds)
 
     @property
     def gather_bytes(self) -> int:
@@ -125,7 +137,7 @@ def ingest(
     ----------
     train, valid, test
         The files of each split, folders of them and patterns (see :func:`pipeline.sources.files.find_files`), in any order.
-        With ``options.shares`` all of them are given as ``train``.
+        With ``options.rule`` all of them are given as ``train``.
     pairs
         Files with preference pairs of these judgments, likewise.
     out
@@ -168,7 +180,7 @@ def ingest(
         layout = Layout(
             features=features,
             absent=options.read.absent_value,
-            shares=options.shares,
+            rule=options.rule,
             source_split=[SPLITS.index(given.split) for given in inputs],
             source_name=[str(given.path) for given in inputs],
             extras=extras,
@@ -194,7 +206,7 @@ def ingest(
         )
         found = digests.results()
         files = [
-            SourceFile(name=given.path.name, size=size, sha256=sha256, split=None if options.shares else given.split)
+            SourceFile(name=given.path.name, size=size, sha256=sha256, split=None if options.rule else given.split)
             for given, (size, sha256) in zip(inputs, found[: len(inputs)], strict=True)
         ]
         row_rejects, pair_rejects = quarantine.rejects[:rejected_rows], quarantine.rejects[rejected_rows:]
@@ -216,8 +228,10 @@ def _inputs(
     options: IngestOptions,
 ) -> list[_Input]:
     """Return the input files in an order that does not depend on how they were given."""
-    if options.shares is not None and (valid or test):
-        raise InputError("--split draws the splits by query; it cannot be combined with --valid or --test files")
+    if options.rule is not None and (valid or test):
+        raise InputError(
+            f"{name_of(options.rule)} draws the splits by query; it cannot be combined with --valid or --test files"
+        )
     if not train:
         raise InputError("no input files")
     named = zip(SPLITS, (train, valid, test), strict=True)
@@ -327,6 +341,10 @@ def _manifest(
             split=None if options.shares is None else dict(options.shares),
             labels=options.read.labels,
             time_column=options.read.time_column,
+            split_time=None
+            if options.split_time is None
+            else cast("dict[SplitName, str]", options.split_time.bounds()),
+            folds=options.folds,
         ),
         rows=rows.total(),
         queries=queries.total(),

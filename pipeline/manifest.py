@@ -96,16 +96,27 @@ class GradeCount(_Strict):
     rows: Count
 
 
+class FoldChoice(_Strict):
+    """One of K folds of cross-validation: which parts of the queries are which split (:mod:`pipeline.group.splits`)."""
+
+    folds: int = Field(ge=3)
+    fold: int = Field(ge=1)
+
+
 class Meaning(_Strict):
     """What the reader was told about the input: without it the numbers could not be read again."""
 
     absent: Literal["zero", "missing"]
     index_base: Literal[0, 1]
-    split: dict[str, float] | None  # shares of a split by hash; None: splits by files
+    split: (
+        dict[str, float] | None
+    )  # shares of a split by hash; None: see the other rules; splits by files if there is none
     labels: Literal["grade", "real"] = "grade"  # what the first number of a line of text was
     time_column: str | None = None  # what the input called the column of times
+    split_time: dict[SplitName, str] | None = None  # when valid and test begin, ISO 8601 in UTC
+    folds: FoldChoice | None = None
 
-    unless_default = frozenset({"labels", "time_column"})
+    unless_default = frozenset({"labels", "time_column", "split_time", "folds"})
 
 
 class Manifest(_Strict):

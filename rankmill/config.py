@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from pipeline.errors import PipelineError
+from pipeline.group.splits import fold_choice, split_time_of
 from pipeline.ingest import IngestOptions
 from pipeline.quantiles import MAX_BIN
 from pipeline.sizes import parse_size
@@ -55,6 +56,14 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class SplitTime:
+    """When splits begin; a query's latest row decides where it goes."""
+
+    valid: str | None = None
+    test: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Ingest:
     """``[ingest]``: where judgments come from.  Names and defaults are those of ``rankmill data ingest``."""
 
@@ -63,6 +72,9 @@ class Ingest:
     test: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     split: Split | None = None
+    split_time: SplitTime | None = None
+    folds: int | None = None
+    fold: int | None = None
     format: Literal["auto", "letor", "csv", "tsv", "parquet"] = "auto"
     absent: Literal["zero", "missing"] = "zero"
     index_base: Literal[0, 1] = 1
@@ -91,6 +103,8 @@ class Ingest:
                 time_column=self.time_column,
             ),
             shares=shares,
+            split_time=None if self.split_time is None else split_time_of(self.split_time.valid, self.split_time.test),
+            folds=fold_choice(self.folds, self.fold),
             max_rejects=self.max_rejects,
             buckets=self.buckets,
             memory=parse_size(self.memory, "memory"),

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow import as_array, schema_of
 from pipeline.group import _kernels
-from pipeline.group.hashing import splits_of
 from pipeline.manifest import SPLITS, Shard
 from pipeline.publish import keep_by_digest
 from pipeline.sources.optional import TYPES
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pipeline.group.spill import Spill, SpilledRows
+    from pipeline.group.splits import SplitRule
 
 ROW_GROUP_BYTES = 64 << 20  # decoded; a group has the largest power of two of rows that fits, so 32 to 64 MiB
 _ROW_GROUP_ROWS = 1 << 20  # at most
@@ -60,8 +60,8 @@ class Layout:
         Names of the columns.
     absent
         Value of the features that a narrower row leaves out.
-    shares
-        Shares of train, valid and test by hash of the query; None where the files decide.
+    rule
+        What says which split a query belongs to; None where the files do.
     source_split, source_name
         For each input file its split (index into SPLITS) and its name for messages.
     extras
@@ -72,7 +72,7 @@ class Layout:
 
     features: tuple[str, ...]
     absent: float
-    shares: Mapping[str, float] | None
+    rule: SplitRule | None
     source_split: Sequence[int]
     source_name: Sequence[str]
     extras: tuple[str, ...] = ()
@@ -292,12 +292,13 @@ def _queries(bucket: int, keys: _Keys, layout: Layout) -> pa.Table:
     qid = runs.dictionary
     starts = np.searchsorted(runs.indices.to_numpy(), np.arange(len(qid)))
     ends = np.append(starts[1:], len(keys.qid))
-    if layout.shares is None:
+    latest = np.maximum.reduceat(keys.extras[TIME], starts) if TIME in keys.extras else None
+    if layout.rule is None:
         split_of_row = np.asarray(layout.source_split, dtype=np.int64)[keys.source]
         split = split_of_row[starts]
         check_one_split(qid, starts, split_of_row, keys.source, layout.source_name)
     else:
-        split = splits_of(qid, layout.shares)
+        split = layout.rule.splits(qid, latest)
     table = pa.Table.from_arrays(
         [
             qid,
@@ -313,7 +314,6 @@ def _queries(bucket: int, keys: _Keys, layout: Layout) -> pa.Table:
     if weight is not None:
         check_one_weight(qid, starts, weight, keys.source, layout.source_name)
         table = table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight[starts]))
-    if TIME in keys.extras:
-        latest = as_array(np.maximum.reduceat(keys.extras[TIME], starts)).cast(_TIME_TYPE)
-        table = table.append_column(pa.field(TIME, _TIME_TYPE, nullable=False), latest)
+    if latest is not None:
+        table = table.append_column(pa.field(TIME, _TIME_TYPE, nullable=False), as_array(latest).cast(_TIME_TYPE))
     return table

@@ -103,7 +103,7 @@ def write(folder, memory):
             ),
             source=0,
         )
-    layout = Layout(features=("a", "b", "c"), absent=0.0, shares=None, source_split=[0], source_name=["x"])
+    layout = Layout(features=("a", "b", "c"), absent=0.0, rule=None, source_split=[0], source_name=["x"])
     return write_shard(spill, 0, layout, folder, memory)
 
 
