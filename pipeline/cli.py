@@ -247,6 +247,52 @@ def describe(
 
 
 @app.command()
+def query(
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement.")],
+    memory: Annotated[str, typer.Option(help="Bound on the memory of the process, 512MB or more.")] = "1GB",
+    threads: Annotated[int, typer.Option(min=0, help="Threads; 0: as many as there are cores, 4 at most.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout: columns and rows.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, with a header line.")] = False,
+) -> None:
+    """Ask a dataset in SQL.  Nothing is changed.
+
+    The tables are features (qid, doc_id, grade, one column a feature; NULL is missing), queries, and, where the dataset has
+    them, bins, pairs, rejects and pair_rejects.  Columns shard and row of features and bins say which rows are the same.
+    For example:
+
+    rankmill data query DATASET "SELECT grade, count(*), avg(f1) FROM features GROUP BY grade ORDER BY grade"
+
+    rankmill data query DATASET "SELECT * FROM queries ORDER BY n_docs DESC LIMIT 10"
+
+    rankmill data query DATASET "SELECT b.f1 AS bin, avg(f.grade) FROM features f JOIN bins b USING (shard, row) GROUP BY 1"
+    """
+    import csv
+    from shutil import get_terminal_size
+
+    from pipeline.dataset import Dataset
+    from pipeline.errors import InputError
+    from pipeline.sizes import parse_size
+    from pipeline.sql import json_value, query_dataset, render_answer
+
+    if as_json and as_csv:
+        raise InputError("--json and --csv exclude each other")
+    opened = Dataset.open(dataset)
+    with query_dataset(opened, sql, memory=parse_size(memory, "--memory"), n_threads=threads) as answer:
+        if as_json:
+            sys.stdout.write(f'{{"columns": {json.dumps(answer.columns)}, "rows": [')
+            for number, row in enumerate(answer.rows):
+                sys.stdout.write(", " * bool(number) + json.dumps([json_value(value) for value in row]))
+            sys.stdout.write("]}\n")
+        elif as_csv:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(answer.columns)
+            writer.writerows(answer.rows)
+        else:
+            typer.echo(render_answer(answer, max(80, get_terminal_size((120, 24)).columns)))
+
+
+@app.command()
 def synth(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .parquet, or .txt for LETOR text.")],
     queries: Annotated[int, typer.Option(help="Number of queries.")] = 1000,

@@ -1,0 +1,207 @@
+"""SQL over a dataset: its own files, all of them, nothing else, and nothing changed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pipeline import sql as sql_module
+from pipeline.binning import bin_dataset
+from pipeline.cli import app
+from pipeline.dataset import Dataset
+from pipeline.errors import DatasetFormatError, InputError
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import ReadOptions
+from pipeline.sql import Answer, json_value, query_dataset, render_answer
+from pipeline.synth import SynthParameters, write_synthetic
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("sql")
+    write_synthetic(folder / "in.txt", SynthParameters(queries=30, documents_per_query=9, features=11, seed=3))
+    text = (
+        (folder / "in.txt").read_text().replace(" 4:", " 4:nan #", 1)
+    )  # the first document misses f4 and all behind it
+    (folder / "in.txt").write_text(text + "what is this\n")
+    options = IngestOptions(buckets=5, max_rejects=3, read=ReadOptions(absent="missing"))
+    ingest([folder / "in.txt"], folder / "it's data", options=options)
+    bin_dataset(Dataset.open(folder / "it's data"))
+    return folder
+
+
+@pytest.fixture
+def dataset(folder: Path) -> Dataset:
+    return Dataset.open(folder / "it's data")
+
+
+def ask(dataset: Dataset, sql: str, **options: int) -> list[tuple[object, ...]]:
+    with query_dataset(dataset, sql, **options) as answer:
+        return list(answer.rows)
+
+
+def test_features_are_the_rows_and_missing_is_null(dataset):
+    names = ", ".join(dataset.feature_names)
+    found = ask(dataset, f"SELECT qid, grade, {names} FROM features")
+    rows = dataset.rows(None, ["qid", "grade"])
+    assert [row[:2] for row in found] == list(
+        zip(rows.column("qid").to_pylist(), rows.column("grade").to_pylist(), strict=True)
+    )
+    values = np.array([row[2:] for row in found], dtype=np.float32)  # None becomes NaN
+    np.testing.assert_array_equal(values, np.concatenate(list(dataset.feature_batches())))
+    ((nulls,),) = ask(dataset, f"SELECT count(*) * {len(dataset.feature_names)} - (" + "+".join(
+        f"count({name})" for name in dataset.feature_names) + ") FROM features")  # fmt: skip
+    assert nulls == dataset.manifest.missing_values > 0
+
+
+def test_shard_and_row_join_bins_and_queries_to_features(dataset):
+    found = ask(
+        dataset, "SELECT f.f1, b.f1, q.qid = f.qid FROM features f JOIN bins b USING (shard, row)"
+        " JOIN queries q ON q.shard = f.shard AND f.row >= q.row_start AND f.row < q.row_start + q.n_docs",
+    )  # fmt: skip
+    edges = dataset.binspec().features[0].edges
+    assert len(found) == dataset.manifest.rows
+    for value, number, same in found:
+        assert number == 1 + int(np.searchsorted(edges, value))
+        assert same
+
+
+def test_only_what_is_there_has_a_view(folder, dataset):
+    assert [name for (name,) in ask(dataset, "SHOW TABLES")] == ["bins", "features", "queries", "rejects"]
+    ((line, text),) = ask(dataset, "SELECT line, text FROM rejects")
+    assert text == "what is this"
+    assert line == len((folder / "in.txt").read_text().splitlines())
+    with pytest.raises(InputError, match=r"SQL: Table with name pairs does not exist"):
+        ask(dataset, "SELECT * FROM pairs")
+
+
+def test_pairs_have_a_view(tmp_path):
+    (tmp_path / "in.txt").write_text("1 qid:a 1:1 #docid = x\n0 qid:a 1:2 #docid = y\n")
+    (tmp_path / "pairs.txt").write_text("a y x\n")
+    ingest([tmp_path / "in.txt"], tmp_path / "data", pairs=[tmp_path / "pairs.txt"])
+    assert ask(Dataset.open(tmp_path / "data"), "SELECT qid, better, worse FROM pairs") == [("a", 1, 0)]
+
+
+def test_features_called_like_our_columns_keep_their_names(tmp_path):
+    (tmp_path / "in.csv").write_text('qid,grade,Row,"a ""b"""\nx,1,5,2\n')
+    ingest([tmp_path / "in.csv"], tmp_path / "data")
+    with query_dataset(Dataset.open(tmp_path / "data"), "FROM features") as answer:
+        assert answer.columns == ("qid", "doc_id", "grade", "Row", 'a "b"')
+        assert list(answer.rows) == [("x", None, 1, 5.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY features TO '{out}'",
+        "COPY (SELECT 1) TO '{own}'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{own}'",
+        "ATTACH '{out}'",
+        "EXPORT DATABASE '{out}'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET threads = 1",
+        "SET enable_external_access = true",
+        "PRAGMA memory_limit='9GB'",
+        "CREATE TABLE t AS SELECT 1",
+        "DROP VIEW features",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM glob('/etc/*')",
+        "SELECT * FROM glob('{out}/*')",
+        "SELECT * FROM read_parquet('https://example.org/x.parquet')",
+        "SELECT * FROM dataset",
+        "SELECT 1; SELECT 2",
+        "",
+        " -- nothing",
+        "SELECT nosuch FROM features",
+        "SELECT count( FROM features",
+        "SELECT 'x'::INTEGER",
+        "SELECT list(range) FROM range(100000000)",
+    ],
+)
+def test_what_is_refused_is_one_line_and_changes_nothing(folder, dataset, sql):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    own = dataset.features_path(dataset.manifest.shards[0])
+    sql = sql.replace("{out}", str(folder / "out")).replace("{own}", str(own).replace("'", "''"))
+    with pytest.raises(InputError, match=r"^SQL: ") as caught:
+        ask(dataset, sql, memory=512 * 10**6, n_threads=1)
+    assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_what_spills_leaves_nothing_behind(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    statement = "SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY hash(range), range) n FROM range(9000000))"
+    with query_dataset(dataset, statement, memory=512 * 10**6, n_threads=1) as answer:
+        assert list(answer.rows) == [(9000000,)]
+        (spill,) = tmp_path.iterdir()
+        assert spill.name.startswith("rankmill-sql-")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_file_is_named(tmp_path, dataset):
+    import shutil
+
+    shutil.copytree(dataset.path, tmp_path / "data")
+    copy = Dataset.open(tmp_path / "data")
+    file = copy.features_path(copy.manifest.shards[0])
+    file.write_bytes(b"\0" * file.stat().st_size)
+    with pytest.raises((DatasetFormatError, InputError), match=file.name):
+        ask(copy, "SELECT sum(f1) FROM features")
+
+
+def test_options_out_of_range(dataset):
+    with pytest.raises(InputError, match="--memory must be at least 512MB"):
+        ask(dataset, "SELECT 1", memory=10**6)
+    with pytest.raises(InputError, match="--threads must be 0 or more"):
+        ask(dataset, "SELECT 1", n_threads=-1)
+
+
+def test_values_as_json():
+    values = [None, True, 3, 2.5, np.nan, np.inf, -np.inf, "x", b"\x01", [1, np.nan], {"a": (1,)}, Path("x")]
+    told = [None, True, 3, 2.5, None, "inf", "-inf", "x", "01", [1, None], {"a": [1]}, "x"]
+    assert [json_value(value) for value in values] == told
+
+
+def test_a_table_says_what_it_leaves_out(monkeypatch):
+    def render(n: int, columns: int = 2) -> list[str]:
+        names = tuple(f"c{i}" for i in range(columns))
+        rows = iter([(number,) * columns for number in range(n)])
+        return render_answer(Answer(names, ("BIGINT",) * columns, rows), 90, 5).splitlines()
+
+    assert render(0)[-1] == "0 rows"
+    assert render(1)[-1] == "1 row"
+    assert render(5)[-1] == "5 rows"
+    assert render(6)[-1] == "6 rows, the first 5 shown; --json and --csv have all"
+    assert [line.split() for line in render(6)[-6:-1]] == [[str(i)] * 2 for i in range(5)]
+    assert render(1, 40)[-1] == "1 row; 30 of 40 columns not shown"
+    monkeypatch.setattr(sql_module, "_COUNTED_ROWS", 10)
+    assert render(40)[-1].startswith("more than 15 rows, the first 5 shown")
+
+
+def test_the_command_says_the_same_in_three_ways(dataset):
+    run = CliRunner()
+    statement = "SELECT grade, count(*) AS n FROM features GROUP BY grade ORDER BY grade"
+    wanted = [[count.grade, count.rows] for count in dataset.manifest.grades]
+    told = json.loads(run.invoke(app, ["query", os.fspath(dataset.path), statement, "--json"]).stdout)
+    assert told == {"columns": ["grade", "n"], "rows": wanted}
+    lines = list(csv.reader(io.StringIO(run.invoke(app, ["query", str(dataset.path), statement, "--csv"]).stdout)))
+    assert lines == [["grade", "n"], *([str(value) for value in row] for row in wanted)]
+    shown = run.invoke(app, ["query", str(dataset.path), statement]).stdout.splitlines()
+    assert [line.split() for line in shown[2:-1]] == [[str(value) for value in row] for row in wanted]
+    assert shown[-1] == f"{len(wanted)} rows"
+    both = run.invoke(app, ["query", str(dataset.path), statement, "--json", "--csv"])
+    assert isinstance(both.exception, InputError)
+    nothing = json.loads(run.invoke(app, ["query", str(dataset.path), f"FROM ({statement}) LIMIT 0", "--json"]).stdout)
+    assert nothing == {"columns": ["grade", "n"], "rows": []}
