@@ -32,6 +32,7 @@ from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME, check_destination,
 from pipeline.report import IngestReport
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
 from pipeline.sources.files import find_files
+from pipeline.sources.letor import check_made_ids, companions_of
 from pipeline.sources.opening import open_source
 from pipeline.validate import sources_disagree
 
@@ -162,11 +163,13 @@ def ingest(
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs))
     sources = [open_source(given.path, options.format, read, quarantine) for given in inputs]
     columns = _common_columns(sources, options)
+    check_made_ids(sources)
+    companions = companions_of(sources)
     pair_files = sorted_files(find_files(pairs), [given.path for given in inputs])
     pair_sources = [open_pairs(path, quarantine) for path in pair_files]
     with (
         staging_folder(out) as staging,
-        SourceDigests([*(given.path for given in inputs), *pair_files]) as digests,
+        SourceDigests([*(given.path for given in inputs), *pair_files, *companions.values()]) as digests,
         listing_rejects(out, quarantine),
     ):
         extras = tuple(name for name in sources[0].fields if name != "grade")
@@ -205,14 +208,24 @@ def ingest(
             staged,
         )
         found = digests.results()
+        pairs_end = len(inputs) + len(pair_files)
+        sizes = {path: sha256 for path, (_, sha256) in zip(companions, found[pairs_end:], strict=True)}
         files = [
-            SourceFile(name=given.path.name, size=size, sha256=sha256, split=None if options.rule else given.split)
+            SourceFile(
+                name=given.path.name,
+                size=size,
+                sha256=sha256,
+                split=None if options.rule else given.split,
+                sizes=sizes.get(given.path),
+            )
             for given, (size, sha256) in zip(inputs, found[: len(inputs)], strict=True)
         ]
         row_rejects, pair_rejects = quarantine.rejects[:rejected_rows], quarantine.rejects[rejected_rows:]
         manifest = _manifest(features, cast("Sequence[ColumnName]", extras), summaries, files, options, rejected_rows)
         if pair_files:
-            described = pair_set(pair_shards, source_files(pair_files, found[len(inputs) :]), len(pair_rejects))
+            described = pair_set(
+                pair_shards, source_files(pair_files, found[len(inputs) : pairs_end]), len(pair_rejects)
+            )
             manifest = manifest.model_copy(update={"pairs": described})
         for name, rejects in ((REJECTS_NAME, row_rejects), (PAIR_REJECTS_NAME, pair_rejects)):
             if rejects:

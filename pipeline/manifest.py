@@ -42,6 +42,9 @@ class SourceFile(_Strict):
     size: Count
     sha256: Digest
     split: SplitName | None = None  # None: the hash of the query decides
+    sizes: Digest | None = None  # of the file beside it that says how many rows each query has, if its lines do not
+
+    unless_default = frozenset({"sizes"})
 
 
 class Shard(_Strict):

@@ -183,11 +183,14 @@ def read_options(
 
 def open_sources(paths: Sequence[Path], input_format: Format, options: ReadOptions) -> list[Source]:
     """Open each of ``paths``; InputError if there is none, and that of the pipeline for one that is no file."""
+    from pipeline.sources.letor import check_made_ids
     from pipeline.sources.opening import open_source
 
     if not paths:
         raise InputError("no candidates: name at least one file")
-    return [open_source(path, input_format, options) for path in paths]
+    sources = [open_source(path, input_format, options) for path in paths]
+    check_made_ids(sources)
+    return sources
 
 
 def _as_list(candidates: PathLike | Sequence[PathLike]) -> Sequence[PathLike]:

@@ -287,6 +287,14 @@ def parse_letor(text: str) -> list[tuple[int, str, str | None, dict[int, np.floa
     return rows
 
 
+def query_numbers(sizes: str, rows: int) -> list[int]:
+    """Number of the query, from 1, of each of ``rows`` rows, by a text of sizes; ValueError where they do not fit."""
+    numbers = [number for number, size in enumerate(map(int, sizes.split()), start=1) for _ in range(size)]
+    if len(numbers) != rows:
+        raise ValueError(f"{len(numbers)} != {rows}")
+    return numbers
+
+
 def mixed(h: int) -> int:
     """Finaliser of splitmix64."""
     h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9 % 2**64

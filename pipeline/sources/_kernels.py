@@ -174,7 +174,7 @@ def _ends_token(text, i):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def parse_lines(
-    text, stop, index_base, top, max_grade, real, powers, last_line,
+    text, stop, index_base, top, max_grade, real, grouped, powers, last_line,
     grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
 ):  # fmt: skip
     """Parse the lines of ``text[state[AT]:stop]`` (the last one ends with a newline) into rows and sparse entries.
@@ -183,7 +183,8 @@ def parse_lines(
     line in the output; the caller may set ``state[AT]`` behind it and call again.  ``last_line[f]`` is the number
     (``state[STAMP]``) of the last line that had feature ``f``, which finds a repeated one.  ``entry_from`` has a cell
     more than there are rows.  With ``real`` the first number may be any within the range of a float32 (``scratch`` is a
-    cell of one); ``label_from`` and ``label_to`` say where it stands, and grades are 0.
+    cell of one); ``label_from`` and ``label_to`` say where it stands, and grades are 0.  With ``grouped`` no line names its query;
+    ``qid_from`` says where the line begins then.
     """
     i = np.uint64(state[AT])
     stop = np.uint64(stop)
@@ -244,17 +245,21 @@ def parse_lines(
         while text[i] == 32 or text[i] == 9:
             i += _1
         where = i
-        if not (text[i] == 113 and text[i + _1] == 105 and text[i + _2] == 100 and text[i + _3] == 58):
-            code = NO_QID
-            break
-        i += _4
-        query_from = i
-        while not _ends_token(text, i):
-            i += _1
-        query_to = i
-        if query_from == query_to:
-            code = EMPTY_QID
-            break
+        if grouped:
+            query_from = line_start
+            query_to = line_start
+        else:
+            if not (text[i] == 113 and text[i + _1] == 105 and text[i + _2] == 100 and text[i + _3] == 58):
+                code = NO_QID
+                break
+            i += _4
+            query_from = i
+            while not _ends_token(text, i):
+                i += _1
+            query_to = i
+            if query_from == query_to:
+                code = EMPTY_QID
+                break
 
         line_entry = entry
         line_defers = defers

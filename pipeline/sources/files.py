@@ -78,13 +78,14 @@ def _in_folder(folder: Path) -> list[Path]:
 
 def _holds_rows(path: Path) -> bool:
     """Say whether the name of a file in a folder is one of a file of rows."""
-    suffix = _uncompressed(path).suffix.lower()
+    suffix = uncompressed(path).suffix.lower()
     return not path.name.startswith((".", "_")) and (not suffix or suffix in SUFFIXES)
 
 
 def _is_companion(path: Path) -> bool:
-    return _uncompressed(path).suffix.lower() in COMPANIONS
+    return uncompressed(path).suffix.lower() in COMPANIONS
 
 
-def _uncompressed(path: Path) -> Path:
+def uncompressed(path: Path) -> Path:
+    """Return ``path`` without the suffix of a compression."""
     return path.with_suffix("") if path.suffix.lower() in COMPRESSED else path

@@ -5,12 +5,16 @@ number may stand there, and there are labels instead of grades.  Features may co
 each at most once a line; a value is a number, or ``nan`` or ``null`` where it is missing.  A comment runs from ``#`` to the
 end of the line; if it begins with ``docid =`` the next word is the document's id.  Blank lines and lines with nothing but
 a comment are skipped.  Lines may end with CR LF.
+
+Where the first line with a row has no ``qid:`` and the sizes of the queries lie beside the file (see
+:mod:`pipeline.sources.query_sizes`), no line has one, and the ids are the file's name and the query's number: ``rank.train:17``.
+Lines that are put aside count as rows of their query.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import MalformedLine
+from pipeline.errors import InputError, MalformedLine
 from pipeline.sources import _kernels
 from pipeline.sources.batch import (
     BATCH_BYTES,
@@ -30,12 +34,17 @@ from pipeline.sources.batch import (
     shorten,
 )
 from pipeline.sources.blocks import copy_tokens, read_blocks
+from pipeline.sources.files import uncompressed
 from pipeline.sources.optional import OPTIONAL, read_numbers
+from pipeline.sources.query_sizes import QuerySizes, find_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from pipeline.sources.batch import Source
     from pipeline.sources.blocks import Block
+
+_FIRST_BYTES = 1 << 16  # read to see whether lines name their queries
 
 Positions = npt.NDArray[np.int64]
 
@@ -51,6 +60,9 @@ class LetorSource:
         self.fields: tuple[str, ...] = ("label",) if options.labels == "real" else ("grade",)
         self._options = options
         self._quarantine = Quarantine() if quarantine is None else quarantine
+        sizes = find_sizes(path)
+        self.sizes_path: Path | None = sizes if sizes is not None and not _names_queries(path) else None
+        """The file with the sizes of the queries, where the lines do not name them."""
 
     def names(self, width: int) -> tuple[str, ...]:
         """Return ``f<index as written>`` for each of ``width`` features, or of ``n_features`` if that was given."""
@@ -59,18 +71,55 @@ class LetorSource:
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file; a batch is as wide as the highest index so far."""
-        parser = _Parser(self.path, self._options, self._quarantine)
+        sizes = None if self.sizes_path is None else QuerySizes(self.sizes_path, self.path)
+        parser = _Parser(self.path, self._options, self._quarantine, grouped=sizes is not None)
         for block in read_blocks(self.path, block_bytes):
             rows = parser.parse(block)
+            if sizes is not None:
+                rows = rows.grouped(sizes, block)
             yield from rows.batches(self._options.absent_value)
             self.position = block.position
+        if sizes is not None:
+            sizes.close()
+
+
+def check_made_ids(sources: Sequence[Source]) -> None:
+    """Raise InputError if two of ``sources`` would make the same ids of queries of their names."""
+    made: dict[str, Path] = {}
+    for source in sources:
+        if isinstance(source, LetorSource) and source.sizes_path is not None:
+            other = made.setdefault(uncompressed(source.path).name, source.path)
+            if other is not source.path:
+                raise InputError(
+                    f"{other} and {source.path}: their queries would have the same ids, which are made of the file's"
+                    " name where no line has qid:; rename one of them"
+                )
+
+
+def companions_of(sources: Sequence[Source]) -> dict[Path, Path]:
+    """Return the files with the sizes of the queries, by the file of rows."""
+    return {
+        source.path: source.sizes_path
+        for source in sources
+        if isinstance(source, LetorSource) and source.sizes_path is not None
+    }
+
+
+def _names_queries(path: Path) -> bool:
+    """Say whether the first line with a row has ``qid:``."""
+    for block in read_blocks(path, _FIRST_BYTES):
+        for line in block.data[block.start : block.stop].splitlines():
+            words = line.split(b"#", 1)[0].split()
+            if words:
+                return any(word.startswith(b"qid:") for word in words)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """The rows of one block, features still sparse."""
 
-    qid: pa.StringArray
+    qid: pa.StringArray  # empty where no line names its query
     doc_id: pa.StringArray | None
     grade: npt.NDArray[np.int32]
     label: npt.NDArray[np.float64] | None  # where labels are real; grades are all 0 then
@@ -78,6 +127,13 @@ class _Rows:
     feature: npt.NDArray[np.int32]
     value: npt.NDArray[np.float32]
     width: int
+    starts: Positions  # where lines with a row begin, those put aside among them; only where no line names its query
+    kept: npt.NDArray[np.bool_]  # which of these lines were not put aside
+
+    def grouped(self, sizes: QuerySizes, block: Block) -> _Rows:
+        """Return the rows with the ids of their queries; for one block after the other, in the order of the file."""
+        numbers = sizes.take(len(self.starts), lambda k: block.line_number(int(self.starts[k])))
+        return replace(self, qid=sizes.ids(numbers[self.kept]))
 
     def batches(self, absent: float) -> Iterator[RowBatch]:
         """Yield dense rows, a bounded number of bytes at a time: a few bytes of text may stand for a very wide row."""
@@ -103,9 +159,10 @@ class _Complaint(NamedTuple):
 class _Parser:
     """Runs the kernel over blocks, sets bad lines aside and settles the numbers that the kernel was not sure of."""
 
-    def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine) -> None:
+    def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine, *, grouped: bool) -> None:
         self._path = path
         self._options = options
+        self._grouped = grouped
         self._quarantine = quarantine
         base = options.index_base
         self._top = base + (options.n_features or MAX_FEATURES - base) - 1
@@ -128,15 +185,18 @@ class _Parser:
         defer_entry, defer_from, defer_to = (np.empty(colons, dtype=np.int64) for _ in range(3))
         state = np.zeros(_kernels.STATE_CELLS, dtype=np.int64)
         state[_kernels.AT], state[_kernels.STAMP], state[_kernels.WIDTH] = block.start, self._lines, self._width
+        put_aside: list[tuple[int, int]] = []  # rows before the line, where it begins
         while True:
             _kernels.parse_lines(
-                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, real, _kernels.POWERS,
+                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, real, self._grouped, _kernels.POWERS,
                 self._last_line, grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value,
                 defer_entry, defer_from, defer_to, state,
             )  # fmt: skip
             if state[_kernels.CODE] == _kernels.END:
                 break
             self._reject(block, int(state[_kernels.CODE]), int(state[_kernels.WHERE]), int(state[_kernels.LINE_START]))
+            if self._grouped:
+                put_aside.append((int(state[_kernels.ROWS]), int(state[_kernels.LINE_START])))
             state[_kernels.AT] = block.data.index(b"\n", int(state[_kernels.WHERE])) + 1
         self._lines, self._width = int(state[_kernels.STAMP]), int(state[_kernels.WIDTH])
 
@@ -144,6 +204,7 @@ class _Parser:
             for k in range(int(state[_kernels.DEFERS])):
                 value[defer_entry[k]] = np.float32(float(block.data[defer_from[k] : defer_to[k]]))
         n = int(state[_kernels.ROWS])
+        before, where = np.array(put_aside, dtype=np.int64).reshape(-1, 2).T
         return _Rows(
             qid=copy_tokens(text, qid_from[:n], qid_to[:n]),
             doc_id=copy_tokens(text, doc_from[:n], doc_to[:n]) if (doc_from[:n] >= 0).any() else None,
@@ -155,6 +216,10 @@ class _Parser:
             feature=feature,
             value=value,
             width=self._width,
+            starts=np.insert(qid_from[:n], before, where) if self._grouped else qid_from[:0],
+            kept=np.insert(np.ones(n, dtype=np.bool_), before, values=False)
+            if self._grouped
+            else np.empty(0, np.bool_),
         )
 
     def _reject(self, block: Block, code: int, where: int, line_start: int) -> None:
@@ -162,13 +227,13 @@ class _Parser:
         line = block.text(line_start, line_end).rstrip("\r")
         token = re.split("[ \t\r]", block.text(where, line_end), maxsplit=1)[0]
         column = len(block.text(line_start, where)) + 1
-        expected, cure = self._complaint(code)
+        expected, cure = self._complaint(code, token)
         if token.startswith("\ufeff"):
             cure = "a byte-order mark may only begin a file: were two put together?"
         error = MalformedLine(self._path, block.line_number(where), column, shorten(token), expected, cure)
         self._quarantine.add(error, column, line)
 
-    def _complaint(self, code: int) -> _Complaint:
+    def _complaint(self, code: int, found: str) -> _Complaint:
         base = self._options.index_base
         if code == _kernels.ABOVE_TOP and self._options.n_features is not None:
             return _Complaint(f"a feature index up to {self._top}", f"--n-features {self._options.n_features} says so")
@@ -177,9 +242,17 @@ class _Parser:
             _kernels.BAD_GRADE: _Complaint("a grade: a whole number, 0 or more", no_grade),
             _kernels.BAD_LABEL: _Complaint(OPTIONAL["label"].expected),
             _kernels.GRADE_TOO_HIGH: _Complaint(f"a grade up to {self._options.highest_grade}"),
-            _kernels.NO_QID: _Complaint("qid:ID after the grade", "every line must name its query"),
+            _kernels.NO_QID: _Complaint(
+                "qid:ID after the grade",
+                f"every line must name its query, or {self._path.name}.query (or .group) the sizes of all queries, one a line",
+            ),
             _kernels.EMPTY_QID: _Complaint("an id after qid:"),
-            _kernels.BAD_FEATURE: _Complaint("index:value"),
+            _kernels.BAD_FEATURE: _Complaint(
+                "index:value",
+                "the first line has no qid:, so no line may have one"
+                if self._grouped and found.startswith("qid:")
+                else "",
+            ),
             _kernels.BAD_VALUE: _Complaint("index:value with a number as value"),
             _kernels.BELOW_BASE: _Complaint(f"a feature index from {base}", "if features count from 0: --index-base 0"),
             _kernels.ABOVE_TOP: _Complaint(f"a feature index up to {self._top}"),

@@ -179,7 +179,7 @@ def test_a_query_in_two_splits_is_refused(tmp_path):
         (b"1 qid:1 1:1\n", {"memory": 10**6}, InputError, "--memory must be at least 512MB, got 1,000,000 bytes"),
         (b"1 qid:1 1:1\n", {"buckets": 0}, InputError, "--buckets must be in 1..4096, got 0"),
         (b"1 qid:1 1:1\n", {"format": "letr"}, InputError, "unknown format 'letr'; did you mean 'letor'?"),
-        (b"1 qid:1 1:1\n1 1:1\n", {}, MalformedLine, "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line must name its query"),
+        (b"1 qid:1 1:1\n1 1:1\n", {}, MalformedLine, "{path}:2:3: expected qid:ID after the grade, found '1:1'; every line must name its query, or in.txt.query (or .group) the sizes of all queries, one a line"),
         (b"\x80\n", {}, DataRejected, "{path}:1: not a text file: byte 0x80 is not UTF-8; convert the file to UTF-8"),
     ],
 )  # fmt: skip

@@ -90,6 +90,7 @@ def test_rows_are_those_of_the_naive_parser_for_any_block_size(tmp_path_factory,
 
 
 GOOD = "1 qid:7 1:0.5 2:1\n"
+NO_QID = "every line must name its query, or bad.txt.query (or .group) the sizes of all queries, one a line"
 MALFORMED = [
     ("x qid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", ""),
     ("-1 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "-1", ""),
@@ -99,10 +100,10 @@ MALFORMED = [
     ("qid:7 1:1", 1, "a grade: a whole number, 0 or more", "qid:7", ""),
     (".0 qid:7", 1, "a grade: a whole number, 0 or more", ".0", ""),
     ("99999999999999999999 qid:7 1:1", 1, "a grade up to 2147483647", "99999999999999999999", ""),
-    ("1 1:0.5", 3, "qid:ID after the grade", "1:0.5", "every line must name its query"),
-    ("1", 2, "qid:ID after the grade", "", "every line must name its query"),
-    ("1 # docid = 3", 3, "qid:ID after the grade", "#", "every line must name its query"),
-    ("1 QID:7 1:0.5", 3, "qid:ID after the grade", "QID:7", "every line must name its query"),
+    ("1 1:0.5", 3, "qid:ID after the grade", "1:0.5", NO_QID),
+    ("1", 2, "qid:ID after the grade", "", NO_QID),
+    ("1 # docid = 3", 3, "qid:ID after the grade", "#", NO_QID),
+    ("1 QID:7 1:0.5", 3, "qid:ID after the grade", "QID:7", NO_QID),
     ("1 qid: 1:0.5", 3, "an id after qid:", "qid:", ""),
     ("1 qid:7 0:0.5", 9, "a feature index from 1", "0:0.5", "if features count from 0: --index-base 0"),
     ("1 qid:7 1:0.5 1:0.5", 15, "each feature once a line", "1:0.5", ""),

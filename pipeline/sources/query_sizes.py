@@ -1,0 +1,151 @@
+"""Sizes of queries from a file beside text without ``qid:``, as LightGBM and XGBoost have them.
+
+One whole number a line, in the order of the rows: so many rows belong to the next query.  Blank lines are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.arrow import as_array
+from pipeline.errors import DataRejected, InputError, MalformedLine
+from pipeline.sources import _kernels
+from pipeline.sources.batch import shorten
+from pipeline.sources.blocks import COMPRESSED, copy_tokens, read_blocks
+from pipeline.sources.files import COMPANIONS, uncompressed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pipeline.sources.blocks import Block
+
+_BLOCK_BYTES = 1 << 20
+_NO_COMMENT = 10  # no word begins with a newline
+_EXPECTED = "the number of rows of a query: a whole number, 1 or more"
+_SIZE = "^[0-9]{1,12}$"  # more digits, and sums of a block might overflow
+
+Numbers = npt.NDArray[np.int64]
+
+
+def find_sizes(path: Path) -> Path | None:
+    """Return the file of sizes that lies beside ``path``: its name, or that without a compression's suffix, and ``.query`` or ``.group``.
+
+    Raises
+    ------
+    InputError
+        There are several.
+    """
+    names = dict.fromkeys(
+        f"{base}{companion}{compression}"
+        for base in (path.name, uncompressed(path).name)
+        for companion in COMPANIONS
+        for compression in ("", *COMPRESSED)
+    )
+    found = [beside for name in names if (beside := path.with_name(name)).is_file()]
+    if len(found) > 1:
+        raise InputError(f"{found[0]}: there is also {found[1].name} for {path.name}; keep one of them")
+    return found[0] if found else None
+
+
+class QuerySizes:
+    """The sizes of the queries of one file, given out in the order of its rows.
+
+    Memory: one block of sizes, however many there are.
+    """
+
+    def __init__(self, path: Path, rows_path: Path) -> None:
+        self.path = path
+        self.rows_path = rows_path
+        name = os.fsencode(uncompressed(rows_path).name).decode("utf-8", "replace")
+        self._prefix: Any = pa.scalar(f"{name}:", pa.string())
+        self._nothing: Any = pa.scalar("", pa.string())
+        self._chunks = self._read()
+        self._row = 0
+        self._before = 0  # queries before the chunk
+        self._ends: Numbers = np.zeros(0, dtype=np.int64)  # first row after each query of the chunk
+        self._lines: Numbers = np.zeros(0, dtype=np.int64)
+
+    def take(self, rows: int, line_of: Callable[[int], int]) -> Numbers:
+        """Return the number of the query, from 1, of each of the next ``rows`` rows (rows,).
+
+        ``line_of`` tells the line of the k-th of them, for the message.
+
+        Raises
+        ------
+        DataRejected
+            There are more rows than the sizes add up to, or a size is none.
+        """
+        numbers = np.empty(rows, dtype=np.int64)
+        done = 0
+        while done < rows:
+            if not len(self._ends) or self._row == self._ends[-1]:
+                self._before += len(self._ends)
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    raise DataRejected(
+                        f"{self.rows_path}:{line_of(done)}: more rows than sizes: those in {self.path} add up to"
+                        f" {self._row:,}, and this is the row after them"
+                    )
+                self._ends, self._lines = chunk
+            step = min(rows - done, int(self._ends[-1]) - self._row)
+            places = np.arange(self._row, self._row + step)
+            numbers[done : done + step] = self._before + 1 + np.searchsorted(self._ends, places, side="right")
+            self._row += step
+            done += step
+        return numbers
+
+    def ids(self, numbers: Numbers) -> pa.StringArray:
+        """Return the ids of queries by ``numbers`` (n,): the name of the file of rows, a colon, the number."""
+        words: Any = as_array(numbers).cast(pa.string())
+        return cast("pa.StringArray", pc.binary_join_element_wise(self._prefix, words, self._nothing))
+
+    def close(self) -> None:
+        """Say that all rows were read.
+
+        Raises
+        ------
+        DataRejected
+            The sizes add up to more.
+        """
+        while len(self._ends) == 0 or self._ends[-1] == self._row:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return
+            self._ends, self._lines = chunk
+        query = int(np.searchsorted(self._ends, self._row, side="right"))
+        raise DataRejected(
+            f"{self.path}:{self._lines[query]}: more sizes than rows: {self.rows_path} has {self._row:,} rows, and this"
+            f" query reaches to row {self._ends[query]:,}"
+        )
+
+    def _read(self) -> Iterator[tuple[Numbers, Numbers]]:
+        """Yield (rows before the end of each query, line of its size) of a block of sizes at a time."""
+        rows = 0
+        for block in read_blocks(self.path, _BLOCK_BYTES):
+            sizes, lines = self._parse(block)
+            if len(sizes):
+                yield np.cumsum(sizes) + rows, lines
+                rows += int(sizes.sum())
+
+    def _parse(self, block: Block) -> tuple[Numbers, Numbers]:
+        text = block.bytes_view
+        lines = block.data.count(b"\n", block.start, block.stop)
+        line, count = (np.empty(lines, dtype=np.int64) for _ in range(2))
+        start, stop = (np.empty((1, lines), dtype=np.int64) for _ in range(2))
+        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _NO_COMMENT)
+        words = copy_tokens(text, start[0, :n], stop[0, :n])
+        good = pc.match_substring_regex(words, _SIZE)
+        sizes: Numbers = pc.if_else(good, words, pa.scalar("0")).cast(pa.int64()).to_numpy()
+        bad = np.flatnonzero((sizes < 1) | (count[:n] != 1))
+        if len(bad):
+            k = int(bad[0])
+            found = words[k].as_py() if count[k] == 1 else f"{count[k]} words"
+            raise MalformedLine(self.path, block.first_line + int(line[k]), 1, shorten(found), _EXPECTED)
+        return sizes, block.first_line + line[:n]
