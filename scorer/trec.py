@@ -5,13 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipeline.arrow import schema_of
+from pipeline.errors import DataRejected
+from pipeline.judgments.text import FORM, judgment_lines
 from scorer.errors import CandidatesRejected, InputError
+
+if TYPE_CHECKING:
+    from pipeline.judgments.text import JudgmentLines
 
 _RUN_FIELDS = 6
 _QRELS_FIELDS = 4
+_GRADE_FIELD = 3
+_JUDGED = schema_of([("qid", pa.string(), True), ("doc_id", pa.string(), True), ("grade", pa.int32(), True)])
 _GRADE_LIMIT = 2**31
 
 
@@ -58,44 +70,61 @@ def read_run(path: Path) -> pa.Table:
 def read_qrels(path: Path) -> pa.Table:
     """Read judgments, ``qid iteration doc_id grade`` a line, into columns qid, doc_id (string) and grade (int32).
 
-    A grade may be below 0: such a document counts as not relevant (see `scorer.metrics.Policy`).
+    The text may be compressed.  A grade may be below 0: such a document counts as not relevant (see `scorer.metrics.Policy`).
 
     Raises
     ------
     InputError
         There is no such file.
     CandidatesRejected
-        A line breaks the format or judges a document again (named as file:line), or the file has no line.
+        A line breaks the format or judges a document again (named as file:line:column), or the file has no line.
     """
-    qids: list[str] = []
-    doc_ids: list[str] = []
-    grades: list[int] = []
-    line_of: dict[tuple[str, str], int] = {}
-    for number, fields in _lines(path):
-        if len(fields) != _QRELS_FIELDS:
-            raise _malformed(path, number, "4 fields, 'qid iteration doc_id grade'", f"{len(fields)} fields")
-        try:
-            grade = int(fields[3])
-        except ValueError:
-            grade = _GRADE_LIMIT
-        if not -_GRADE_LIMIT < grade < _GRADE_LIMIT:
-            raise _malformed(path, number, "a whole number as grade in field 4", repr(fields[3]))
-        first = line_of.setdefault((fields[0], fields[2]), number)
-        if first != number:
-            found = f"{fields[2]!r} of query {fields[0]!r} again (first in line {first})"
-            raise _malformed(path, number, "each document judged once a query", found)
-        qids.append(fields[0])
-        doc_ids.append(fields[2])
-        grades.append(grade)
-    if not qids:
+    _check_file(path)
+    parts = []
+    try:
+        for lines, _ in judgment_lines(path):
+            parts.append(_judgments(path, lines))
+    except DataRejected as error:
+        raise CandidatesRejected(str(error)) from None
+    judged = pl.concat(parts) if parts else pl.DataFrame()
+    if judged.is_empty():
         raise CandidatesRejected(f"{path}: expected lines 'qid iteration doc_id grade', found an empty file")
-    return pa.table(
+    again = judged.filter(pl.struct("qid", "doc_id").is_duplicated())
+    if len(again):
+        again = again.with_columns(first=pl.col("line").min().over("qid", "doc_id")).filter(
+            pl.col("line") > pl.col("first")
+        )
+        qid, doc_id, _, line, first = again.sort("line").row(0)
+        found = f"{doc_id!r} of query {qid!r} again (first in line {first})"
+        raise _malformed(path, line, "each document judged once a query", found)
+    return judged.select("qid", "doc_id", "grade").to_arrow().cast(_JUDGED)
+
+
+def _judgments(path: Path, lines: JudgmentLines) -> pl.DataFrame:
+    """Return qid, doc_id, grade and line of each of some lines; MalformedLine names the first that is no judgment."""
+    complete = lines.words == _QRELS_FIELDS
+    whole = pc.match_substring_regex(lines.grade, r"^[+-]?[0-9]+$").fill_null(fill_value=False)
+    grade = pc.if_else(whole, lines.grade, pa.scalar(str(_GRADE_LIMIT))).cast(pa.float64()).to_numpy()
+    good = complete & (np.abs(grade) < _GRADE_LIMIT)
+    for row in np.flatnonzero(~good)[:1].tolist():
+        if complete[row]:
+            raise lines.error(path, row, _GRADE_FIELD, "a whole number as grade")[0]
+        raise lines.error(path, row, -1, FORM)[0]
+    return pl.DataFrame(
         {
-            "qid": pa.array(qids, pa.string()),
-            "doc_id": pa.array(doc_ids, pa.string()),
-            "grade": pa.array(grades, pa.int32()),
+            "qid": pl.Series(lines.qid, dtype=pl.String),
+            "doc_id": pl.Series(lines.doc_id, dtype=pl.String),
+            "grade": grade.astype(np.int32),
+            "line": lines.line,
         }
     )
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"{path}: expected a file, found a folder")
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -1,5 +1,7 @@
 """Runs and judgments in text."""
 
+import gzip
+
 import pytest
 
 from scorer.errors import CandidatesRejected, InputError
@@ -20,8 +22,13 @@ def test_a_run_is_read_between_any_white_space(tmp_path):
 
 def test_judgments_may_be_negative(tmp_path):
     path = tmp_path / "qrels"
-    path.write_text("1 0 d1 2\n1 0 d2 -1\n2 x d1 0")
-    assert read_qrels(path).to_pydict() == {"qid": ["1", "1", "2"], "doc_id": ["d1", "d2", "d1"], "grade": [2, -1, 0]}
+    text = "1 0 d1 2\n\n1\t0 d2 -1\r\n #2 x d1 0\n#2 x d2 +02147483647"
+    path.write_text(text, newline="")
+    wanted = {"qid": ["1", "1", "#2", "#2"], "doc_id": ["d1", "d2"] * 2, "grade": [2, -1, 0, 2**31 - 1]}
+    assert read_qrels(path).to_pydict() == wanted
+    with gzip.open(tmp_path / "qrels.gz", "wt") as file:
+        file.write(text)
+    assert read_qrels(tmp_path / "qrels.gz").equals(read_qrels(path))
 
 
 @pytest.mark.parametrize(
@@ -45,10 +52,12 @@ def test_a_broken_run_names_its_line(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 0 d1\n", ":1: expected 4 fields, 'qid iteration doc_id grade', found 3 fields"),
-        ("1 0 d1 1 x\n", ":1: expected 4 fields, 'qid iteration doc_id grade', found 5 fields"),
-        ("1 0 d1 0.5\n", ":1: expected a whole number as grade in field 4, found '0.5'"),
-        ("1 0 d1 4294967296\n", ":1: expected a whole number as grade in field 4, found '4294967296'"),
+        ("1 0 d1\n", ":1:1: expected 4 words, qid iteration doc_id grade, found '3 words'"),
+        ("\n 1 0 d1 1 x\n", ":2:2: expected 4 words, qid iteration doc_id grade, found '5 words'"),
+        ("1 0 d1 0.5\n", ":1:8: expected a whole number as grade, found '0.5'"),
+        ("1 0 d0 1\n1 0 d1 4294967296\n", ":2:8: expected a whole number as grade, found '4294967296'"),
+        ("1 0 d1 -2147483648\n", ":1:8: expected a whole number as grade, found '-2147483648'"),
+        ("1 0 d0 1\n\0\n", ":2: not a text file: it has a NUL byte; give --format if it is a table"),
         ("1 0 a 1\n2 0 a 1\n1 0 a 1\n", ":3: expected each document judged once a query, found 'a' of query '1' again (first in line 1)"),
         ("", ": expected lines 'qid iteration doc_id grade', found an empty file"),
     ],

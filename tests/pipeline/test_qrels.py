@@ -1,0 +1,171 @@
+"""Judgments in files of their own: every form of them says the same, and what is none is named with its place."""
+
+import gzip
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import DataRejected, InputError, TooManyRejects
+from pipeline.group.hashing import buckets_of
+from pipeline.judgments.opening import open_judgments
+from pipeline.judgments.spill import JudgmentSpill
+from pipeline.sources.batch import Quarantine
+from pipeline.sources.grades import GradeRules
+
+KEEP = GradeRules(unjudged="keep", negative="unjudged")
+
+
+def write(path, judgments):
+    """[(qid, doc_id, grade, time)] in the form that the suffix asks for; times in tables only."""
+    if path.suffix == ".parquet":
+        columns = dict(zip(("qid", "doc_id", "grade", "when"), map(list, zip(*judgments, strict=True)), strict=True))
+        pq.write_table(pa.table({"judge": ["me"] * len(judgments)} | columns), path, row_group_size=7)
+    elif path.suffix in {".csv", ".tsv"}:
+        mark = "," if path.suffix == ".csv" else "\t"
+        lines = [mark.join(("when", "grade", "judge", "qid", "doc_id"))]
+        lines += [mark.join((str(t), str(g), "me", q, d)) for q, d, g, t in judgments]
+        path.write_text("\n".join(lines) + "\n")
+    else:
+        text = "\n".join(f"{q}\t0 {' ' * (g + 1)}{d} {g}\r\n" for q, d, g, _ in judgments)
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def read(path, rules=KEEP, time_column=None, limit=0, block_bytes=1 << 20):
+    quarantine = Quarantine(limit)
+    found = []
+    for batch in open_judgments(path, rules, time_column, quarantine).batches(block_bytes):
+        times = [None] * len(batch) if batch.time is None else (batch.time // 10**6).tolist()
+        found += zip(batch.qid.to_pylist(), batch.doc_id.to_pylist(), batch.grade.tolist(), times, strict=True)
+    return found, quarantine.rejects
+
+
+def some_judgments(n=200, seed=1):
+    rng = random.Random(seed)
+    return [
+        (f"q{rng.randrange(20)}", f"d{rng.randrange(99)}", rng.randrange(-1, 5), rng.randrange(9)) for _ in range(n)
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "qrels", "a.gz", "a.csv", "a.tsv", "a.parquet"])
+@pytest.mark.parametrize("block_bytes", [1, 64, 1 << 20])
+def test_every_form_says_the_same(tmp_path, name, block_bytes):
+    judgments = some_judgments()
+    path = write(tmp_path / name, judgments)
+    table = path.suffix in {".csv", ".tsv", ".parquet"}
+    wanted = [(q, d, g, t if table else None) for q, d, g, t in judgments]
+    assert read(path, time_column="when" if table else None, block_bytes=block_bytes) == (wanted, [])
+    if table:
+        assert read(path)[0] == [(q, d, g, None) for q, d, g, _ in judgments]
+
+
+def test_grades_are_read_by_the_rules_of_all_sources(tmp_path):
+    rules = GradeRules(words=(("perfect", 4), ("bad", 0)), negative="zero", unjudged="keep")
+    words = ["Perfect", "bad", "-3", "2", "null"]
+    wanted = [("q", f"d{k}", grade, None) for k, grade in enumerate([4, 0, 0, 2, -1])]
+    (tmp_path / "a").write_text("".join(f"q 0 d{k} {word}\n" for k, word in enumerate(words)))
+    (tmp_path / "a.csv").write_text("qid,doc_id,grade\n" + "".join(f"q,d{k},{word}\n" for k, word in enumerate(words)))
+    pq.write_table(
+        pa.table({"qid": ["q"] * 5, "doc_id": [f"d{k}" for k in range(5)], "grade": words}), tmp_path / "a.parquet"
+    )
+    for name in ("a", "a.csv", "a.parquet"):
+        assert read(tmp_path / name, rules)[0] == wanted
+
+
+def test_whole_numbers_may_be_ids_and_grades_may_be_floats(tmp_path):
+    table = pa.table(
+        {"doc_id": pa.array([7, 8], pa.int16()), "grade": [1.0, None], "qid": pa.array([301, 302], pa.uint64())}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet")[0] == [("301", "7", 1, None), ("302", "8", -1, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a", "1 0 d1\n", ":1:1: expected 4 words, qid iteration doc_id grade, found '3 words'"),
+        ("a", "1 0 d1 1\n\n  1 0 d2 1 x\n", ":3:3: expected 4 words, qid iteration doc_id grade, found '5 words'"),
+        ("a", "x\n", ":1:1: expected 4 words, qid iteration doc_id grade, found '1 word'"),
+        ("a", "1 0 dé 1.5\n", ":1:8: expected a grade: a whole number, 0 or more, found '1.5'"),
+        ("a", "1 0 d1 -1\n", ":1:8: expected a grade: a whole number, 0 or more, found '-1'; --negative-grades zero|unjudged says what negative ones mean"),
+        ("a", "1 0 d1 good\n", ":1:8: expected a grade: a whole number, 0 or more, found 'good'; --grades good=1,bad=0 maps words to grades"),
+        ("a", "1 0 d1 null\n", ":1:8: expected a grade: a whole number, 0 or more, found 'null'; --unjudged keep|zero says what no grade means"),
+        ("a", "1 0 d1 99\n", ":1:8: expected a grade up to 9, found '99'"),
+        ("a", "1 0 \0 1\n", ":1: not a text file: it has a NUL byte; give --format if it is a table"),
+        ("a.csv", "qid,doc_id\n1,2\n", ": no column 'grade'; a table of judgments has the columns qid, doc_id, grade"),
+        ("a.csv", "qid,doc_id,grade,qid\n", ": column 'qid' is there twice; every column needs a name of its own"),
+        ("a.csv", "qid,doc_id,grade\n1,2,\n", ":2:5: expected a grade: a whole number, 0 or more, found nothing; --unjudged keep|zero says what no grade means"),
+        ("a.csv", "grade,qid,doc_id\n0,1,2\n0,,2\n", ":3:3: expected an id of the query, found nothing"),
+        ("a.csv", "grade,qid,doc_id\n0,1,\n", ":2:5: expected an id of the document, found nothing"),
+        ("a.csv", "qid,doc_id,grade\n1,2\n", ":2:1: expected 3 cells as in the first line, found '2 cells'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_judgment_is_named(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(DataRejected) as caught:
+        read(path, GradeRules(highest=9))
+    assert str(caught.value) == f"{path}{message}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"qid": ["1", None]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
+        ({"doc_id": ["", "d"]}, ": row 1, column 'doc_id': expected an id of the document, found nothing"),
+        ({"grade": [1, -1]}, ": row 2, column 'grade': expected a grade: a whole number, 0 or more, found -1; --negative-grades zero|unjudged says what negative ones mean"),
+        ({"grade": ["1", "x"]}, ": row 2, column 'grade': expected a grade: a whole number, 0 or more, found 'x'; --grades good=1,bad=0 maps words to grades"),
+        ({"grade": [1.0, None]}, ": row 2, column 'grade': expected a grade: a whole number, 0 or more, found nothing; --unjudged keep|zero says what no grade means"),
+        ({"grade": [1, 0.5]}, ": row 2, column 'grade': expected a grade: a whole number, 0 or more, found 0.5"),
+        ({"grade": [[1], [2]]}, ": column 'grade' must hold numbers or words, its type is list<element: int64>"),
+        ({"qid": [1.5, 2.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
+        ({"when": ["2026-01-01", "soon"]}, ": row 2, column 'when': expected a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970, found 'soon'"),
+        ({"when": [True, False]}, ": column 'when' must hold times, its type is bool"),
+        ({"then": [1, 2]}, ": no column 'when', which --time-column names; its columns are qid, doc_id, grade, then"),
+    ],
+)  # fmt: skip
+def test_what_is_no_judgment_in_parquet_is_named(tmp_path, columns, message):
+    path = tmp_path / "a.parquet"
+    good = {"qid": ["1", "2"], "doc_id": ["a", "b"], "grade": [0, 1]} | ({} if "then" in columns else {"when": [0, 1]})
+    pq.write_table(pa.table(good | columns), path)
+    with pytest.raises(DataRejected) as caught:
+        read(path, GradeRules(), "when")
+    assert str(caught.value) == f"{path}{message}"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.parquet"])
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_bad_judgments_are_put_aside_in_order_and_the_good_ones_stay(tmp_path, name, block_bytes):
+    judgments = some_judgments(n=100)
+    path = write(tmp_path / name, judgments)
+    bad = [k for k, judgment in enumerate(judgments) if judgment[2] < 0]
+    found, rejects = read(path, GradeRules(), limit=len(bad), block_bytes=block_bytes)
+    assert [judgment[:3] for judgment in found] == [judgment[:3] for judgment in judgments if judgment[2] >= 0]
+    first, step = {"a.txt": (1, 2), "a.csv": (2, 1), "a.parquet": (1, 1)}[name]
+    assert [(reject.source, reject.line) for reject in rejects] == [(name, first + step * k) for k in bad]
+    with pytest.raises(TooManyRejects):
+        read(path, GradeRules(), limit=len(bad) - 1, block_bytes=block_bytes)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read(tmp_path / "gone")
+
+
+def test_a_bucket_gives_back_the_judgments_of_its_queries(tmp_path):
+    judgments = some_judgments(n=500)
+    spill = JudgmentSpill(tmp_path / "spill", 5)
+    for name, part in (("a.csv", judgments[:300]), ("b", judgments[300:])):
+        source = open_judgments(write(tmp_path / name, part), KEEP, "when" if name == "a.csv" else None, Quarantine())
+        for batch in source.batches(50):
+            spill.add(batch)
+    assert spill.judgments.sum() == 500
+    times = [t * 10**6 for *_, t in judgments[:300]] + [None] * 200
+    wanted = [(q, d, g, t) for (q, d, g, _), t in zip(judgments, times, strict=True)]
+    bucket_of = buckets_of(pa.array([j[0] for j in judgments]), 5)
+    for bucket in range(5):
+        assert spill.take(bucket).rows() == [wanted[k] for k in np.flatnonzero(bucket_of == bucket)]
+        assert not list((tmp_path / "spill").glob(f"{bucket:05d}*"))

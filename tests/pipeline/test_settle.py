@@ -1,0 +1,261 @@
+"""Which grade a row has, which rows become one and which nobody has judged: held against plain Python."""
+
+import itertools
+import random
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from pipeline.errors import DataRejected
+from pipeline.judgments.aggregate import AGGREGATES
+from pipeline.judgments.settle import BucketRows, merge_rows, repeats, settle_by_judgments, settle_rows
+from tests import naive_judgments
+
+JUDGMENTS = {"qid": pl.String, "doc_id": pl.String, "grade": pl.Int32, "time": pl.Int64}
+FEATURES = ("bm25", "age")
+
+
+def bucket(rows):
+    """Columns of dicts qid, doc_id, grade, values, and perhaps time and weight; a digest is the numbers themselves."""
+    extras = {
+        name: np.array([row[name] for row in rows], dtype=kind)
+        for name, kind in (("weight", np.float64), ("time", np.int64))
+        if rows and name in rows[0]
+    }
+    values = np.array([row["values"] for row in rows], dtype=np.float32).reshape(len(rows), 2)
+    return BucketRows(
+        qid=pa.array([row["qid"] for row in rows], pa.string()),
+        doc_id=pa.array([row["doc_id"] for row in rows], pa.string()),
+        grade=np.array([row["grade"] for row in rows], dtype=np.int32),
+        source=np.zeros(len(rows), dtype=np.int32),
+        digest=values.view(np.uint32).astype(np.uint64),
+        extras=extras,
+    ), lambda chosen: values[list(chosen)]
+
+
+def settled(rows, how):
+    columns, values_of = bucket(rows)
+    return merge_rows(columns, how, FEATURES, values_of)
+
+
+def content(rows, found):
+    """What stands in the dataset and what stands apart, whatever the order of the rows."""
+    parts = []
+    for places in (found.judged, found.unjudged):
+        assert places.tolist() == sorted(places.tolist())
+        parts.append(
+            sorted(
+                (
+                    row["qid"],
+                    row["doc_id"] or "",
+                    int(found.grade[place]),
+                    row["values"],
+                    -1.0 if found.label is None else float(found.label[place]),
+                    -1 if found.time is None else int(found.time[place]),
+                )
+                for place, row in ((place, rows[place]) for place in places.tolist())
+            )
+        )
+    return parts
+
+
+def random_rows(rng, n, *, agree):
+    values = {}
+    rows = []
+    for number in range(n):
+        qid, doc_id = f"q{rng.randrange(6)}", rng.choice([None, *(f"d{d}" for d in range(8))])
+        own = (float(rng.randrange(3)), 0.5)
+        if doc_id is not None and agree:
+            own = values.setdefault((qid, doc_id), own)
+        time = rng.randrange(5) if agree else number  # which row is the latest must not be a question of chance
+        rows.append({"qid": qid, "doc_id": doc_id, "grade": rng.randrange(-1, 4), "values": own, "time": time})
+    return rows
+
+
+def merged_by_hand(rows, how):
+    """(judged, unjudged) as `content` has them."""
+    groups = {}
+    for number, row in enumerate(rows):
+        key = (row["qid"], row["doc_id"]) if row["doc_id"] is not None else number
+        groups.setdefault(key, []).append(row)
+    judged, unjudged = [], []
+    for group in groups.values():
+        known = [row for row in group if row["grade"] >= 0]
+        counted = known or group
+        chosen = max(counted, key=lambda row: (row["time"], row["grade"])) if how == "latest" else counted[0]
+        time = max(row["time"] for row in (counted if how == "latest" else group))
+        grade, label = (-1, None)
+        if known:
+            grade, label = naive_judgments.aggregate([(row["grade"], row["time"]) for row in known], how)
+        label = (label or 0.0) if how in {"mean", "median"} else -1.0
+        line = (chosen["qid"], chosen["doc_id"] or "", grade, chosen["values"], label, time)
+        (judged if known else unjudged).append(line)
+    return [sorted(judged), sorted(unjudged)]
+
+
+@pytest.mark.parametrize("how", AGGREGATES)
+@pytest.mark.parametrize("n", [0, 1, 2, 30, 200])
+def test_rows_of_a_document_become_one(how, n):
+    rng = random.Random(n)
+    rows = random_rows(rng, n, agree=how != "latest" or n == 30)
+    expected = merged_by_hand(rows, how)
+    for _ in range(3):
+        found = settled(rows, how)
+        assert content(rows, found) == expected
+        assert len(found.judged) + len(found.unjudged) + found.tally.merged == n
+        known = [(row["qid"], row["doc_id"], row["grade"], 0) for row in rows if row["doc_id"] and row["grade"] >= 0]
+        several = [group for group in naive_judgments.by_document(known).values() if len(group) > 1]
+        assert (found.tally.repeated, found.tally.conflicting) == (
+            len(several),
+            sum(len(set(group)) > 1 for group in several),
+        )
+        rng.shuffle(rows)
+
+
+@pytest.mark.parametrize("how", AGGREGATES)
+def test_all_small_cases_of_one_document(how):
+    kinds = list(itertools.product((-1, 0, 2), (0, 1)))
+    for size in (2, 3):
+        for case in itertools.product(kinds, repeat=size):
+            rows = [{"qid": "q", "doc_id": "d", "grade": g, "values": (1.0, 2.0), "time": t} for g, t in case]
+            assert content(rows, settled(rows, how)) == merged_by_hand(rows, how)
+
+
+def test_without_an_aggregate_rows_stay_and_are_counted():
+    rng = random.Random(3)
+    rows = random_rows(rng, 100, agree=False)
+    columns, _ = bucket(rows)
+    found = settle_rows(columns)
+    assert found.grade.tolist() == [row["grade"] for row in rows]
+    assert found.unjudged.tolist() == [k for k, row in enumerate(rows) if row["grade"] < 0]
+    assert sorted([*found.judged, *found.unjudged]) == list(range(100))
+
+    ordered = sorted(
+        (row for row in rows if row["grade"] >= 0), key=lambda r: (r["qid"], r["doc_id"] is None, r["doc_id"])
+    )
+    columns, _ = bucket(ordered)
+    groups = {}
+    for row in ordered:
+        if row["doc_id"] is not None:
+            groups.setdefault((row["qid"], row["doc_id"]), []).append(row["grade"])
+    tally = repeats(columns.qid, columns.doc_id, columns.grade)
+    assert tally.repeated == sum(len(g) > 1 for g in groups.values()) > 0
+    assert tally.conflicting == sum(len(set(g)) > 1 for g in groups.values()) > 0
+    empty, _ = bucket([])
+    assert repeats(empty.qid, empty.doc_id, empty.grade).repeated == 0
+    assert len(settle_rows(empty).judged) == 0
+
+
+def frame(judgments):
+    return pl.DataFrame(judgments, schema=JUDGMENTS, orient="row")
+
+
+@pytest.mark.parametrize("how", [*AGGREGATES, None])
+def test_judgments_are_looked_up(how):
+    rng = random.Random(7)
+    rows = random_rows(rng, 150, agree=False)
+    grade_of = {(f"q{q}", f"d{d}"): rng.randrange(5) for q in range(8) for d in range(11)}
+    judgments = []
+    for _ in range(120):
+        qid, doc_id = rng.choice(list(grade_of))
+        grade = grade_of[qid, doc_id] if how is None else rng.randrange(5)
+        judgments.append((qid, doc_id, rng.choice([grade, grade, -1]), rng.randrange(3)))
+    known = naive_judgments.by_document([j for j in judgments if j[2] >= 0])
+    answer = {document: naive_judgments.aggregate(given, how) for document, given in known.items()}
+    documents = {(row["qid"], row["doc_id"]) for row in rows}
+    for _ in range(3):
+        columns, _ = bucket(rows)
+        found = settle_by_judgments(columns, frame(judgments), how)
+        for place, row in enumerate(rows):
+            grade, label = answer.get((row["qid"], row["doc_id"]), (-1, None))
+            assert found.grade[place] == grade
+            assert place in (found.unjudged if grade < 0 else found.judged)
+            assert found.label is None or found.label[place] == (label or 0.0)
+        assert (found.label is not None) == (how in {"mean", "median"})
+        tally = found.tally
+        assert tally.judgments == sum(map(len, known.values()))
+        assert tally.ungraded == len(judgments) - tally.judgments > 0
+        assert (
+            tally.without_row == sum(len(given) for document, given in known.items() if document not in documents) > 0
+        )
+        assert tally.repeated == sum(len(given) > 1 for given in known.values())
+        assert tally.conflicting == sum(len({grade for grade, _ in given}) > 1 for given in known.values())
+        assert tally.merged == 0
+        rng.shuffle(rows)
+        rng.shuffle(judgments)
+
+
+def test_rows_without_a_judgment_may_be_zero_or_refused():
+    rows = [
+        {"qid": q, "doc_id": d, "grade": 3, "values": (0.0, 0.0)}
+        for q, d in (("q", None), ("q", "z"), ("q", "a"), ("p", "a"))
+    ]
+    columns, _ = bucket(rows)
+    assert settle_by_judgments(columns, frame([("q", "a", 2, 0)]), None, "zero").grade.tolist() == [0, 0, 2, 0]
+    with pytest.raises(DataRejected) as caught:
+        settle_by_judgments(columns, frame([("p", "a", 2, 0)]), None, "reject")
+    assert str(caught.value) == (
+        "query 'q', document 'a': expected a judgment of it, found none; "
+        "--unjudged keep stores such rows for re-ranking, --unjudged zero gives them grade 0"
+    )
+    with pytest.raises(DataRejected, match="query 'q', a row without doc_id: expected a judgment of it, found none"):
+        settle_by_judgments(columns, frame([(q, d, 2, 0) for q in "pq" for d in "az"]), None, "reject")
+
+
+def test_judges_who_differ_need_a_rule():
+    columns, _ = bucket([{"qid": "q", "doc_id": "a", "grade": 0, "values": (0.0, 0.0)}])
+    judgments = [
+        ("q", "b", 1, 0),
+        ("q", "b", 3, 0),
+        ("q", "b", 0, 0),
+        ("q", "b", 3, 0),
+        ("q", "c", 1, 0),
+        ("q", "c", 0, 0),
+    ]
+    for order in itertools.permutations(judgments, len(judgments)):
+        with pytest.raises(DataRejected) as caught:
+            settle_by_judgments(columns, frame(order), None)
+        assert str(caught.value) == (
+            "query 'q', document 'b' has the grades 0, 1 and 3 in the judgments; "
+            "say what they make: --aggregate mean|median|max|majority|latest"
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values": (1.0, 7.5)}, "its rows have 2 and 7.5 in feature 'age'"),
+        ({"values": (np.nan, 2.0)}, "its rows have 1 and nan in feature 'bm25'"),
+        ({"weight": 0.25}, "its rows have 0.25 and 1 in column 'weight'"),
+    ],
+)
+def test_rows_that_differ_in_more_than_the_grade_are_not_merged(change, message):
+    good = {"qid": "q", "doc_id": "b", "grade": 1, "values": (1.0, 2.0), "weight": 1.0, "time": 4}
+    other = {**good, "grade": 2, "time": 3, **change}
+    worse = {**good, "doc_id": "c", "values": (9.0, 9.0)}
+    for rows in itertools.permutations([good, other, good, worse, {**worse, "values": (8.0, 8.0)}]):
+        for how in ("mean", "max"):
+            with pytest.raises(DataRejected) as caught:
+                settled(list(rows), how)
+            assert str(caught.value) == (
+                f"query 'q', document 'b': {message}; --aggregate {how} makes one row only of rows that differ in nothing "
+                "but the grade (latest keeps the latest row whole)"
+            )
+        found = settled(list(rows), "latest")
+        assert sorted(rows[place]["doc_id"] for place in found.judged.tolist()) == ["b", "c"]
+    for nothing in ({}, {"time": 9}, {"grade": 0}):
+        assert len(settled([good, {**good, **nothing}], "mean").judged) == 1
+
+
+def test_of_equal_times_the_higher_grade_is_the_latest_whole_row():
+    rows = [
+        {"qid": "q", "doc_id": "d", "grade": g, "values": v, "time": t}
+        for g, v, t in ((3, (1.0, 1.0), 1), (0, (2.0, 2.0), 2), (1, (3.0, 3.0), 2), (-1, (4.0, 4.0), 9))
+    ]
+    for order in itertools.permutations(rows):
+        found = settled(list(order), "latest")
+        assert [order[place]["values"] for place in found.judged.tolist()] == [(3.0, 3.0)]
+        assert found.time[found.judged].tolist() == [2]
+        assert found.tally.merged == 3
