@@ -24,6 +24,8 @@ _OF_JUDGMENTS = [
     "index_base",
     "n_features",
     "labels",
+    "columns",
+    "ignore",
     "time_column",
     "max_grade",
     "buckets",
@@ -77,6 +79,13 @@ def ingest(
     labels: Annotated[
         str, typer.Option(metavar="grade|real", help="What the first number of a line of LETOR text is.")
     ] = "grade",
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="PART=NAME,..", help="Columns of tables with other names: qid=query_id,grade=rel."),
+    ] = None,
+    ignore: Annotated[
+        str | None, typer.Option(metavar="NAME,..", help="Columns of tables to leave out: title,debug_*.")
+    ] = None,
     time_column: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Column of tables that holds times: ISO text or seconds since 1970."),
@@ -91,10 +100,13 @@ def ingest(
 ) -> None:
     """Group judgments by query and write them as a dataset.
 
-    Rows of a query may stand anywhere in the input.  Tables may have the columns label (real number), event, weight, offset
-    and query_weight besides grade and features.  Example:
+    Rows of a query may stand anywhere in the input.  Tables may have the columns label (real number), event, weight, offset,
+    position and query_weight besides qid, doc_id, grade and features.  Where they have other names, --columns says so; what it
+    leaves open is guessed for qid, doc_id and grade (from names such as query_id, url, relevance), and the guess is told.  Examples:
 
     rankmill data ingest S1.txt S2.txt S3.txt --valid S4.txt --test S5.txt -o DATASET
+
+    rankmill data ingest log.parquet --columns qid=query_id,grade=rel --ignore 'title,debug_*' -o DATASET
 
     A folder stands for the files in it, a pattern such as 'days/**/*.txt.gz' for the files that match; the order of files
     does not matter:
@@ -120,6 +132,7 @@ def ingest(
     from pipeline.ingest import ingest as build
     from pipeline.sizes import parse_size
     from pipeline.sources.batch import ReadOptions
+    from pipeline.sources.parts import parse_columns, parse_ignored
 
     if format == "pairs":
         _add_pairs(context, sources, out, max_rejects, parse_size(block_size, "--block-size"), overwrite, as_json)
@@ -132,6 +145,8 @@ def ingest(
             n_features=n_features,
             max_grade=max_grade,
             labels=cast("Labels", labels),
+            columns={} if columns is None else parse_columns(columns),
+            ignore=() if ignore is None else parse_ignored(ignore),
             time_column=time_column,
         ),
         shares=None if split is None else parse_shares(split),
@@ -143,6 +158,10 @@ def ingest(
         block_bytes=parse_size(block_size, "--block-size"),
         overwrite=overwrite,
     )
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -158,10 +177,10 @@ def ingest(
             task = bar.add_task("reading", total=None)
             report = build(
                 sources, out, valid=valid or (), test=test or (), pairs=pairs or (), options=options,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
+                progress=lambda done, total: bar.update(task, completed=done, total=total), say=say,
             )  # fmt: skip
     else:
-        report = build(sources, out, valid=valid or (), test=test or (), pairs=pairs or (), options=options)
+        report = build(sources, out, valid=valid or (), test=test or (), pairs=pairs or (), options=options, say=say)
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 
 

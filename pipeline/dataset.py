@@ -104,7 +104,7 @@ class Dataset:
 
     @property
     def optional_columns(self) -> tuple[str, ...]:
-        """Columns that :meth:`rows` can read besides qid, doc_id, grade and features: of label, event, weight and offset."""
+        """Columns that :meth:`rows` can read besides qid, doc_id, grade and features: of label, event, weight, offset and position."""
         return tuple(name for name in self.manifest.columns if name not in {QUERY_WEIGHT, TIME})
 
     @property

@@ -31,6 +31,7 @@ from pipeline.rejects import listing_rejects, write_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME, check_destination, publish_dataset
 from pipeline.report import IngestReport
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
+from pipeline.sources.columns import check_ignored, guesses_line, tables_disagree
 from pipeline.sources.files import find_files
 from pipeline.sources.letor import check_made_ids, companions_of
 from pipeline.sources.opening import open_source
@@ -131,6 +132,7 @@ def ingest(
     pairs: Sequence[str | os.PathLike[str]] = (),
     options: IngestOptions | None = None,
     progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> IngestReport:
     """Build the dataset ``out`` from judgments in files and say what is in it.
 
@@ -147,6 +149,8 @@ def ingest(
         See :class:`IngestOptions`.
     progress
         Called with (bytes read, bytes in all) now and then.
+    say
+        Called with a line that a person should see before the data are read: what was guessed of the columns.
 
     Raises
     ------
@@ -166,6 +170,9 @@ def ingest(
     check_made_ids(sources)
     companions = companions_of(sources)
     pair_files = sorted_files(find_files(pairs), [given.path for given in inputs])
+    guessed = _guesses(sources)
+    if guessed and say is not None:
+        say(guesses_line(guessed))
     pair_sources = [open_pairs(path, quarantine) for path in pair_files]
     with (
         staging_folder(out) as staging,
@@ -231,7 +238,7 @@ def ingest(
             if rejects:
                 write_rejects(staged / name, rejects)
         publish_dataset(staged, out, manifest, overwrite=options.overwrite)
-    return IngestReport(path=out, manifest=manifest, seconds=time.perf_counter() - started)
+    return IngestReport(path=out, manifest=manifest, seconds=time.perf_counter() - started, columns_guessed=guessed)
 
 
 def _inputs(
@@ -272,8 +279,16 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[
             complaint = complaint or sources_disagree(
                 first.fields, str(first.path), other.fields, str(other.path), "columns besides the features"
             )
+            if not complaint and first.table is not None and other.table is not None:
+                complaint = tables_disagree(first.table, str(first.path), other.table, str(other.path))
             if complaint:
                 raise DataRejected(complaint)
+    tables = [source.table for source in sources if source.table is not None]
+    if tables:
+        check_ignored(options.read.ignore, tables)
+    for option, given in (("--columns", options.read.columns), ("--ignore", options.read.ignore)):
+        if given and not tables:
+            raise InputError(f"{option} is for tables; {first.path} is LETOR text, whose columns have no names")
     if first.columns is None and options.read.time_column is not None:
         raise InputError(f"--time-column is for tables; {first.path} is LETOR text, whose columns have no names")
     if first.columns is not None and options.read.n_features is not None:
@@ -283,6 +298,11 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[
             f"--labels is for LETOR text; {first.path} names its columns: labels go into one called 'label'"
         )
     return first.columns
+
+
+def _guesses(sources: Sequence[Source]) -> dict[str, str]:
+    """Return the guessed parts of all files with their columns."""
+    return {part: name for source in sources if source.table is not None for part, name in source.table.guesses.items()}
 
 
 def _read_all(

@@ -17,7 +17,7 @@ SplitName = Literal["train", "valid", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
 
 
-ColumnName = Literal["label", "event", "weight", "offset", "query_weight", "time"]
+ColumnName = Literal["label", "event", "weight", "offset", "position", "query_weight", "time"]
 
 
 class _Strict(BaseModel):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pipeline.manifest import Manifest
 
 
@@ -17,6 +19,8 @@ class IngestReport:
     path: Path
     manifest: Manifest
     seconds: float
+    columns_guessed: Mapping[str, str] = field(default_factory=dict)
+    """Parts of columns that were guessed, with the names that the input has for them."""
 
     @property
     def megabytes_per_second(self) -> float:
@@ -68,6 +72,7 @@ class IngestReport:
             "features": len(manifest.features),
             "max_grade": manifest.max_grade,
             "columns": list(manifest.columns),
+            "columns_guessed": dict(self.columns_guessed),
             "pairs": 0 if manifest.pairs is None else manifest.pairs.pairs,
             "rejected_pairs": 0 if manifest.pairs is None else manifest.pairs.rejected,
             "grades": {str(g.grade): g.rows for g in manifest.grades},

@@ -79,6 +79,8 @@ class Ingest:
     absent: Literal["zero", "missing"] = "zero"
     index_base: Literal[0, 1] = 1
     labels: Literal["grade", "real"] = "grade"
+    columns: dict[str, str] = Field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
     n_features: int | None = None
     max_grade: int | None = None
     time_column: str | None = None
@@ -98,6 +100,8 @@ class Ingest:
                 absent=self.absent,
                 index_base=self.index_base,
                 labels=self.labels,
+                columns=self.columns,
+                ignore=self.ignore,
                 n_features=self.n_features,
                 max_grade=self.max_grade,
                 time_column=self.time_column,

@@ -118,6 +118,7 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
         test=files["test"],
         pairs=files["pairs"],
         options=config.ingest.options,
+        say=say,
     )
     say(f"bin: at most {config.bin.max_bin} bins a feature")
     bin_dataset(Dataset.open(work / "dataset"), config.bin.max_bin)

@@ -19,6 +19,7 @@ from pipeline.dataset import Dataset
 from pipeline.manifest import SPLITS
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.batch import Format, RowBatch, Source
+from pipeline.sources.columns import TableColumns
 from scorer.candidates import score_sources
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate_scored import evaluate_scored
@@ -178,6 +179,7 @@ class DatasetSource:
         lacking = set(features) - set(dataset.feature_names)
         self.columns: tuple[str, ...] | None = dataset.feature_names if lacking else tuple(features)
         self.fields: tuple[str, ...] = ("grade",)
+        self.table: TableColumns | None = None
         self._dataset, self._split = dataset, split
 
     def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002

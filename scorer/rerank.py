@@ -178,7 +178,9 @@ def read_options(
     told: dict[str, Any] = {"absent": absent, "index_base": index_base}
     known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
     known = {key: value for key, value in known.items() if value is not None}
-    return ReadOptions(n_features=n_features, grade_required=False, **known)
+    return ReadOptions(
+        n_features=n_features, grade_required=False, known_features=frozenset(forest.feature_names), **known
+    )
 
 
 def open_sources(paths: Sequence[Path], input_format: Format, options: ReadOptions) -> list[Source]:

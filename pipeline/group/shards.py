@@ -249,7 +249,7 @@ def _features_schema(layout: Layout) -> pa.Schema:
 
 def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """Open a writer whose every setting that shows in the bytes is given: equal rows make equal files."""
-    repeated = [name for name in ("qid", "grade", "event", "split", "shard") if name in schema.names]
+    repeated = [name for name in ("qid", "grade", "event", "position", "split", "shard") if name in schema.names]
     return pq.ParquetWriter(
         path,
         schema,

@@ -11,10 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
-from pipeline.sources.grades import MAX_GRADE
+from pipeline.sources.grades import MAX_GRADE, GradeRules
+from pipeline.sources.parts import check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pipeline.sources.columns import TableColumns
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet"]
 Absent = Literal["zero", "missing"]
@@ -67,6 +70,13 @@ class ReadOptions:
         Whether a table of judgments may have neither ``grade`` nor ``label``: where pairs say what is better.  Grades are 0 then.
     labels
         What the first number of a line of text is: a ``grade``, or a ``real`` number, stored as the column ``label``.
+    columns
+        Which column of a table plays which part (see :data:`pipeline.sources.parts.PARTS`), where it has another name; an
+        empty name: no column plays it.
+    ignore
+        Names of columns of a table, or patterns such as ``debug_*``, that are left out.
+    known_features
+        Columns of a table that are features for certain: no guess makes them anything else.
     time_column
         Column of a table that says when each row was judged or seen (see :mod:`pipeline.sources.times`); None: there is none.
     """
@@ -79,6 +89,9 @@ class ReadOptions:
     ungraded: bool = False
     labels: Labels = "grade"
     time_column: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
+    known_features: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.absent not in {"zero", "missing"}:
@@ -91,6 +104,7 @@ class ReadOptions:
             raise InputError(f"--n-features must be in 1..{MAX_FEATURES}, got {self.n_features}")
         if self.max_grade is not None and not 0 <= self.max_grade <= MAX_GRADE:
             raise InputError(f"--max-grade must be in 0..{MAX_GRADE}, got {self.max_grade}")
+        check_columns(self.columns, self.ignore)
 
     @property
     def absent_value(self) -> float:
@@ -101,6 +115,11 @@ class ReadOptions:
     def highest_grade(self) -> int:
         """Highest grade allowed."""
         return MAX_GRADE if self.max_grade is None else self.max_grade
+
+    @property
+    def grade_rules(self) -> GradeRules:
+        """How grades are read; candidates may lack them."""
+        return GradeRules(unjudged="reject" if self.grade_required else "keep", highest=self.highest_grade)
 
 
 class Source(Protocol):
@@ -113,6 +132,8 @@ class Source(Protocol):
     """Names of the features, in file order; None where the file does not name them (LETOR text)."""
     fields: tuple[str, ...]
     """Which of ``grade`` and the optional columns its rows bring."""
+    table: TableColumns | None
+    """Which of its columns plays which part; None where columns have no names (LETOR text)."""
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file; the rows do not depend on ``block_bytes``, their batches do."""

@@ -77,10 +77,11 @@ class DelimitedCells:
         name: str,
         expected: str,
         if_empty: str = "",
+        cure: str = "",
     ) -> None:
         """Remember the first problem of each row: ``bad`` (n,) ones among rows ``first``.. are in column ``name``; clears ``keep``."""
         for row in np.flatnonzero(bad & keep).tolist():
-            self._problems[first + row] = CellProblem(self.header.index(name), expected, if_empty)
+            self._problems[first + row] = CellProblem(self.header.index(name), expected, if_empty, cure)
         keep &= ~bad
 
     def report(

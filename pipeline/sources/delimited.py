@@ -23,9 +23,8 @@ from pipeline.sources.batch import (
     RowBatch,
 )
 from pipeline.sources.cells import DelimitedCells
-from pipeline.sources.grades import UNKNOWN_GRADE
+from pipeline.sources.columns import TableColumns, table_columns
 from pipeline.sources.optional import OPTIONAL, read_numbers
-from pipeline.sources.tables import GRADE_RULE, feature_columns, given_fields, whole_number
 from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 
 if TYPE_CHECKING:
@@ -38,11 +37,13 @@ class DelimitedSource:
     def __init__(self, path: Path, delimiter: str, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
         self.path = path
         self.position = 0
-        self._options = options
         self._cells = DelimitedCells(path, delimiter, Quarantine() if quarantine is None else quarantine)
-        self._features = feature_columns(path, self._cells.header, options)
+        self._columns = table_columns(path, self._cells.header, options)
+        self.table: TableColumns | None = self._columns
+        self._features = self._columns.features
         self.columns: tuple[str, ...] | None = self._features
-        self.fields = given_fields(self._cells.header, options)
+        self.fields = self._columns.fields
+        self._rules = options.grade_rules
 
     def names(self, width: int) -> tuple[str, ...]:
         """Return the names of the features."""
@@ -59,26 +60,26 @@ class DelimitedSource:
     def _rows(self, batch: pa.RecordBatch, first: int) -> RowBatch:
         n = len(batch)
         keep = np.ones(n, dtype=np.bool_)
-        qid = batch.column("qid")
+        column_of, note = self._columns.column_of, self._cells.note
+        qid = batch.column(column_of["qid"])
         offsets, _ = parts_of(qid)
-        self._cells.note(np.diff(offsets) == 0, keep, first, "qid", "an id of the query")
-        grade = self._grades(batch.column("grade"), keep, first) if "grade" in self.fields else None
-        extras = {name: read_numbers(batch.column(name)) for name in self.fields if name in OPTIONAL}
-        for name, column in extras.items():
-            rule = OPTIONAL[name]
-            self._cells.note(~rule.fits(column), keep, first, name, rule.expected, rule.if_empty)
+        note(np.diff(offsets) == 0, keep, first, column_of["qid"], "an id of the query")
+        grade = self._grades(batch.column(column_of["grade"]), keep, first) if "grade" in column_of else None
+        extras = {part: read_numbers(batch.column(column_of[part])) for part in self._columns.extras}
+        for part, column in extras.items():
+            rule = OPTIONAL[part]
+            note(~rule.fits(column), keep, first, column_of[part], rule.expected, rule.if_empty)
         when = None
-        if TIME in self.fields:
-            named = cast("str", self._options.time_column)
-            when, known = times_of(batch.column(named))
-            self._cells.note(~known, keep, first, named, TIME_RULE, NO_TIME)
+        if TIME in column_of:
+            when, known = times_of(batch.column(column_of[TIME]))
+            note(~known, keep, first, column_of[TIME], TIME_RULE, NO_TIME)
         values = np.empty((n, len(self._features)), dtype=np.float32)
         for number, name in enumerate(self._features):
             values[:, number], bad = _numbers(batch.column(name))
-            self._cells.note(bad, keep, first, name, f"a number in column {name!r}")
+            note(bad, keep, first, name, f"a number in column {name!r}", cure=self._columns.cure_of(name))
         doc_id = None
-        if "doc_id" in self._cells.header:
-            doc_id = batch.column("doc_id")
+        if "doc_id" in column_of:
+            doc_id = batch.column(column_of["doc_id"])
             doc_id = pc.if_else(pc.equal(doc_id, pa.scalar("")), pa.scalar(None, pa.string()), doc_id)
         if not keep.all():
             kept = as_array(np.flatnonzero(keep))
@@ -94,25 +95,16 @@ class DelimitedSource:
         )
 
     def _grades(self, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int) -> npt.NDArray[np.int32]:
-        """Return the grades (n,) int32; there are few different tokens, so each is read once."""
-        coded = column.dictionary_encode()
-        tokens = cast("list[str]", coded.dictionary.to_pylist())
-        read = [_grade(token, required=self._options.grade_required) for token in tokens]
-        of_token = np.array([UNKNOWN_GRADE if number is None else number for number in read], dtype=np.int64)
-        bad_token = np.array([number is None for number in read], dtype=np.bool_)
-        codes = coded.indices.to_numpy()
-        highest = self._options.highest_grade
-        self._cells.note(bad_token[codes], keep, first, "grade", GRADE_RULE)
-        self._cells.note(of_token[codes] > highest, keep, first, "grade", f"a grade up to {highest}")
-        grades: npt.NDArray[np.int32] = np.minimum(of_token, highest).astype(np.int32)[codes]
+        """Return the grades (n,) int32; clears ``keep`` for bad ones."""
+        grades, bad = self._rules.read_words(column)
+        complaints: dict[tuple[str, str], list[int]] = {}
+        for row in np.flatnonzero(bad & keep).tolist():
+            complaints.setdefault(self._rules.expected(column[row].as_py()), []).append(row)
+        for (expected, cure), rows in complaints.items():
+            here = np.zeros_like(bad)
+            here[rows] = True
+            self._cells.note(here, keep, first, self._columns.column_of["grade"], expected, cure, cure)
         return grades
-
-
-def _grade(token: str, *, required: bool) -> int | None:
-    if not required and (not token or token.lower() in {"nan", "null"}):
-        return UNKNOWN_GRADE
-    number = whole_number(token)
-    return None if number is None else min(number, 2**31)
 
 
 def _numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:

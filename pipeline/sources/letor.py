@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from pipeline.sources.batch import Source
     from pipeline.sources.blocks import Block
+    from pipeline.sources.columns import TableColumns
 
 _FIRST_BYTES = 1 << 16  # read to see whether lines name their queries
 
@@ -53,6 +54,7 @@ class LetorSource:
     """One file of LETOR text, plain or compressed (``.gz``, ``.bz2``, ``.zst``, ``.lz4``)."""
 
     columns: tuple[str, ...] | None = None
+    table: TableColumns | None = None
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
         self.path = path

@@ -30,38 +30,41 @@ class OptionalColumn:
     lowest, highest
         The range of its numbers.
     whole
-        Whether they must be whole.
+        How they are stored if they must be whole; None: as float64.
     """
 
     expected: str
     if_empty: str
     lowest: float = -LARGEST
     highest: float = LARGEST
-    whole: bool = False
+    whole: pa.DataType | None = None
 
     @property
     def type(self) -> pa.DataType:
         """How it is stored."""
-        return pa.uint8() if self.whole else pa.float64()
+        return pa.float64() if self.whole is None else self.whole
 
     def fits(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         """Return which of ``values`` (n,) may stand in the column; NaN may not."""
         with np.errstate(invalid="ignore"):
             good: npt.NDArray[np.bool_] = (values >= self.lowest) & (values <= self.highest)
-            return good & (values == np.floor(values)) if self.whole else good
+            return good if self.whole is None else good & (values == np.floor(values))
 
     def stored(self, values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
         """Return good ``values`` (n,) as they are stored; a zero has no sign, so that equal rows have equal bytes."""
-        return values.astype(np.uint8) if self.whole else values + 0.0
+        return values + 0.0 if self.whole is None else values.astype(self.whole.to_pandas_dtype())
 
 
 OPTIONAL = {
     "label": OptionalColumn("a label: a number of at most 3.4e38 in size", "leave out rows that have none"),
     "event": OptionalColumn(
-        "an event: 1 or 0", "1 if the label is when it happened, 0 if it had not by then", 0.0, 1.0, whole=True
+        "an event: 1 or 0", "1 if the label is when it happened, 0 if it had not by then", 0.0, 1.0, pa.uint8()
     ),
     "weight": OptionalColumn("a weight: a number, 0 or more", "write 1 where there is none", 0.0),
     "offset": OptionalColumn("an offset: a number of at most 3.4e38 in size", "write 0 where there is none"),
+    "position": OptionalColumn(
+        "a position: a whole number, 1 or more", "--ignore position leaves the column out", 1.0, 2.0**31 - 1, pa.int32()
+    ),
     "query_weight": OptionalColumn("a query weight: a number, 0 or more", "write 1 where there is none", 0.0),
 }
 """By name, in the order in which they are stored."""

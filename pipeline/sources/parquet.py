@@ -21,9 +21,9 @@ from pipeline.sources.batch import (
     RowBatch,
     shorten,
 )
-from pipeline.sources.grades import UNKNOWN_GRADE
+from pipeline.sources.columns import TableColumns, table_columns
 from pipeline.sources.optional import OPTIONAL
-from pipeline.sources.tables import GRADE_RULE, ID_COLUMNS, feature_columns, given_fields
+from pipeline.sources.parts import PARTS
 from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
 
 if TYPE_CHECKING:
@@ -38,20 +38,18 @@ class ParquetSource:
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
         self.path = path
         self.position = 0
-        self._options = options
         self._quarantine = Quarantine() if quarantine is None else quarantine
         schema = schema_of_file(path)
-        self.columns: tuple[str, ...] | None = feature_columns(path, schema.names, options)
-        self._features = self.columns
-        self._has_doc_id = "doc_id" in schema.names
-        self.fields = given_fields(schema.names, options)
-        self._has_grade = "grade" in self.fields
-        self._extras = tuple(name for name in self.fields if name in OPTIONAL)
-        self._time = options.time_column if TIME in self.fields else None
-        read = {*self._features, "qid", "doc_id", "grade", *self._extras, self._time}
-        for name in schema.names:
-            if name in read:
-                self._check_type(name, schema.field(name).type)
+        self._columns = table_columns(path, schema.names, options)
+        self.table: TableColumns | None = self._columns
+        self._features = self._columns.features
+        self.columns: tuple[str, ...] | None = self._features
+        self.fields = self._columns.fields
+        self._rules = options.grade_rules
+        for part, name in self._columns.column_of.items():
+            self._check_type(part, name, schema.field(name).type)
+        for name in self._features:
+            self._check_type("", name, schema.field(name).type)
 
     def names(self, width: int) -> tuple[str, ...]:
         """Return the names of the features."""
@@ -63,34 +61,30 @@ class ParquetSource:
         """Yield the rows in the order of the file."""
         least, most = _ROWS
         size = min(max(block_bytes // (4 * len(self._features)), least), most)
-        wanted = [*self._features, "qid", *(["doc_id"] * self._has_doc_id), *(["grade"] * self._has_grade)]
-        wanted += [*self._extras, *([] if self._time is None else [self._time])]
         first = 1
         bytes_of_file = self.path.stat().st_size
         with open_parquet(self.path) as file:
-            for batch in file.iter_batches(batch_size=size, columns=wanted):
+            for batch in file.iter_batches(batch_size=size, columns=list(self._columns.read)):
                 yield self._rows(batch, first)
                 first += len(batch)
                 self.position = bytes_of_file * (first - 1) // file.metadata.num_rows
         self.position = bytes_of_file
 
-    def _check_type(self, name: str, kind: pa.DataType) -> None:
-        if name in {"qid", "doc_id"}:
+    def _check_type(self, part: str, name: str, kind: pa.DataType) -> None:
+        """Raise DataRejected if a column of type ``kind`` cannot play ``part`` (none: be a feature)."""
+        if part in {"qid", "doc_id"}:
             fits, what = are_ids(kind), "strings or whole numbers"
-        elif name == self._time:
+        elif part == TIME:
             fits, what = is_timelike(kind), "timestamps, dates, ISO text or whole seconds since 1970"
-        elif name == "grade":
+        elif part == "grade":
             fits, what = kinds.is_integer(kind) or kinds.is_floating(kind), "numbers"
         else:
             fits, what = are_numbers(kind), "numbers"
         if not fits:
-            named = {*ID_COLUMNS, *OPTIONAL, self._time}
-            cure = (
-                ""
-                if name in named
-                else f"; it is taken for a feature, as all columns but {', '.join([*ID_COLUMNS, *OPTIONAL])}"
+            feature = f"; it is taken for a feature: {self._columns.cure_of(name)}" if not part else ""
+            raise DataRejected(
+                f"{self.path}: column {name!r} must hold {what}, its type is {kind}{feature.rstrip(': ')}"
             )
-            raise DataRejected(f"{self.path}: column {name!r} must hold {what}, its type is {kind}{cure}")
 
     def _rows(self, batch: pa.RecordBatch, first: int) -> RowBatch:
         values = np.empty((len(batch), len(self._features)), dtype=np.float32)
@@ -98,13 +92,14 @@ class ParquetSource:
             for number, name in enumerate(self._features):
                 values[:, number] = as_floats(batch.column(name))
         values[np.isnan(values)] = np.nan  # one bit pattern for all of them
-        qid = as_strings(batch.column("qid"))
-        doc_id = as_strings(batch.column("doc_id")) if self._has_doc_id else None
+        column_of = self._columns.column_of
+        qid = as_strings(batch.column(column_of["qid"]))
+        doc_id = as_strings(batch.column(column_of["doc_id"])) if "doc_id" in column_of else None
         keep = self._check_qid(qid, first)
-        grade = self._grades(batch.column("grade"), keep, first) if self._has_grade else None
-        extras = {name: self._extra(name, batch.column(name), keep, first) for name in self._extras}
-        when = None if self._time is None else self._when(batch.column(self._time), keep, first)
-        stored = {name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()}
+        grade = self._grades(batch.column(column_of["grade"]), keep, first) if "grade" in column_of else None
+        extras = {part: self._extra(part, batch.column(column_of[part]), keep, first) for part in self._columns.extras}
+        when = self._when(batch.column(column_of[TIME]), keep, first) if TIME in column_of else None
+        stored = {part: OPTIONAL[part].stored(column[keep]) for part, column in extras.items()}
         stored |= {} if when is None else {TIME: when[keep]}
         if not keep.all():
             kept = as_array(np.flatnonzero(keep))
@@ -128,30 +123,25 @@ class ParquetSource:
         return keep
 
     def _grades(self, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int) -> npt.NDArray[np.int32]:
-        """Return the grades (n,) int32, :data:`UNKNOWN_GRADE` where there is none; clears ``keep`` for bad ones."""
+        """Return the grades (n,) int32; clears ``keep`` for bad ones."""
         numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        known = ~np.isnan(numbers)
-        highest = self._options.highest_grade
-        with np.errstate(invalid="ignore"):
-            fine = known & (numbers >= 0) & (numbers <= highest) & (numbers == np.floor(numbers))
-        fine |= ~known & (not self._options.grade_required)
-        for row in np.flatnonzero(~fine & keep).tolist():
-            whole = numbers[row] > highest and np.isfinite(numbers[row])
-            expected = f"a grade up to {highest}" if whole else GRADE_RULE
-            self._reject(first + row, "grade", f"{numbers[row]:g}" if known[row] else "nothing", expected)
-        keep &= fine
-        return np.where(known & fine, numbers, UNKNOWN_GRADE).astype(np.int32)
+        grades, bad = self._rules.settle_numbers(numbers)
+        for row in np.flatnonzero(bad & keep).tolist():
+            found = "nothing" if np.isnan(numbers[row]) else f"{numbers[row]:g}"
+            self._reject(first + row, "grade", found, *self._rules.expected(numbers[row]))
+        keep &= ~bad
+        return grades
 
     def _extra(
-        self, name: str, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int
+        self, part: str, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int
     ) -> npt.NDArray[np.float64]:
         """Return an optional column (n,) as read; clears ``keep`` for bad cells."""
         numbers = as_floats(column).astype(np.float64)
-        fine = OPTIONAL[name].fits(numbers)
+        fine = OPTIONAL[part].fits(numbers)
         for row in np.flatnonzero(~fine & keep).tolist():
             empty = bool(np.isnan(numbers[row]))
-            found, cure = ("nothing", OPTIONAL[name].if_empty) if empty else (f"{numbers[row]:g}", "")
-            self._reject(first + row, name, found, OPTIONAL[name].expected, cure)
+            found, cure = ("nothing", OPTIONAL[part].if_empty) if empty else (f"{numbers[row]:g}", "")
+            self._reject(first + row, part, found, OPTIONAL[part].expected, cure)
         keep &= fine
         return numbers
 
@@ -161,13 +151,13 @@ class ParquetSource:
         for row in np.flatnonzero(~good & keep).tolist():
             cell = column[row].as_py()
             found, cure = ("nothing", NO_TIME) if cell is None else (str(cell), "")
-            self._reject(first + row, cast("str", self._time), found, TIME_RULE, cure)
+            self._reject(first + row, TIME, found, TIME_RULE, cure)
         keep &= good
         return when
 
-    def _reject(self, row: int, column: str, found: str, expected: str, cure: str = "") -> None:
-        error = MalformedRow(self.path, row, column, shorten(found), expected, cure)
-        self._quarantine.add(error, [*ID_COLUMNS, *OPTIONAL, self._time].index(column) + 1, "")
+    def _reject(self, row: int, part: str, found: str, expected: str, cure: str = "") -> None:
+        error = MalformedRow(self.path, row, self._columns.column_of[part], shorten(found), expected, cure)
+        self._quarantine.add(error, [*PARTS, TIME].index(part) + 1, "")
 
 
 def schema_of_file(path: Path) -> pa.Schema:

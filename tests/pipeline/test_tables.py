@@ -66,29 +66,55 @@ def test_a_token_means_the_same_number_in_csv_and_in_letor_text(tmp_path_factory
     assert read(folder / "x.csv") == read(folder / "x.txt") == expected
 
 
+NEGATIVE = "--negative-grades zero|unjudged says what negative ones mean"
+NOTHING = "--unjudged keep|zero says what no grade means"
 BAD_CSV = [
     ("qid,grade,x\n1,0,1\n1,0\n", MalformedLine, ":3:1: expected 3 cells as in the first line, found '2 cells'"),
     ("qid,grade,x\n1,0,1,2\n", MalformedLine, ":2:1: expected 3 cells as in the first line, found '4 cells'"),
-    ("qid,grade,x\n1,0,1\n\n1,-1,2\n", MalformedLine, ":4:3: expected a grade: a whole number, 0 or more, found '-1'"),
+    (
+        "qid,grade,x\n1,0,1\n\n1,-1,2\n",
+        MalformedLine,
+        f":4:3: expected a grade: a whole number, 0 or more, found '-1'; {NEGATIVE}",
+    ),
     ("qid,grade,x\n1,0.5,2\n", MalformedLine, ":2:3: expected a grade: a whole number, 0 or more, found '0.5'"),
-    ("qid,grade,x\n1,,2\n", MalformedLine, ":2:3: expected a grade: a whole number, 0 or more, found nothing"),
+    (
+        "qid,grade,x\n1,,2\n",
+        MalformedLine,
+        f":2:3: expected a grade: a whole number, 0 or more, found nothing; {NOTHING}",
+    ),
     ("qid,grade,x\n1,99999999999,2\n", MalformedLine, ":2:3: expected a grade up to 2147483647, found '99999999999'"),
     ("qid,grade,x\n,1,abc\n", MalformedLine, ":2:1: expected an id of the query, found nothing"),
-    ('qid,grade,x\n"a,b",1,abc\n', MalformedLine, ":2:9: expected a number in column 'x', found 'abc'"),
-    ("qid,grade,x\n1,1,1 2\n", MalformedLine, ":2:5: expected a number in column 'x', found '1 2'"),
-    ("qid,rating,x\n1,0,1\n", DataRejected, ": no column 'grade'; rename 'rating' to 'grade' if that is what it holds"),
-    ("QID,grade,x\n1,0,1\n", DataRejected, ": no column 'qid'; rename 'QID' to 'qid' if that is what it holds"),
+    (
+        'qid,grade,x\n"a,b",1,abc\n',
+        MalformedLine,
+        ":2:9: expected a number in column 'x', found 'abc'; --ignore x leaves the column out",
+    ),
+    (
+        "qid,grade,x\n1,1,1 2\n",
+        MalformedLine,
+        ":2:5: expected a number in column 'x', found '1 2'; --ignore x leaves the column out",
+    ),
+    ("qid,grad,x\n1,0,1\n", DataRejected, ": no column 'grade'; if it is 'grad': --columns grade=grad"),
+    (
+        "q,z,x\n1,0,1\n",
+        DataRejected,
+        ": no column 'qid'; the columns are: q, z, x; --columns qid=NAME says which it is",
+    ),
     ("a;b;c\n", DataRejected, ": no column 'qid'; the columns are: a;b;c (is that the right delimiter?)"),
     ("qid,grade,x,x\n", DataRejected, ": column 'x' is there twice; every column needs a name of its own"),
     ("qid,grade,,x\n", DataRejected, ": column 3 has no name; the first line must name the columns"),
     (
         "qid,grade,split\n",
         DataRejected,
-        ": column name 'split' is reserved; rename it if it is a feature, else leave it out",
+        ": column name 'split' is reserved; --ignore split leaves it out; rename it if it is a feature",
     ),
     ("qid,grade\n1,0\n", DataRejected, ": no column is a feature: there are only qid, grade"),
     ("", DataRejected, ":1: expected the names of the columns, found an empty file"),
-    ("qid,grade,x\n1,0,\0\n", MalformedLine, ":2:5: expected a number in column 'x', found '\\x00'"),
+    (
+        "qid,grade,x\n1,0,\0\n",
+        MalformedLine,
+        ":2:5: expected a number in column 'x', found '\\x00'; --ignore x leaves the column out",
+    ),
     ("qid,gr\0ade,x\n", DataRejected, ":1: not a text file: it has a NUL byte"),
 ]
 
@@ -193,16 +219,16 @@ def test_doubles_are_rounded_once(tmp_path):
 BAD_PARQUET = [
     ({"qid": ["1", ""], "grade": [1, 1], "x": [1, 1]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
     ({"qid": ["1", None], "grade": [1, 1], "x": [1, 1]}, ": row 2, column 'qid': expected an id of the query, found nothing"),
-    ({"grade": [-1]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found -1"),
+    ({"grade": [-1]}, f": row 1, column 'grade': expected a grade: a whole number, 0 or more, found -1; {NEGATIVE}"),
     ({"grade": [1.5]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found 1.5"),
-    ({"grade": pa.array([None], pa.int8())}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found nothing"),
+    ({"grade": pa.array([None], pa.int8())}, f": row 1, column 'grade': expected a grade: a whole number, 0 or more, found nothing; {NOTHING}"),
     ({"grade": [float("inf")]}, ": row 1, column 'grade': expected a grade: a whole number, 0 or more, found inf"),
     ({"grade": [2**40]}, ": row 1, column 'grade': expected a grade up to 2147483647, found 1.09951e+12"),
     ({"grade": ["1"]}, ": column 'grade' must hold numbers, its type is string"),
     ({"qid": [1.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
-    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; it is taken for a feature, as all columns but qid, doc_id, grade, label, event, weight, offset, query_weight"),
-    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; it is taken for a feature, as all columns but qid, doc_id, grade, label, event, weight, offset, query_weight"),
-    ({"position": [1]}, ": column name 'position' is reserved; rename it if it is a feature, else leave it out"),
+    ({"x": ["a"]}, ": column 'x' must hold numbers, its type is string; it is taken for a feature: --ignore x leaves the column out"),
+    ({"x": [datetime.date(2020, 1, 1)]}, ": column 'x' must hold numbers, its type is date32[day]; it is taken for a feature: --ignore x leaves the column out"),
+    ({"split": ["train"]}, ": column name 'split' is reserved; --ignore split leaves it out; rename it if it is a feature"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,237 @@
+"""Which column plays which part: whatever columns are called, the rows, shards and messages are those of the right names."""
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.dataset import Dataset
+from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import ReadOptions
+from pipeline.sources.columns import table_columns
+from pipeline.sources.opening import open_source
+from pipeline.sources.optional import OPTIONAL
+from pipeline.sources.parts import HABITS, PARTS
+
+NAMES = {
+    "qid": "Query ID",
+    "doc_id": "seite",
+    "grade": "stars",
+    "label": "dwell",
+    "event": "died",
+    "weight": "w",
+    "offset": "base",
+    "position": "shown_at",
+    "query_weight": "qw",
+}
+COLUMNS = ("qid", "doc_id", "grade", "label", "event", "weight", "offset", "position", "query_weight", "x", "y.z")
+
+
+def judgments(n, seed):
+    rng = random.Random(seed)
+    return [
+        {
+            "qid": f"q{rng.randrange(n // 8)}",
+            "doc_id": f"d{rng.randrange(n)}",
+            "grade": rng.randrange(4),
+            "label": rng.random(),
+            "event": rng.randrange(2),
+            "weight": rng.random(),
+            "offset": rng.gauss(0, 1),
+            "position": rng.choice([1, 2, 2**31 - 1]),
+            "query_weight": 1.5,
+            "x": rng.random(),
+            "y.z": rng.gauss(0, 9),
+        }
+        for _ in range(n)
+    ]
+
+
+def write(path, rows, called=None, more=None):
+    """Write ``rows`` with columns renamed by ``called`` and ``more`` columns (name to cell) besides."""
+    called, more = called or {}, more or {}
+    rows = [{called.get(name, name): cell for name, cell in row.items()} | more for row in rows]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), path)
+    else:
+        delimiter = "," if path.suffix == ".csv" else "\t"
+        lines = [delimiter.join(map(str, row.values())) for row in rows]
+        path.write_text("\n".join([delimiter.join(rows[0]), *lines]) + "\n")
+    return path
+
+
+def data(dataset):
+    """All bytes but for the names and digests of the sources."""
+    manifest = json.loads((dataset / "manifest.json").read_bytes())
+    files = {file.name: file.read_bytes() for part in ("features", "queries") for file in (dataset / part).iterdir()}
+    return {**manifest, "sources": None}, files
+
+
+def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
+    rows = judgments(200, 1)
+    ingest([write(tmp_path / "plain.csv", rows)], tmp_path / "plain")
+    assert Dataset.open(tmp_path / "plain").optional_columns == ("label", "event", "weight", "offset", "position")
+    expected = data(tmp_path / "plain")
+    more = {"title": "some text", "debug_a": "x", "debug_b": 1, "split": "train"}
+    options = IngestOptions(read=ReadOptions(columns=NAMES, ignore=("title", "debug_*", "split")))
+    for suffix in (".csv", ".tsv", ".parquet"):
+        out = tmp_path / f"out{suffix}"
+        report = ingest([write(tmp_path / f"in{suffix}", rows, NAMES, more)], out, options=options)
+        assert data(out) == expected
+        assert report.columns_guessed == {}
+
+
+@given(
+    st.sampled_from(HABITS["qid"]),
+    st.sampled_from(HABITS["doc_id"]),
+    st.sampled_from(HABITS["grade"]),
+    st.sampled_from([str.upper, str.title, lambda name: name.replace("id", "_ID")]),
+)
+@settings(max_examples=20, deadline=None)
+def test_habits_are_guessed_in_any_spelling_and_told(tmp_path_factory, qid, doc_id, grade, spelled):
+    folder = tmp_path_factory.mktemp("habits")
+    rows = judgments(16, 2)
+    for row in rows:
+        del row["label"]
+    called = {"qid": spelled(qid), "doc_id": spelled(doc_id), "grade": spelled(grade)}
+    ingest([write(folder / "plain.csv", rows)], folder / "plain")
+    said = []
+    report = ingest([write(folder / "in.csv", rows, called)], folder / "out", say=said.append)
+    assert data(folder / "out") == data(folder / "plain")
+    assert report.columns_guessed == {part: name for part, name in called.items() if part != name}
+    assert all(f"{part} from {name!r}" in said[0] for part, name in report.columns_guessed.items())
+    assert len(said) == (report.columns_guessed != {})
+
+
+def test_a_guess_is_one_line_on_stderr_and_a_key_of_the_json(tmp_path):
+    (tmp_path / "in.csv").write_text("query_id,relevance,x\n1,1,2\n")
+    command = ["ingest", str(tmp_path / "in.csv"), "--json", "-o"]
+    told = CliRunner().invoke(app, [*command, str(tmp_path / "a")])
+    assert told.stderr == "columns: qid from 'query_id', grade from 'relevance' (guessed; --columns settles it)\n"
+    assert json.loads(told.stdout)["columns_guessed"] == {"qid": "query_id", "grade": "relevance"}
+    told = CliRunner().invoke(app, [*command, str(tmp_path / "b"), "--columns", "qid=query_id,grade=relevance"])
+    assert told.stderr == ""
+    assert json.loads(told.stdout)["columns_guessed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "parts", "features"),
+    [
+        (["qid", "query", "grade", "x"], {}, {"qid": "qid", "grade": "grade"}, ("query", "x")),
+        (["qid", "label", "rating"], {}, {"qid": "qid", "label": "label"}, ("rating",)),
+        (["qid", "rating", "x"], {"ungraded": True}, {"qid": "qid", "grade": "rating"}, ("x",)),
+        (["qid", "x"], {"ungraded": True}, {"qid": "qid"}, ("x",)),
+        (["qid", "grade", "url", "x"], {"columns": {"doc_id": ""}}, {"qid": "qid", "grade": "grade"}, ("url", "x")),
+        (["qid", "grade", "label", "x"], {"columns": {"grade": "label"}, "ignore": ("grade",)}, {"qid": "qid", "grade": "label"}, ("x",)),
+        (["qid", "grade", "a", "b"], {"ignore": ("[a]*",)}, {"qid": "qid", "grade": "grade"}, ("b",)),
+        (["query", "topic", "grade", "x"], {"ignore": ("topic",)}, {"qid": "query", "grade": "grade"}, ("x",)),
+        (["doc_id", "url", "grade", "x"], {"columns": {"qid": "doc_id"}}, {"qid": "doc_id", "grade": "grade", "doc_id": "url"}, ("x",)),
+        (["qid", "x", "rel"], {"grade_required": False}, {"qid": "qid", "grade": "rel"}, ("x",)),
+        (["qid", "x", "rel", "weight"], {"grade_required": False, "known_features": frozenset({"rel"})}, {"qid": "qid"}, ("x", "rel")),
+    ],
+)  # fmt: skip
+def test_a_part_is_as_told_then_by_its_own_name_then_guessed(tmp_path, names, options, parts, features):
+    found = table_columns(tmp_path, names, ReadOptions(**options))
+    assert found.column_of == parts
+    assert found.features == features
+
+
+BAD = [
+    ("query,topic,grade,x", {}, DataRejected, ": qid could be column 'query' or 'topic'; say which with --columns qid=query, or with qid= that it is none"),
+    ("qid,rel,rating,x", {}, DataRejected, ": grade could be column 'rel' or 'rating'; say which with --columns grade=rel, or with grade= that it is none"),
+    ("qid,grade,url,item,x", {}, DataRejected, ": doc_id could be column 'url' or 'item'; say which with --columns doc_id=url, or with doc_id= that it is none"),
+    ("qid,grade,x", {"columns": {"qid": "query_id"}}, InputError, ": no column 'query_id', which --columns takes as qid; the columns are: qid, grade, x"),
+    ("query_ids,grade,x", {"columns": {"qid": "query_id"}}, InputError, ": no column 'query_id', which --columns takes as qid; did you mean 'query_ids'?"),
+    ("qid,q,grade,x", {"columns": {"qid": "q"}}, DataRejected, ": column 'qid' is there, but --columns takes another one as qid; --ignore qid leaves it out"),
+    ("qid,grade,weight,x", {"columns": {"weight": ""}}, DataRejected, ": column 'weight' is there, but --columns takes another one as weight; --ignore weight leaves it out"),
+    ("qid,grade,x", {"columns": {"grade": "x"}, "ignore": ("x",)}, InputError, ": --columns takes 'x' as grade, and --ignore leaves it out"),
+    ("qid,grade,x", {"ignore": ("g*",)}, DataRejected, ": no column 'grade'; the columns are: qid, x; --columns grade=NAME says which it is"),
+    ("qid,grade,x", {"ignore": ("x",)}, DataRejected, ": no column is a feature: there are only qid, grade"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("header", "options", "error", "message"), BAD)
+def test_columns_that_cannot_be_settled_are_named(tmp_path, header, options, error, message):
+    path = tmp_path / "in.csv"
+    path.write_text(f"{header}\n")
+    with pytest.raises(error) as caught:
+        open_source(path, options=ReadOptions(**options))
+    assert str(caught.value) == f"{path}{message}"
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (["--columns", "qid"], "--columns: expected qid=query_id,grade=rel, found 'qid' in 'qid'"),
+        (["--columns", "qid=a,qid=b"], "--columns names 'qid' twice"),
+        (["--columns", "qid=a,doc_id=a"], "--columns gives 'a' two parts, qid and doc_id; a column has one"),
+        (["--columns", "grades=a"], "unknown part in --columns 'grades'; did you mean 'grade'?"),
+        (["--ignore", "tilte"], "unknown column in --ignore 'tilte'; did you mean 'title'?"),
+    ],
+)
+def test_options_that_say_nothing_sensible_are_refused(tmp_path, told, message):
+    (tmp_path / "in.csv").write_text("qid,grade,x,title\n1,1,2,3\n")
+    result = CliRunner().invoke(app, ["ingest", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out"), *told])
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception) == message
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_files_call_a_part_alike_and_text_has_no_names(tmp_path):
+    (tmp_path / "a.csv").write_text("query,rel,x\n1,1,1\n")
+    (tmp_path / "b.csv").write_text("query,rating,x\n1,1,1\n")
+    (tmp_path / "c.txt").write_text("1 qid:1 1:1\n")
+    (tmp_path / "d.csv").write_text("rel,x,query,title\n1,1,1,t\n")
+    a, b, c, d = (tmp_path / name for name in ("a.csv", "b.csv", "c.txt", "d.csv"))
+    with pytest.raises(DataRejected) as caught:
+        ingest([a, b], tmp_path / "out")
+    assert str(caught.value) == (
+        f"{b}: grade is in column 'rating', in {a} it is in 'rel'; all files must have the same columns: rename one, or say "
+        "which it is with --columns grade=NAME"
+    )
+    for options in (ReadOptions(columns={"qid": "query"}), ReadOptions(ignore=("x",))):
+        with pytest.raises(InputError, match=r"--(columns|ignore) is for tables; .*c.txt is LETOR text"):
+            ingest([c], tmp_path / "out", options=IngestOptions(read=options))
+    with pytest.raises(DataRejected, match="column 'title' is not in"):
+        ingest([a, d], tmp_path / "out")
+    ingest([a, d], tmp_path / "out", options=IngestOptions(read=ReadOptions(ignore=("title", "nothing_*"))))
+
+
+def test_bad_cells_are_named_by_the_column_of_the_file(tmp_path):
+    rows = judgments(8, 3)
+    rows[2]["position"] = 0
+    read = ReadOptions(columns=NAMES)
+    path = write(tmp_path / "in.csv", rows, NAMES)
+    with pytest.raises(MalformedLine, match=r"in.csv:4:\d+: expected a position: a whole number, 1 or more, found '0'"):
+        ingest([path], tmp_path / "out", options=IngestOptions(read=read))
+    with pytest.raises(MalformedRow, match=r"row 3, column 'shown_at': expected a position: .*, found 0"):
+        ingest([write(tmp_path / "in.parquet", rows, NAMES)], tmp_path / "out", options=IngestOptions(read=read))
+    rows[2] |= {"position": 1, "qid": ""}
+    with pytest.raises(MalformedLine, match=r"in.csv:4:1: expected an id of the query, found nothing"):
+        ingest([write(path, rows, NAMES)], tmp_path / "out", options=IngestOptions(read=read))
+
+
+@pytest.mark.parametrize("cell", ["0", "1.5", "", "2147483648", "-1", "x"])
+def test_a_position_is_a_whole_number_of_one_or_more(tmp_path, cell):
+    (tmp_path / "in.csv").write_text(f"qid,grade,position,x\n1,1,3,1\n1,1,{cell},1\n")
+    with pytest.raises(MalformedLine, match=r"in.csv:3:5: expected a position: a whole number, 1 or more"):
+        ingest([tmp_path / "in.csv"], tmp_path / "out")
+    ingest([tmp_path / "in.csv"], tmp_path / "out", options=IngestOptions(max_rejects=1))
+    rows = Dataset.open(tmp_path / "out").rows(None, ["position"])
+    assert rows["position"].to_pylist() == [3]
+    assert str(rows.schema.field("position").type) == "int32"
+
+
+def test_every_part_can_be_renamed():
+    assert set(PARTS) == set(NAMES) == {"qid", "doc_id", "grade", *OPTIONAL}
+    assert set(COLUMNS) == set(judgments(8, 0)[0])
+    assert all(part.replace("_", "") in habits for part, habits in HABITS.items())
+    assert np.unique([name for habits in HABITS.values() for name in habits], return_counts=True)[1].max() == 1
