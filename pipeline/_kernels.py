@@ -18,6 +18,37 @@ def _reach(cumulative, start, capacity):
 
 
 @njit(nogil=True, cache=True)
+def count_distinct(values):
+    """Count the distinct values of an ascending array without NaN."""
+    count = 0
+    for i in range(values.shape[0]):
+        count += i == 0 or values[i] != values[i - 1]
+    return count
+
+
+@njit(nogil=True, cache=True)
+def cumulate(values, cumulative):
+    """cumulative[j] = how many of the ascending ``values`` lie before the j-th distinct one; the last is their number."""
+    j = 0
+    for i in range(values.shape[0]):
+        if i == 0 or values[i] != values[i - 1]:
+            cumulative[j] = i
+            j += 1
+    cumulative[j] = values.shape[0]
+
+
+@njit(nogil=True, cache=True)
+def heavier(cumulative, capacity, out):
+    """Write the places of the values heavier than ``capacity`` into ``out``; returns their number."""
+    found = 0
+    for i in range(cumulative.shape[0] - 1):
+        if cumulative[i + 1] - cumulative[i] > capacity:
+            out[found] = i
+            found += 1
+    return found
+
+
+@njit(nogil=True, cache=True)
 def count_bins(cumulative, capacity, limit):
     """Count the fewest bins of mass ``capacity`` or of one value that hold all; stops above ``limit``."""
     start, bins = 0, 0

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from pipeline.arrow import open_parquet
 from pipeline.binspec import BinSpec
 from pipeline.errors import DatasetFormatError, InputError
-from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, PairShard, Shard
+from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, PairShard, Shard, SplitName
 from pipeline.pairs.stored import Pairs, by_rows
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.optional import OPTIONAL
@@ -219,6 +219,20 @@ class Dataset:
             self._check(file)
             yield from _blocks(file, names, keep, batch_rows, np.float32)
 
+    def column_batches(
+        self, split: str | None, features: Sequence[str], batch_rows: int = 65536
+    ) -> Iterator[list[npt.NDArray[np.float32]]]:
+        """Yield ``features`` of ``split`` as columns (m,), m <= ``batch_rows``, in canonical order.
+
+        Memory is that of a batch and of these columns in a row group, however many rows and other features there are.
+        """
+        self._check_columns(features, only_features=True)
+        for shard, keep in self._chosen(split):
+            file = self.features_path(shard)
+            self._check(file)
+            for batch in _batches(file, list(features), keep, batch_rows):
+                yield [batch.column(name).to_numpy() for name in features]
+
     def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
         """Yield (m, F) float32 blocks of all rows of ``shard``, whatever their split, in canonical order."""
         file = self.features_path(shard)
@@ -281,6 +295,16 @@ class Dataset:
     def _query_tables(self) -> list[pa.Table]:
         return [self._read(self.queries_path(shard)) for shard in self.manifest.shards]
 
+    @cached_property
+    def _query_sizes(self) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
+        """For each shard the split of its queries, as a place in SPLITS, and their documents: 5 bytes a query."""
+        sizes = []
+        for shard in self.manifest.shards:
+            table = self._read(self.queries_path(shard), ["split", "n_docs"])
+            code = pc.index_in(table.column("split"), value_set=pa.array(SPLITS)).to_numpy()
+            sizes.append((code.astype(np.uint8), table.column("n_docs").to_numpy().astype(np.int32)))
+        return sizes
+
     def _bins_path(self, entry: BinSet, digest: str) -> Path:
         return self.path / "bins" / entry.binspec / f"{digest}.parquet"
 
@@ -307,15 +331,15 @@ class Dataset:
     def _chosen(self, split: str | None) -> Iterator[tuple[Shard, npt.NDArray[np.bool_] | None]]:
         """Yield the shards that have rows of ``split`` with the mask of these rows; None means all of them."""
         self._check_split(split)
-        for shard, table in zip(self.manifest.shards, self._query_tables, strict=True):
+        for shard, (split_of, sizes) in zip(self.manifest.shards, self._query_sizes, strict=True):
             if split is None:
                 yield shard, None
                 continue
-            wanted = _is_in(table, split)
+            wanted = split_of == SPLITS.index(cast("SplitName", split))
             if wanted.all():
                 yield shard, None
             elif wanted.any():
-                yield shard, np.repeat(wanted, table.column("n_docs").to_numpy())
+                yield shard, np.repeat(wanted, sizes)
 
     def _check_split(self, split: str | None) -> None:
         if split is not None and split not in SPLITS:
@@ -386,16 +410,23 @@ def _blocks(
     file: Path, names: list[str], keep: npt.NDArray[np.bool_] | None, batch_rows: int, dtype: type[np.generic]
 ) -> Iterator[npt.NDArray]:  # type: ignore[type-arg]
     """Yield the columns ``names`` of ``file`` as row-major blocks, only rows where ``keep``."""
+    for batch in _batches(file, names, keep, batch_rows):
+        yield _row_major(batch, names, dtype)
+
+
+def _batches(
+    file: Path, names: list[str], keep: npt.NDArray[np.bool_] | None, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns ``names`` of ``file``, only rows where ``keep``."""
     done = 0
     with _decoding(file), open_parquet(file) as reader:
         for batch in reader.iter_batches(batch_size=batch_rows, columns=names):
             mask = None if keep is None else keep[done : done + batch.num_rows]
             done += batch.num_rows
-            if mask is not None:
-                if not mask.any():
-                    continue
-                batch = batch.filter(pa.array(mask))  # noqa: PLW2901
-            yield _row_major(batch, names, dtype)
+            if mask is None:
+                yield batch
+            elif mask.any():
+                yield batch.filter(pa.array(mask))
 
 
 def _row_major(batch: pa.RecordBatch, names: list[str], dtype: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]

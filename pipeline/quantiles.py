@@ -30,8 +30,9 @@ def edges_of(values: Values, max_bin: int = MAX_BIN) -> Values:
     >>> edges_of(np.array([3, 1, 2, 2, np.nan], dtype=np.float32)).tolist()
     [1.5, 2.5]
     """
-    distinct, counts, _ = distinct_values(values)
-    return edges_between(distinct, bin_ends(counts, checked_max_bin(max_bin, 2)))
+    present, _ = sort_values(values.astype(EDGE))
+    cumulative = cumulative_counts(present)
+    return edges_of_sorted(present, cumulative, bin_ends(cumulative, checked_max_bin(max_bin, 2)))
 
 
 def checked_max_bin(max_bin: int, least: int) -> int:
@@ -41,23 +42,32 @@ def checked_max_bin(max_bin: int, least: int) -> int:
     return max_bin
 
 
-def distinct_values(values: Values) -> tuple[Values, Masses, int]:
-    """Return the distinct values ascending, their counts, and the number of NaN."""
-    present = values[~np.isnan(values)].astype(EDGE)
-    missing = values.shape[0] - present.shape[0]
-    present += EDGE(0)  # -0.0 becomes 0.0, so that equal values have equal bytes
-    present.sort()
-    if not len(present):
-        return present, np.zeros(0, dtype=np.int64), missing
-    starts = np.flatnonzero(np.concatenate(([True], present[1:] != present[:-1])))
-    return present[starts], np.diff(np.append(starts, len(present))).astype(np.int64), missing
+def sort_values(values: Values) -> tuple[Values, int]:
+    """Sort ``values`` (n,) in place; returns those that are not NaN, ascending, as a part of it, and the number of NaN.
+
+    -0.0 becomes 0.0, so that equal values have equal bytes.  Takes no memory besides.
+    """
+    values += EDGE(0)
+    values.sort()  # NaN are last
+    n_present = int(np.searchsorted(values, EDGE(np.nan)))
+    return values[:n_present], len(values) - n_present
 
 
-def bin_ends(counts: Masses, max_bin: int) -> Masses:
-    """Return where each bin ends, as an index behind its last distinct value; the last end is ``len(counts)``."""
-    if len(counts) <= max_bin:
-        return np.arange(1, len(counts) + 1, dtype=np.int64)
-    cumulative = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+def cumulative_counts(present: Values) -> Masses:
+    """Return how many of the ascending ``present`` values (n,) lie before each distinct one, and n last: (distinct + 1,)."""
+    cumulative = np.empty(_kernels.count_distinct(present) + 1, dtype=np.int64)
+    _kernels.cumulate(present, cumulative)
+    return cumulative
+
+
+def bin_ends(cumulative: Masses, max_bin: int) -> Masses:
+    """Return where each bin ends, as an index behind its last distinct value; the last end is the number of these.
+
+    ``cumulative`` (distinct + 1,) says how many rows lie before each distinct value, and how many there are in all.
+    """
+    distinct = len(cumulative) - 1
+    if distinct <= max_bin:
+        return np.arange(1, distinct + 1, dtype=np.int64)
     low, high = 1, int(cumulative[-1])
     while low < high:  # the least capacity that max_bin bins can do with
         middle = (low + high) // 2
@@ -68,7 +78,7 @@ def bin_ends(counts: Masses, max_bin: int) -> Masses:
     capacity = low
     ends = np.empty(max_bin, dtype=np.int64)
     used = int(_kernels.fill_bins(cumulative, capacity, ends))
-    runs = _runs(counts, ends[:used], capacity)
+    runs = _runs(cumulative, ends[:used], capacity)
     _spend(runs, cumulative, max_bin - used)
     parts = []
     for start, stop, bins in runs:
@@ -78,10 +88,11 @@ def bin_ends(counts: Masses, max_bin: int) -> Masses:
     return np.concatenate(parts)
 
 
-def _runs(counts: Masses, ends: Masses, capacity: int) -> list[list[int]]:
+def _runs(cumulative: Masses, ends: Masses, capacity: int) -> list[list[int]]:
     """Return [start, stop, bins] of every value heavier than ``capacity`` and of every run of values between them."""
-    heavy = np.flatnonzero(counts > capacity)
-    borders = np.unique(np.concatenate(([0], heavy, heavy + 1, [len(counts)])))
+    heavy = np.empty(len(ends), dtype=np.int64)  # each has one of the bins to itself
+    heavy = heavy[: _kernels.heavier(cumulative, capacity, heavy)]
+    borders = np.unique(np.concatenate(([0], heavy, heavy + 1, [len(cumulative) - 1])))
     # a bin never crosses a heavy value, so every border is the end of a bin
     bins = np.diff(np.searchsorted(ends, borders, side="right"))
     return [[int(a), int(b), int(k)] for a, b, k in zip(borders[:-1], borders[1:], bins, strict=True)]
@@ -102,11 +113,16 @@ def _spend(runs: list[list[int]], cumulative: Masses, spare: int) -> None:
             heapq.heappush(waiting, (-mass[i] / (bins + 1), i))
 
 
-def edges_between(distinct: Values, ends: Masses) -> Values:
-    """Return the float32 midpoints at the ends of all bins but the last: ``a <= edge < b``, finite where possible."""
-    below, above = distinct[ends[:-1] - 1].astype(np.float64), distinct[ends[:-1]].astype(np.float64)
+def edges_of_sorted(present: Values, cumulative: Masses, ends: Masses) -> Values:
+    """Return the edges at the ``ends`` of bins of the ascending values ``present`` (n,), which are ``cumulative`` counted."""
+    behind = cumulative[ends[:-1]]  # the first row of the next bin
+    return edges_between(present[behind - 1], present[behind])
+
+
+def edges_between(low: Values, high: Values) -> Values:
+    """Return the float32 midpoints of neighbours ``low < high``: ``low <= edge < high``, finite where possible."""
+    below, above = low.astype(np.float64), high.astype(np.float64)
     with np.errstate(invalid="ignore"):  # -inf and +inf as neighbours: the edge is 0
         middle = np.nan_to_num((below + above) / 2.0, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
     edges = middle.astype(EDGE) + EDGE(0)
-    low, high = below.astype(EDGE), above.astype(EDGE)
     return np.where((edges >= high) | (edges < low), low, edges)
