@@ -16,7 +16,7 @@ from pipeline.pairs.batch import COLUMNS, IDS, NUMBERS, PairBatch, checks
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
 from pipeline.sources.cells import CellProblem, DelimitedCells
 from pipeline.sources.optional import read_numbers
-from pipeline.sources.parquet import are_ids, are_numbers, as_floats, as_strings, schema_of_file
+from pipeline.sources.parquet import are_ids, are_numbers, as_floats, as_strings, read_batches, schema_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -108,7 +108,7 @@ class ParquetPairs:
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         with open_parquet(self.path) as file:
-            yield from file.iter_batches(batch_size=_BATCH_ROWS)
+            yield from read_batches(file, self.path, _BATCH_ROWS)
 
     def _put_aside(self, row: int, column: str, found: str, expected: str, cure: str) -> None:
         error = MalformedRow(self.path, row, column, found, expected, cure)

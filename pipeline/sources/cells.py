@@ -199,10 +199,11 @@ class DelimitedCells:
         """Return the next cells of ``reader``, which begin in ``line``, or None; their lines are in ``raw`` then."""
         try:
             cells = next(reader, None)
-        except csv.Error as error:  # a cell of more than 128 KiB: most often a quote that does not close
+        except csv.Error:  # a cell of more than 128 KiB: most often a quote that does not close
             if len(raw) > 1:
                 raise self._runs_on(line, raw[0]) from None
-            raise DataRejected(f"{self.path}:{line}: not a table of delimited text: {error}") from None
+            limit = csv.field_size_limit()
+            raise DataRejected(f"{self.path}:{line}: a cell has more than {limit:,} characters") from None
         if len(raw) > 1 or (cells and cells[-1].endswith("\n")):
             raise self._runs_on(line, raw[0])
         return cells

@@ -155,9 +155,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     if twice:
         raise DataRejected(f"{path}: column {twice[0]!r} is there twice; every column needs a name of its own")
     if "" in names:
-        raise DataRejected(
-            f"{path}: column {list(names).index('') + 1} has no name; the first line must name the columns"
-        )
+        raise DataRejected(f"{path}: column {list(names).index('') + 1} has no name; every column needs one")
 
 
 def _told(path: Path, names: Sequence[str], ignored: Sequence[str], options: ReadOptions) -> dict[str, str]:

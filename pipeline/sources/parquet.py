@@ -27,7 +27,7 @@ from pipeline.sources.parts import PARTS
 from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _ROWS = (256, 65536)  # least and most rows of a batch
 
@@ -64,7 +64,7 @@ class ParquetSource:
         first = 1
         bytes_of_file = self.path.stat().st_size
         with open_parquet(self.path) as file:
-            for batch in file.iter_batches(batch_size=size, columns=list(self._columns.read)):
+            for batch in read_batches(file, self.path, size, self._columns.read):
                 yield self._rows(batch, first)
                 first += len(batch)
                 self.position = bytes_of_file * (first - 1) // file.metadata.num_rows
@@ -127,7 +127,7 @@ class ParquetSource:
         numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         grades, bad = self._rules.settle_numbers(numbers)
         for row in np.flatnonzero(bad & keep).tolist():
-            found = "nothing" if np.isnan(numbers[row]) else f"{numbers[row]:g}"
+            found = "nothing" if np.isnan(numbers[row]) else _shown(numbers[row])
             self._reject(first + row, "grade", found, *self._rules.expected(numbers[row]))
         keep &= ~bad
         return grades
@@ -164,8 +164,62 @@ def schema_of_file(path: Path) -> pa.Schema:
     """Return the schema of the Parquet file ``path``; DataRejected if it is none."""
     try:
         return pq.read_schema(path)
-    except pa.ArrowInvalid as error:
-        raise DataRejected(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from None
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise DataRejected(f"{path}: not a Parquet file, or one that is cut off: {_first_line(error)}") from None
+
+
+def read_batches(
+    file: pq.ParquetFile, path: Path, rows: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield ``columns`` of the Parquet file ``path``, open as ``file``, at most ``rows`` at a time.
+
+    Raises
+    ------
+    DataRejected
+        The data are damaged, or text in them is not UTF-8: Parquet does not see to that.
+    """
+    batches = file.iter_batches(batch_size=rows, columns=None if columns is None else list(columns))
+    first = 1
+    while True:
+        try:
+            batch = next(batches, None)
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            raise DataRejected(f"{path}: the Parquet data are damaged: {_first_line(error)}") from None
+        if batch is None:
+            return
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            _check_text(path, name, column, first)
+        first += len(batch)
+        yield batch
+
+
+def _check_text(path: Path, name: str, column: pa.Array[Any], first: int) -> None:
+    kind = column.type.value_type if isinstance(column.type, pa.DictionaryType) else column.type
+    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
+        return
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for row in range(len(column)):
+            try:
+                column[row].as_py()
+            except UnicodeDecodeError as error:
+                found = shorten(repr(error.object))
+                raise MalformedRow(path, first + row, name, found, "text in UTF-8") from None
+        raise
+
+
+def _shown(number: float) -> str:
+    """Return ``number`` as a message shows it: whole ones to the last digit."""
+    return f"{number:.0f}" if number == np.floor(number) and abs(number) < 1e15 else f"{number:g}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0].rstrip(" .")
 
 
 def are_ids(kind: pa.DataType) -> bool:
