@@ -145,6 +145,8 @@ class DelimitedCells:
             if compression_of(self.path) is None:
                 raise
             raise self._damaged(error) from None
+        if line.startswith("\ufeff"):  # utf-8-sig has taken the first one away
+            raise DataRejected(f"{self.path}:1: begins with two byte-order marks; leave one")
         if "\0" in line:
             raise DataRejected(f"{self.path}:1: not a text file: it has a NUL byte")
         cells = next(csv.reader([line], delimiter=self._delimiter), [])
