@@ -65,7 +65,7 @@ def ingest(
     format: Annotated[  # noqa: A002
         str,
         typer.Option(
-            metavar="auto|letor|csv|tsv|parquet|pairs",
+            metavar="auto|letor|csv|tsv|parquet|run|pairs",
             help="Format of the files; auto: by suffix; pairs: preference pairs of the dataset that -o names.",
         ),
     ] = "auto",

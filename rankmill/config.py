@@ -22,7 +22,7 @@ from pipeline.group.splits import fold_choice, split_time_of
 from pipeline.ingest import IngestOptions
 from pipeline.quantiles import MAX_BIN
 from pipeline.sizes import parse_size
-from pipeline.sources.batch import ReadOptions
+from pipeline.sources.batch import Format, ReadOptions
 from rankmill.errors import ConfigError, InputError
 from registry.errors import RegistryError
 from registry.names import PRODUCTION, check_alias, check_name
@@ -75,7 +75,7 @@ class Ingest:
     split_time: SplitTime | None = None
     folds: int | None = None
     fold: int | None = None
-    format: Literal["auto", "letor", "csv", "tsv", "parquet"] = "auto"
+    format: Format = "auto"
     absent: Literal["zero", "missing"] = "zero"
     index_base: Literal[0, 1] = 1
     labels: Literal["grade", "real"] = "grade"
@@ -192,7 +192,7 @@ class Rerank:
 
     candidates: Texts
     out: str = "ranked"
-    format: Literal["auto", "letor", "csv", "tsv", "parquet"] = "auto"
+    format: Format = "auto"
     top_k: Annotated[int, Field(ge=1)] | None = None
     memory: str = "2GB"
 

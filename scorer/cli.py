@@ -20,7 +20,10 @@ RegistryFolder = Annotated[
     Path, typer.Option("--registry", envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
 ]
 InputFormat = Annotated[
-    str, typer.Option("--format", help="Format of the candidates: auto (by suffix), letor, csv, tsv or parquet.")
+    str,
+    typer.Option(
+        "--format", help="Format of the candidates: auto (by suffix), letor, csv, tsv, parquet or run (TREC)."
+    ),
 ]
 Absent = Annotated[
     str | None,

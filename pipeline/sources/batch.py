@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pipeline.sources.columns import TableColumns
 
-Format = Literal["auto", "letor", "csv", "tsv", "parquet"]
+Format = Literal["auto", "letor", "csv", "tsv", "parquet", "run"]
 Absent = Literal["zero", "missing"]
 Labels = Literal["grade", "real"]
 

@@ -18,6 +18,7 @@ SUFFIXES: dict[str, Format] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".run": "run",
     **dict.fromkeys(_TEXT, "letor"),
 }
 """Format by suffix of the name, a compression's left out; a file of another suffix is taken for LETOR text if it is named."""
@@ -56,7 +57,7 @@ def open_source(
     path
         The file.  Text may be compressed: ``.gz``, ``.bz2``, ``.zst``, ``.lz4``.
     format
-        ``letor``, ``csv``, ``tsv``, ``parquet``; ``auto`` goes by the suffix.
+        ``letor``, ``csv``, ``tsv``, ``parquet``, ``run``; ``auto`` goes by the suffix.
     options, quarantine
         How to read, and where bad rows go; by default the first bad row is an error.
 
@@ -79,6 +80,10 @@ def open_source(
         from pipeline.sources.delimited import DelimitedSource
 
         return DelimitedSource(path, "," if chosen == "csv" else "\t", options, quarantine)
+    if chosen == "run":
+        from pipeline.sources.trec_run import RunSource
+
+        return RunSource(path, options, quarantine)
     from pipeline.sources.letor import LetorSource
 
     return LetorSource(path, options, quarantine)

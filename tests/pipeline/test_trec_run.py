@@ -1,0 +1,77 @@
+"""A TREC run as features: its scores and ranks as written, and no grades."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from pipeline.dataset import Dataset
+from pipeline.errors import DataRejected, InputError, MalformedLine
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import Quarantine, ReadOptions
+from pipeline.sources.opening import open_source
+from pipeline.sources.trec_run import RunSource
+
+CANDIDATES = ReadOptions(grade_required=False)
+TEXT = "q1 Q0 d1 1 2.5 mine\n\n q2\tQ0  d1 0 -1e-3 mine and more\r\nq1 0 d2 2 .1 #x"
+ROWS = [("q1", "d1", 2.5, 1), ("q2", "d1", -1e-3, 0), ("q1", "d2", 0.1, 2)]
+
+
+def read(path, block_bytes=1 << 20, quarantine=None, options=CANDIDATES):
+    rows = []
+    for batch in open_source(path, "auto", options, quarantine).batches(block_bytes):
+        assert batch.grade is None
+        rows += zip(batch.qid.to_pylist(), batch.doc_id.to_pylist(), *batch.values.T.tolist(), strict=True)
+    return rows
+
+
+@pytest.mark.parametrize("block_bytes", [1, 25, 1 << 20])
+def test_rows_come_through_as_written(tmp_path, block_bytes):
+    expected = [(qid, doc_id, float(np.float32(score)), rank) for qid, doc_id, score, rank in ROWS]
+    (tmp_path / "a.run").write_text(TEXT)
+    (tmp_path / "a.run.gz").write_bytes(gzip.compress(TEXT.encode()))
+    assert read(tmp_path / "a.run", block_bytes) == read(tmp_path / "a.run.gz", block_bytes) == expected
+    source = open_source(tmp_path / "a.run", options=CANDIDATES)
+    assert (source.columns, source.names(2), source.fields) == (("score", "rank"), ("score", "rank"), ())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q1 Q0 d1 1 2.5", ":2:1: expected 6 words, qid Q0 doc_id rank score tag, found '5 words'"),
+        ("é Q0 d1 1 x2 mine", ":2:11: expected a number as score, found 'x2'"),
+        ("q1 Q0 d1 one 2 mine", ":2:10: expected a number as rank, found 'one'"),
+        ("q1 Q0 d1 nan inf mine", ":2:14: expected a number as score, found 'inf'"),
+    ],
+)
+def test_bad_lines_are_named_and_put_aside(tmp_path, line, message):
+    path = tmp_path / "a.run"
+    good = "q Q0 d 1 1 t\n"
+    path.write_text(f"{good}{line}\n{good}q\n")
+    with pytest.raises(MalformedLine) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}{message}"
+    for block_bytes in (1, 1000):
+        quarantine = Quarantine(limit=2)
+        assert read(path, block_bytes, quarantine) == [("q", "d", 1, 1)] * 2
+        assert [(reject.line, reject.text) for reject in quarantine.rejects] == [(2, line), (4, "q")]
+
+
+def test_without_judgments_a_run_cannot_be_learnt_from(tmp_path):
+    path = tmp_path / "a.run"
+    path.write_text(TEXT)
+    with pytest.raises(DataRejected, match=r"a.run: a run has no grades; --qrels FILE names the judgments"):
+        ingest([path], tmp_path / "out")
+    with pytest.raises(InputError, match="--time-column is for tables"):
+        RunSource(path, ReadOptions(ungraded=True, time_column="when"))
+    ingest([path], tmp_path / "out", options=IngestOptions(read=ReadOptions(ungraded=True)))
+    assert Dataset.open(tmp_path / "out").feature_names == ("score", "rank")
+
+
+def test_the_run_of_trec_eval(test_data):
+    path = test_data / "trec_eval" / "results.test"
+    words = [line.split() for line in path.read_text().splitlines()]
+    expected = [(w[0], w[2], float(np.float32(float(w[4]))), float(w[3])) for w in words]
+    found = [row for batch in RunSource(path, CANDIDATES).batches(10_000) for row in zip(
+        batch.qid.to_pylist(), batch.doc_id.to_pylist(), *batch.values.T.tolist(), strict=True)]  # fmt: skip
+    assert found == expected
