@@ -27,9 +27,20 @@ from pydantic import ValidationError
 from pipeline.arrow import open_parquet
 from pipeline.binspec import BinSpec
 from pipeline.errors import DatasetFormatError, InputError
-from pipeline.manifest import FORMAT, MANIFEST_NAME, SPLITS, BinSet, Manifest, PairShard, Shard, SplitName
+from pipeline.manifest import (
+    FORMAT,
+    MANIFEST_NAME,
+    SPLITS,
+    BinSet,
+    Manifest,
+    PairShard,
+    Shard,
+    SplitName,
+    UnjudgedShard,
+)
 from pipeline.pairs.stored import Pairs, by_rows
 from pipeline.publish import file_digest, write_atomically
+from pipeline.sources.files import UNJUDGED
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.times import TIME
 
@@ -95,6 +106,8 @@ class Dataset:
                 _check_size(file, size)
         for pairs in () if dataset.manifest.pairs is None else dataset.manifest.pairs.shards:
             _check_size(dataset.pairs_path(pairs), pairs.size)
+        for unjudged in dataset.manifest.unjudged:
+            _check_size(dataset.unjudged_path(unjudged), unjudged.size)
         return dataset
 
     @property
@@ -129,6 +142,10 @@ class Dataset:
         """Return the file with the pairs of ``shard``."""
         return self.path / "pairs" / f"{shard.digest}.parquet"
 
+    def unjudged_path(self, shard: UnjudgedShard) -> Path:
+        """Return the file with the rows of ``shard`` that nobody has judged: a file of candidates."""
+        return self.path / UNJUDGED / f"{shard.digest}.parquet"
+
     def verify(self) -> None:
         """Read every shard and compare it with the digest it is named by.
 
@@ -143,6 +160,8 @@ class Dataset:
             self._check(self.queries_path(shard))
         for pairs in () if self.manifest.pairs is None else self.manifest.pairs.shards:
             self._check(self.pairs_path(pairs))
+        for unjudged in self.manifest.unjudged:
+            self._check(self.unjudged_path(unjudged))
         for bins in self.manifest.bins:
             self.binspec(bins.binspec)
             for digest in bins.shards:

@@ -85,6 +85,35 @@ class BinSet(_Strict):
     shards: list[Digest]
 
 
+class JudgmentSet(_Strict):
+    """The judgments that came in files of their own and gave the rows their grades."""
+
+    judgments: Count  # that say a grade
+    ungraded: Count  # that say that there is none
+    without_row: Count  # of those with a grade: of a document that has no row
+    repeated: Count  # documents judged more than once
+    conflicting: Count  # of these: with different grades
+    rejected: Count
+    sources: list[SourceFile]  # sorted by name, then digest
+
+
+class Repeats(_Strict):
+    """Documents that had several rows with a grade."""
+
+    documents: Count
+    conflicting: Count  # of these: with different grades
+    merged_rows: Count  # rows that went into another one of their document
+
+
+class UnjudgedShard(_Strict):
+    """The rows of one hash bucket that nobody has judged: ``unjudged/<digest>.parquet``."""
+
+    bucket: Count
+    rows: Count
+    digest: Digest
+    size: Count
+
+
 class SplitCount(_Strict):
     """Size of one split."""
 
@@ -118,8 +147,9 @@ class Meaning(_Strict):
     time_column: str | None = None  # what the input called the column of times
     split_time: dict[SplitName, str] | None = None  # when valid and test begin, ISO 8601 in UTC
     folds: FoldChoice | None = None
+    aggregate: Literal["mean", "median", "max", "majority", "latest"] | None = None  # what several judgments made
 
-    unless_default = frozenset({"labels", "time_column", "split_time", "folds"})
+    unless_default = frozenset({"labels", "time_column", "split_time", "folds", "aggregate"})
 
 
 class Manifest(_Strict):
@@ -141,8 +171,16 @@ class Manifest(_Strict):
     bins: list[BinSet] = []  # oldest first
     columns: list[ColumnName] = []  # optional ones that rows and queries have, in the order in which they are stored
     pairs: PairSet | None = None
+    judgments: JudgmentSet | None = None
+    repeats: Repeats | None = None
+    unjudged: list[UnjudgedShard] = []  # buckets that have such rows, ascending
 
-    unless_default = frozenset({"columns", "pairs"})
+    unless_default = frozenset({"columns", "pairs", "judgments", "repeats", "unjudged"})
+
+    @property
+    def unjudged_rows(self) -> int:
+        """Rows that are kept for re-ranking, apart from the others."""
+        return sum(shard.rows for shard in self.unjudged)
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON: sorted keys, two spaces, one newline at the end."""

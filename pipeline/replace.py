@@ -9,10 +9,12 @@ from pipeline.dataset import read_manifest
 from pipeline.errors import InputError, PipelineError
 from pipeline.manifest import MANIFEST_NAME, Manifest
 from pipeline.publish import fsync_folder, publish_folder, write_atomically
+from pipeline.sources.files import UNJUDGED
 
 REJECTS_NAME = "rejects.parquet"
 PAIR_REJECTS_NAME = "pair_rejects.parquet"
-_FOLDERS = ("features", "queries", "pairs")
+JUDGMENT_REJECTS_NAME = "judgment_rejects.parquet"
+_FOLDERS = ("features", "queries", "pairs", UNJUDGED)
 
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
@@ -51,7 +53,7 @@ def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: b
         for file in (staged / name).iterdir():
             file.replace(out / name / file.name)
         fsync_folder(out / name)
-    lists = (REJECTS_NAME, PAIR_REJECTS_NAME)
+    lists = (REJECTS_NAME, PAIR_REJECTS_NAME, JUDGMENT_REJECTS_NAME)
     listed = [name for name in lists if (staged / name).exists()]
     for name in listed:
         (staged / name).replace(out / name)
@@ -81,6 +83,7 @@ def _old_manifest(out: Path) -> Manifest | None:
 def _files(manifest: Manifest) -> set[str]:
     files = {f"features/{shard.features}.parquet" for shard in manifest.shards}
     files |= {f"queries/{shard.queries}.parquet" for shard in manifest.shards}
+    files |= {f"{UNJUDGED}/{shard.digest}.parquet" for shard in manifest.unjudged}
     return files if manifest.pairs is None else files | {f"pairs/{s.digest}.parquet" for s in manifest.pairs.shards}
 
 

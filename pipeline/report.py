@@ -57,6 +57,7 @@ class IngestReport:
                 lines.append(
                     f"  rejected  {manifest.pairs.rejected:,} pairs, listed in {self.path / 'pair_rejects.parquet'}"
                 )
+        lines += _judged(manifest, self.path)
         if manifest.rejected_rows:
             lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {self.path / 'rejects.parquet'}")
         return "\n".join(lines)
@@ -77,6 +78,9 @@ class IngestReport:
             "rejected_pairs": 0 if manifest.pairs is None else manifest.pairs.rejected,
             "grades": {str(g.grade): g.rows for g in manifest.grades},
             "splits": {name: {"queries": c.queries, "rows": c.rows} for name, c in manifest.splits.items()},
+            "repeats": None if manifest.repeats is None else manifest.repeats.model_dump(mode="json"),
+            "judgments": None if manifest.judgments is None else manifest.judgments.model_dump(mode="json"),
+            "unjudged_rows": manifest.unjudged_rows,
             "missing_values": manifest.missing_values,
             "missing_share": self.missing_share,
             "rejected_rows": manifest.rejected_rows,
@@ -84,3 +88,38 @@ class IngestReport:
             "seconds": self.seconds,
             "megabytes_per_second": self.megabytes_per_second,
         }
+
+
+def _judged(manifest: Manifest, path: Path) -> list[str]:
+    """Return lines about judgments from files of their own, documents with several rows, and rows without a judgment."""
+    lines = []
+    found, repeats = manifest.judgments, manifest.repeats
+    if found is not None:
+        files = len(found.sources)
+        ungraded = f", {found.ungraded:,} without a grade" if found.ungraded else ""
+        lines.append(
+            f"  judged    by {found.judgments:,} judgments from {files} file{'s' * (files > 1)}{ungraded};"
+            f" {found.without_row:,} of documents that have no row"
+        )
+        if found.repeated:
+            lines.append(f"            {several(found.repeated, found.conflicting, 'judged more than once')}")
+        if found.rejected:
+            lines.append(f"  rejected  {found.rejected:,} judgments, listed in {path / 'judgment_rejects.parquet'}")
+    if repeats is not None:
+        merged = f"; {repeats.merged_rows:,} rows merged into others" if repeats.merged_rows else ""
+        lines.append(f"  repeated  {several(repeats.documents, repeats.conflicting, 'with several rows')}{merged}")
+    if manifest.unjudged:
+        lines.append(f"  unjudged  {manifest.unjudged_rows:,} rows, kept for re-ranking in {path / 'unjudged'}")
+    return lines
+
+
+def several(documents: int, conflicting: int, how: str) -> str:
+    """Say how many documents there are of which several things are known, and how many of these differ.
+
+    >>> several(12, 1, "judged more than once")
+    '12 documents judged more than once, 1 of them with different grades'
+    """
+    differ = (
+        f", {conflicting:,} of them with different grades" if conflicting else ", none of them with different grades"
+    )
+    return f"{documents:,} document{'s' * (documents != 1)} {how}{differ}"

@@ -82,7 +82,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 
 @app.command()
 def rerank(
-    candidates: Annotated[list[Path], typer.Argument(help="Files of candidates: LETOR text, CSV, TSV or Parquet.")],
+    candidates: Annotated[
+        list[Path], typer.Argument(help="Files of candidates, or folders of them: LETOR text, CSV, TSV or Parquet.")
+    ],
     model: Annotated[str, ModelOption],
     out: Annotated[
         Path,

@@ -18,6 +18,7 @@ from pipeline.cores import available_cores
 from pipeline.publish import file_digest, fsync_file, fsync_folder, staging_folder
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions, Source
+from pipeline.sources.files import find_files
 from scorer import memory, ranked_file
 from scorer.candidates import score_sources
 from scorer.errors import InputError
@@ -99,7 +100,8 @@ def rerank(
     Parameters
     ----------
     candidates
-        Files of candidates: LETOR text, CSV, TSV or Parquet; rows of one query may be scattered over them.
+        Files of candidates: LETOR text, CSV, TSV or Parquet; rows of one query may be scattered over them.  A folder stands for
+        the files in it, and the folder ``unjudged`` of a dataset for those that the dataset has now.
     model
         A forest, or the path of a model file.
     out
@@ -137,7 +139,7 @@ def rerank(
     if top_k is not None and top_k < 1:
         raise InputError(f"--top-k must be 1 or more, got {top_k}")
     target = Path(out)
-    paths = [Path(path) for path in _as_list(candidates)]
+    paths = [file for path in _as_list(candidates) for file in _files_of(Path(path))]
     _check_apart(target, paths)
     _check_target(target, overwrite=overwrite)
     forest = model if isinstance(model, Forest) else Forest.load(model)
@@ -197,6 +199,10 @@ def open_sources(paths: Sequence[Path], input_format: Format, options: ReadOptio
 
 def _as_list(candidates: PathLike | Sequence[PathLike]) -> Sequence[PathLike]:
     return [candidates] if isinstance(candidates, (str, os.PathLike)) else candidates
+
+
+def _files_of(path: Path) -> list[Path]:
+    return find_files([path]) if path.is_dir() else [path]
 
 
 def _say(line: str) -> None:

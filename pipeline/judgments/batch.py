@@ -15,6 +15,8 @@ from pipeline.sources.batch import DEFAULT_BLOCK_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pipeline.sources.columns import TableColumns
+
 
 @dataclass(frozen=True, slots=True)
 class JudgmentBatch:
@@ -39,6 +41,8 @@ class JudgmentSource(Protocol):
     path: Path
     position: int
     """Bytes of the file used up so far; may stay 0 where that is not known."""
+    table: TableColumns | None
+    """Which of its columns plays which part; None for text."""
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[JudgmentBatch]:
         """Yield the judgments in the order of the file."""

@@ -9,21 +9,18 @@ from pipeline.sources.opening import check_file, format_of
 
 if TYPE_CHECKING:
     from pipeline.judgments.batch import JudgmentSource
-    from pipeline.sources.batch import Quarantine
-    from pipeline.sources.grades import GradeRules
+    from pipeline.sources.batch import Quarantine, ReadOptions
 
 
-def open_judgments(path: Path, rules: GradeRules, time_column: str | None, quarantine: Quarantine) -> JudgmentSource:
+def open_judgments(path: Path, options: ReadOptions, quarantine: Quarantine) -> JudgmentSource:
     """Open one file of judgments; its suffix says whether it is CSV, TSV or Parquet, else it is TREC's text.
 
     Parameters
     ----------
     path
         The file.  Text may be compressed.
-    rules
-        How grades are read.
-    time_column
-        Column of a table that has the times of its judgments; None: they have none.
+    options
+        How grades are read, and how a table calls its columns.
     quarantine
         Where bad lines go.
 
@@ -39,11 +36,11 @@ def open_judgments(path: Path, rules: GradeRules, time_column: str | None, quara
     if chosen == "parquet":
         from pipeline.judgments.tables import ParquetJudgments
 
-        return ParquetJudgments(path, rules, time_column, quarantine)
+        return ParquetJudgments(path, options, quarantine)
     if chosen in {"csv", "tsv"}:
         from pipeline.judgments.tables import DelimitedJudgments
 
-        return DelimitedJudgments(path, "," if chosen == "csv" else "\t", rules, time_column, quarantine)
+        return DelimitedJudgments(path, "," if chosen == "csv" else "\t", options, quarantine)
     from pipeline.judgments.text import TextJudgments
 
-    return TextJudgments(path, rules, quarantine)
+    return TextJudgments(path, options.grade_rules, quarantine)

@@ -23,6 +23,7 @@ from pipeline.sources.blocks import Block, copy_tokens, read_blocks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pipeline.sources.columns import TableColumns
     from pipeline.sources.grades import GradeRules
 
 FORM = "4 words, qid iteration doc_id grade"
@@ -90,6 +91,7 @@ class TextJudgments:
     def __init__(self, path: Path, rules: GradeRules, quarantine: Quarantine) -> None:
         self.path = path
         self.position = 0
+        self.table: TableColumns | None = None
         self._rules = rules
         self._quarantine = quarantine
 

@@ -120,6 +120,33 @@ def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Tab
     return TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required)
 
 
+def judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> TableColumns:
+    """Say which columns of a table of judgments alone are qid, doc_id, grade and time; others are passed over.
+
+    What ``options.columns`` says is meant for tables of rows: a name that is not here is passed over, too.
+
+    Raises
+    ------
+    DataRejected
+        A name is empty or given twice, or one of the columns is missing or could be several.
+    """
+    _check_names(path, names)
+    column_of = {part: told for part in ID_COLUMNS if (told := options.columns.get(part, "")) in names}
+    free = [name for name in names if name not in column_of.values()]
+    column_of |= {part: part for part in ID_COLUMNS if part not in column_of and part in free}
+    if options.time_column is not None:
+        column_of[TIME] = _time_column(path, names, options.time_column, column_of)
+    guessed = []
+    for part in ID_COLUMNS:
+        if part not in column_of:
+            found = _guess(path, part, [name for name in names if name not in column_of.values()], options)
+            if found is None:
+                raise DataRejected(f"{path}: no column {part!r}{_instead(part, names)}")
+            column_of[part] = found
+            guessed.append(part)
+    return TableColumns(column_of, (), tuple(guessed))
+
+
 def guesses_line(guesses: Mapping[str, str]) -> str:
     """Tell a person what was guessed.
 

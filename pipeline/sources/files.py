@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError
+from pipeline.manifest import MANIFEST_NAME
 from pipeline.sources.blocks import COMPRESSED
 from pipeline.sources.opening import SUFFIXES, check_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+UNJUDGED = "unjudged"
+"""The folder in a dataset with rows to re-rank."""
 COMPANIONS = (".query", ".group")
 """Suffixes of files that belong to the file whose name they follow, and hold no rows."""
 
@@ -69,10 +72,23 @@ def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
+    if folder.name == UNJUDGED and (folder.parent / MANIFEST_NAME).is_file():
+        return _unjudged_of(folder.parent)
     found = [path for path in folder.iterdir() if _holds_rows(path) and path.is_file()]
     if not found:
         known = " ".join(sorted(SUFFIXES))
         raise InputError(f"{folder}: no file in this folder has a known suffix ({known}, compressed or not) or none")
+    return found
+
+
+def _unjudged_of(dataset: Path) -> list[Path]:
+    """Return the files that the dataset has now: those it had before may lie beside them."""
+    from pipeline.dataset import Dataset
+
+    opened = Dataset.open(dataset)
+    found = [opened.unjudged_path(shard) for shard in opened.manifest.unjudged]
+    if not found:
+        raise InputError(f"{dataset}: the dataset has no unjudged rows")
     return found
 
 

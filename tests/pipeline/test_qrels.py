@@ -12,7 +12,7 @@ from pipeline.errors import DataRejected, InputError, TooManyRejects
 from pipeline.group.hashing import buckets_of
 from pipeline.judgments.opening import open_judgments
 from pipeline.judgments.spill import JudgmentSpill
-from pipeline.sources.batch import Quarantine
+from pipeline.sources.batch import Quarantine, ReadOptions
 from pipeline.sources.grades import GradeRules
 
 KEEP = GradeRules(unjudged="keep", negative="unjudged")
@@ -34,10 +34,21 @@ def write(path, judgments):
     return path
 
 
-def read(path, rules=KEEP, time_column=None, limit=0, block_bytes=1 << 20):
+class Options(ReadOptions):
+    """Options whose rules of grades are given as they are."""
+
+    def __init__(self, rules, **given):
+        super().__init__(**given)
+        object.__setattr__(self, "rules", rules)
+
+    grade_rules = property(lambda self: self.rules)
+
+
+def read(path, rules=KEEP, limit=0, block_bytes=1 << 20, **given):
     quarantine = Quarantine(limit)
+    options = Options(rules, **given)
     found = []
-    for batch in open_judgments(path, rules, time_column, quarantine).batches(block_bytes):
+    for batch in open_judgments(path, options, quarantine).batches(block_bytes):
         times = [None] * len(batch) if batch.time is None else (batch.time // 10**6).tolist()
         found += zip(batch.qid.to_pylist(), batch.doc_id.to_pylist(), batch.grade.tolist(), times, strict=True)
     return found, quarantine.rejects
@@ -75,6 +86,20 @@ def test_grades_are_read_by_the_rules_of_all_sources(tmp_path):
         assert read(tmp_path / name, rules)[0] == wanted
 
 
+def test_columns_have_the_names_that_they_are_told_or_found_by(tmp_path):
+    for name, header, columns in (
+        ("a.csv", "judge,qid,doc_id,grade", {}),
+        ("b.csv", "judge,query_id,url,Relevance", {}),
+        ("c.csv", "grade,q,d,g", {"qid": "q", "doc_id": "d", "grade": "g"}),
+        ("d.csv", "judge,qid,doc_id,grade", {"qid": "of the rows", "weight": "w"}),
+    ):
+        (tmp_path / name).write_text(f"{header}\nme,1,2,3\n")
+        assert read(tmp_path / name, columns=columns)[0] == [("1", "2", 3, None)]
+    (tmp_path / "e.csv").write_text("qid,doc_id,rel,rating\n")
+    with pytest.raises(DataRejected, match="grade could be column 'rel' or 'rating'"):
+        read(tmp_path / "e.csv")
+
+
 def test_whole_numbers_may_be_ids_and_grades_may_be_floats(tmp_path):
     table = pa.table(
         {"doc_id": pa.array([7, 8], pa.int16()), "grade": [1.0, None], "qid": pa.array([301, 302], pa.uint64())}
@@ -95,7 +120,7 @@ def test_whole_numbers_may_be_ids_and_grades_may_be_floats(tmp_path):
         ("a", "1 0 d1 null\n", ":1:8: expected a grade: a whole number, 0 or more, found 'null'; --unjudged keep|zero says what no grade means"),
         ("a", "1 0 d1 99\n", ":1:8: expected a grade up to 9, found '99'"),
         ("a", "1 0 \0 1\n", ":1: not a text file: it has a NUL byte; give --format if it is a table"),
-        ("a.csv", "qid,doc_id\n1,2\n", ": no column 'grade'; a table of judgments has the columns qid, doc_id, grade"),
+        ("a.csv", "qid,doc_id\n1,2\n", ": no column 'grade'; the columns are: qid, doc_id; --columns grade=NAME says which it is"),
         ("a.csv", "qid,doc_id,grade,qid\n", ": column 'qid' is there twice; every column needs a name of its own"),
         ("a.csv", "qid,doc_id,grade\n1,2,\n", ":2:5: expected a grade: a whole number, 0 or more, found nothing; --unjudged keep|zero says what no grade means"),
         ("a.csv", "grade,qid,doc_id\n0,1,2\n0,,2\n", ":3:3: expected an id of the query, found nothing"),
@@ -124,7 +149,7 @@ def test_what_is_no_judgment_is_named(tmp_path, name, text, message):
         ({"qid": [1.5, 2.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
         ({"when": ["2026-01-01", "soon"]}, ": row 2, column 'when': expected a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970, found 'soon'"),
         ({"when": [True, False]}, ": column 'when' must hold times, its type is bool"),
-        ({"then": [1, 2]}, ": no column 'when', which --time-column names; its columns are qid, doc_id, grade, then"),
+        ({"then": [1, 2]}, ": no column 'when', which --time-column names; did you mean 'then'?"),
     ],
 )  # fmt: skip
 def test_what_is_no_judgment_in_parquet_is_named(tmp_path, columns, message):
@@ -132,7 +157,7 @@ def test_what_is_no_judgment_in_parquet_is_named(tmp_path, columns, message):
     good = {"qid": ["1", "2"], "doc_id": ["a", "b"], "grade": [0, 1]} | ({} if "then" in columns else {"when": [0, 1]})
     pq.write_table(pa.table(good | columns), path)
     with pytest.raises(DataRejected) as caught:
-        read(path, GradeRules(), "when")
+        read(path, GradeRules(), time_column="when")
     assert str(caught.value) == f"{path}{message}"
 
 
@@ -159,7 +184,9 @@ def test_a_bucket_gives_back_the_judgments_of_its_queries(tmp_path):
     judgments = some_judgments(n=500)
     spill = JudgmentSpill(tmp_path / "spill", 5)
     for name, part in (("a.csv", judgments[:300]), ("b", judgments[300:])):
-        source = open_judgments(write(tmp_path / name, part), KEEP, "when" if name == "a.csv" else None, Quarantine())
+        source = open_judgments(
+            write(tmp_path / name, part), Options(KEEP, time_column="when" if name == "a.csv" else None), Quarantine()
+        )
         for batch in source.batches(50):
             spill.add(batch)
     assert spill.judgments.sum() == 500
