@@ -19,6 +19,11 @@ def as_buffer(array: npt.NDArray[Any]) -> pa.Buffer:
     return pa.py_buffer(cast("Any", array))
 
 
+def bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """Return the bytes of a contiguous ``array``, not copied."""
+    return memoryview(cast("Any", array)).cast("B") if array.size else memoryview(b"")
+
+
 def as_array(array: npt.NDArray[Any]) -> pa.Array[Any]:
     """Return a one-dimensional ``array`` of numbers as an Arrow array, not copied where it is contiguous."""
     return cast("pa.Array[Any]", pa.array(cast("Any", array)))

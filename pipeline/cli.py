@@ -30,6 +30,7 @@ _OF_JUDGMENTS = [
     "max_grade",
     "buckets",
     "memory",
+    "threads",
 ]
 
 app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
@@ -94,7 +95,8 @@ def ingest(
     max_rejects: Annotated[int, typer.Option(min=0, help="Bad rows to put aside before giving up.")] = 0,
     buckets: Annotated[int, typer.Option(min=1, help="Shards of the dataset.")] = 32,
     memory: Annotated[str, typer.Option(help="Bound on the memory of the process, 512MB or more.")] = "2GB",
-    block_size: Annotated[str, typer.Option(help="Text parsed at a time.")] = "16MiB",
+    threads: Annotated[int, typer.Option(min=0, help="Threads, as far as the memory allows; 0: all cores.")] = 0,
+    block_size: Annotated[str, typer.Option(help="Text parsed at a time by each thread.")] = "16MiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is in the way.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -155,6 +157,7 @@ def ingest(
         max_rejects=max_rejects,
         buckets=buckets,
         memory=parse_size(memory, "--memory"),
+        threads=threads,
         block_bytes=parse_size(block_size, "--block-size"),
         overwrite=overwrite,
     )

@@ -1,9 +1,8 @@
 """From judgments in files to a dataset: read, spill by query, sort, write, join pairs, publish.
 
-Peak memory: in the first pass one block of text, its numbers and two copies of a batch of dense rows; in the second the
-values of one bucket if they fit (else a part of them, read in several goes), one row group, and ids and order of the
-bucket; then its ids and its pairs.  Disk: the spilled rows, four bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound
-nor the size of the blocks shows in what is written.
+Peak memory: see :mod:`pipeline.memory`; after the two passes the ids and the pairs of one bucket.  Disk: the spilled rows, four
+bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound nor the size of the blocks nor the number of
+threads shows in what is written.
 """
 
 from __future__ import annotations
@@ -17,16 +16,19 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pipeline.cores import available_cores
 from pipeline.digests import SourceDigests
 from pipeline.errors import DataRejected, InputError
-from pipeline.group.shards import Layout, write_shard
+from pipeline.group.shards import Layout, write_shards
 from pipeline.group.spill import Spill
 from pipeline.group.splits import name_of, rule_of
 from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, SourceFile, SplitCount, SplitName
+from pipeline.memory import check_memory, reading_threads, writing_share
 from pipeline.pairs.adding import pair_set, read_ids, read_pairs, sorted_files, source_files
 from pipeline.pairs.join import PairSpill, join_pairs
 from pipeline.pairs.opening import open_pairs
 from pipeline.publish import staging_folder
+from pipeline.reading import read_all
 from pipeline.rejects import listing_rejects, write_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME, check_destination, publish_dataset
 from pipeline.report import IngestReport
@@ -46,13 +48,10 @@ if TYPE_CHECKING:
     from pipeline.group.splits import ByTime, SplitRule
     from pipeline.manifest import ColumnName, FoldChoice
     from pipeline.pairs.batch import PairSource
-    from pipeline.sources.batch import Source
+    from pipeline.sources.batch import RowBatch, Source
 
-MIN_MEMORY = 512 * 10**6
 MAX_BUCKETS = 4096
 HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
-_RESIDENT = 450 * 10**6  # the process with its libraries, a row group on its way out, ids and order of a bucket
-_MIN_GATHER = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +76,10 @@ class IngestOptions:
         Number of shards.  A constant of the dataset: the order of its rows depends on it.
     memory
         Bound in bytes on the memory of the process; a bucket that does not fit is read several times.
+    threads
+        Threads to use, as far as the memory allows; 0: one for each core.
     block_bytes
-        Text parsed at a time.
+        Text parsed at a time by each of them.
     overwrite
         Whether a dataset that is in the way is replaced.
     """
@@ -91,6 +92,7 @@ class IngestOptions:
     max_rejects: int = 0
     buckets: int = 32
     memory: int = 2 * 10**9
+    threads: int = 0
     block_bytes: int = DEFAULT_BLOCK_BYTES
     overwrite: bool = False
 
@@ -101,8 +103,9 @@ class IngestOptions:
             raise InputError(f"--max-rejects must be 0 or more, got {self.max_rejects}")
         if not 1 <= self.buckets <= MAX_BUCKETS:
             raise InputError(f"--buckets must be in 1..{MAX_BUCKETS}, got {self.buckets}")
-        if self.memory < MIN_MEMORY:
-            raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {self.memory:,} bytes")
+        check_memory(self.memory)
+        if self.threads < 0:
+            raise InputError(f"--threads must be 0 or more, got {self.threads}")
         if not 1 <= self.block_bytes <= 1 << 30:
             raise InputError(f"--block-size must be in 1 byte..1GiB, got {self.block_bytes}")
 
@@ -112,9 +115,9 @@ class IngestOptions:
         return rule_of(self.shares, self.split_time, self.folds)
 
     @property
-    def gather_bytes(self) -> int:
-        """Bytes of values that the second pass holds at once."""
-        return max(_MIN_GATHER, (self.memory - _RESIDENT) // 2)
+    def allowed_threads(self) -> int:
+        """How many threads there may be."""
+        return self.threads or available_cores()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,16 @@ def ingest(
         extras = tuple(name for name in sources[0].fields if name != "grade")
         spill = Spill(staging / "spill", options.buckets, extras)
         advance = _advance([*sources, *pair_sources], progress)
-        labels_are_grades = _read_all(sources, columns, spill, options, advance)
+        rows = _Rows(spill, sources[0], options.read.max_grade)
+        read_all(
+            sources,
+            columns,
+            rows.add,
+            quarantine,
+            threads=reading_threads(options.memory, options.allowed_threads, options.block_bytes),
+            block_bytes=options.block_bytes,
+            advance=advance,
+        )
         rejected_rows = len(quarantine.rejects)
         features = columns or sources[0].names(spill.width)
         if not features:
@@ -194,16 +206,20 @@ def ingest(
             source_split=[SPLITS.index(given.split) for given in inputs],
             source_name=[str(given.path) for given in inputs],
             extras=extras,
-            labels_are_grades=labels_are_grades,
+            labels_are_grades=rows.labels_are_grades,
         )
         staged = staging / "dataset"
         staged.mkdir()
         pair_spill = PairSpill(staging / "pairs-spill", options.buckets)
         read_pairs(pair_sources, pair_spill, options.block_bytes, lambda number, at: advance(len(sources) + number, at))
-        summaries = []
-        for bucket in np.flatnonzero(spill.rows):
-            summaries.append(write_shard(spill, int(bucket), layout, staged, options.gather_bytes))
-            spill.drop(int(bucket))
+        share = writing_share(
+            options.memory,
+            options.allowed_threads,
+            row_group_bytes=layout.row_group_bytes,
+            bucket_rows=int(spill.rows.max()),
+            row_bytes=4 * len(features),
+        )
+        summaries = write_shards(spill, layout, staged, threads=share.threads, memory=share.values)
         shard_of = {
             summary.shard.bucket: staged / "features" / f"{summary.shard.features}.parquet" for summary in summaries
         }
@@ -305,32 +321,19 @@ def _guesses(sources: Sequence[Source]) -> dict[str, str]:
     return {part: name for source in sources if source.table is not None for part, name in source.table.guesses.items()}
 
 
-def _read_all(
-    sources: Sequence[Source],
-    columns: tuple[str, ...] | None,
-    spill: Spill,
-    options: IngestOptions,
-    advance: Callable[[int, int], None],
-) -> bool:
-    """Spill all rows; returns whether they have labels, no grades, and all the labels can be grades."""
-    labels_are_grades = "grade" not in sources[0].fields and "label" in sources[0].fields
-    for number, source in enumerate(sources):
-        rows = 0
-        place = None
-        if columns is not None and source.columns is not None and source.columns != columns:
-            place = np.array([source.columns.index(name) for name in columns])
-        for batch in source.batches(options.block_bytes):
-            rows += len(batch)
-            if place is not None:
-                batch = replace(batch, values=batch.values[:, place])  # noqa: PLW2901
-            if labels_are_grades:
-                labels_are_grades = bool(_can_be_grades(batch.extras["label"], options.read.max_grade).all())
-            if len(batch):
-                spill.add(batch, number)
-            advance(number, source.position)
-        if not rows:
-            raise DataRejected(f"{source.path}: no rows in it")
-    return labels_are_grades
+class _Rows:
+    """What takes the rows that are read: they are spilled, and it is seen whether their labels can be grades."""
+
+    def __init__(self, spill: Spill, source: Source, max_grade: int | None) -> None:
+        self._spill = spill
+        self._highest = HIGHEST_LABEL_AS_GRADE if max_grade is None else max_grade
+        self.labels_are_grades = "grade" not in source.fields and "label" in source.fields
+
+    def add(self, batch: RowBatch, source: int) -> None:
+        """Take the rows of source number ``source``; several threads may call it."""
+        if self.labels_are_grades and not _can_be_grades(batch.extras["label"], self._highest).all():
+            self.labels_are_grades = False
+        self._spill.add(batch, source)
 
 
 def _advance(
@@ -338,16 +341,18 @@ def _advance(
 ) -> Callable[[int, int], None]:
     """Return what tells ``progress`` that so many bytes of a source, given by number, are read and all before it."""
     sizes = [source.path.stat().st_size for source in sources]
+    farthest = 0
 
     def advance(number: int, position: int) -> None:
+        nonlocal farthest
         if progress is not None:
-            progress(sum(sizes[:number]) + position, sum(sizes))
+            farthest = max(farthest, sum(sizes[:number]) + position)  # threads finish out of order
+            progress(farthest, sum(sizes))
 
     return advance
 
 
-def _can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt.NDArray[np.bool_]:
-    highest = HIGHEST_LABEL_AS_GRADE if max_grade is None else max_grade
+def _can_be_grades(label: npt.NDArray[np.float64], highest: int) -> npt.NDArray[np.bool_]:
     fitting: npt.NDArray[np.bool_] = (label >= 0) & (label <= highest) & (label == np.floor(label))
     return fitting
 

@@ -87,6 +87,7 @@ class Ingest:
     max_rejects: int = 0
     buckets: int = 32
     memory: str = "2GB"
+    threads: int = 0
 
     @property
     def options(self) -> IngestOptions:
@@ -112,6 +113,7 @@ class Ingest:
             max_rejects=self.max_rejects,
             buckets=self.buckets,
             memory=parse_size(self.memory, "memory"),
+            threads=self.threads,
             overwrite=True,
         )
 

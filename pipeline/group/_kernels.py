@@ -66,9 +66,13 @@ def digest_rows(words, grade, out):
 
 @njit(nogil=True, cache=True)
 def turn(values, order, out):
-    """out[f, k] = values[order[k], f], a tile of rows at a time so that both sides stay in cache."""
+    """out[f, k] = values[order[k], f], a tile of rows at a time so that both sides stay in cache; returns how many are NaN."""
+    missing = 0
     for top in range(0, order.shape[0], TILE):
         end = min(top + TILE, order.shape[0])
         for f in range(values.shape[1]):
             for k in range(top, end):
-                out[f, k] = values[order[k], f]
+                x = values[order[k], f]
+                missing += x != x
+                out[f, k] = x
+    return missing

@@ -1,9 +1,4 @@
-"""Second pass: one bucket at a time becomes a shard in canonical order.
-
-Canonical order inside a bucket: qid, then doc_id (rows without one last), then a 128-bit digest of grade and values, then the
-optional columns, ids compared byte by byte.  Rows equal in all of these have the same bytes (but for a chance of 2^-128), so the shard does not depend on
-the order of the input.
-"""
+"""Second pass: a bucket becomes a shard in canonical order (see :mod:`pipeline.group.bucket`)."""
 
 from __future__ import annotations
 
@@ -15,21 +10,22 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.arrow import as_array, schema_of
 from pipeline.group import _kernels
+from pipeline.group.bucket import BucketRows, padded, read_bucket
 from pipeline.manifest import SPLITS, Shard
 from pipeline.publish import keep_by_digest
 from pipeline.sources.optional import TYPES
 from pipeline.sources.times import TIME
 from pipeline.validate import check_one_split, check_one_weight
+from pipeline.workers import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pipeline.group.spill import Spill, SpilledRows
+    from pipeline.group.spill import Spill
     from pipeline.group.splits import SplitRule
 
 ROW_GROUP_BYTES = 64 << 20  # decoded; a group has the largest power of two of rows that fits, so 32 to 64 MiB
@@ -89,6 +85,11 @@ class Layout:
         fitting = max(1, ROW_GROUP_BYTES // (4 * len(self.features)))
         return int(min(1 << (fitting.bit_length() - 1), _ROW_GROUP_ROWS))
 
+    @property
+    def row_group_bytes(self) -> int:
+        """Bytes of the values of a row group."""
+        return 4 * len(self.features) * self.row_group_rows
+
 
 @dataclass(frozen=True, slots=True)
 class ShardSummary:
@@ -101,17 +102,26 @@ class ShardSummary:
     rows: Counter[str]  # by split
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """The narrow columns of a bucket in canonical order."""
+def write_shards(
+    spill: Spill, layout: Layout, folder: Path, *, threads: int, memory: int, done: Callable[[int], None] | None = None
+) -> list[ShardSummary]:
+    """Write all buckets that have rows under ``folder`` and drop them from ``spill``; returns them in order.
 
-    order: npt.NDArray[np.int64]  # spilled row number of each place
-    qid: pa.Array[Any]
-    doc_id: pa.Array[Any]
-    grade: npt.NDArray[np.int32]
-    source: npt.NDArray[np.int32]
-    extras: Mapping[str, npt.NDArray[Any]]
-    missing_values: int
+    ``threads`` of them are written at once, each with ``memory`` bytes for its values: see :func:`write_shard`.  Calls
+    ``done`` with the number of rows written, after each.
+    """
+    summaries: dict[int, ShardSummary] = {}
+
+    def write(bucket: int) -> None:
+        summaries[bucket] = write_shard(spill, bucket, layout, folder, memory)
+        spill.drop(bucket)
+        if done is not None:
+            done(summaries[bucket].shard.rows)
+
+    failures = in_order(np.flatnonzero(spill.rows).tolist(), write, threads)
+    if failures:
+        raise failures[0].error
+    return [summaries[bucket] for bucket in sorted(summaries)]
 
 
 def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory: int) -> ShardSummary:
@@ -119,36 +129,47 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
 
     The values are held at once if they fit in ``memory`` bytes; else the spilled rows are read again for every
     ``memory`` bytes of sorted rows.  The shard has the same bytes either way.  Peak memory: ``memory`` (a row group if that is more), one
-    row group, and about 100 bytes a row of the bucket for ids and order.
+    row group, and about :data:`pipeline.memory.BYTES_A_ROW` bytes a row of the bucket for ids and order.
     """
     n = int(spill.rows[bucket])
     width = len(layout.features)
     held = np.empty((n, width), dtype=np.float32) if n * width * 4 <= memory else None
-    keys = _sorted_keys(spill, bucket, layout, held)
+    rows = read_bucket(
+        spill,
+        bucket,
+        width,
+        layout.absent,
+        layout.extras,
+        labels_are_grades=layout.labels_are_grades,
+        into=held,
+    ).sorted()
     staged = folder / f"shard-{bucket:05d}.parquet"
     schema = _features_schema(layout)
+    missing = 0
     with open_writer(staged, schema) as writer:
         if held is not None:
-            for low in range(0, n, layout.row_group_rows):
-                _write_group(writer, schema, held, keys.order[low : low + layout.row_group_rows], keys, low)
+            for low in range(0, len(rows), layout.row_group_rows):
+                places = rows.place[low : low + layout.row_group_rows]
+                missing += _write_group(writer, schema, held, places, rows, low)
         else:
-            for low, rows in _regathered(spill, bucket, layout, keys.order, memory):
-                for start in range(0, len(rows), layout.row_group_rows):
-                    places = np.arange(start, min(start + layout.row_group_rows, len(rows)))
-                    _write_group(writer, schema, rows, places, keys, low + start)
+            for low, values in _regathered(spill, bucket, layout, rows.place, memory):
+                for start in range(0, len(values), layout.row_group_rows):
+                    places = np.arange(start, min(start + layout.row_group_rows, len(values)))
+                    missing += _write_group(writer, schema, values, places, rows, low + start)
+    del held
     size = staged.stat().st_size
     digest = keep_by_digest(staged, folder / "features")
 
-    queries = _queries(bucket, keys, layout)
+    queries = _queries(bucket, rows, layout)
     with open_writer(staged, queries.schema) as writer:
         writer.write_table(queries)
     queries_size = staged.stat().st_size
     split = np.array(queries.column("split").to_pylist())
     n_docs = queries.column("n_docs").to_numpy()
-    grades, counts = np.unique(keys.grade, return_counts=True)
+    grades, counts = np.unique(rows.grade, return_counts=True)
     shard = Shard(
         bucket=bucket,
-        rows=n,
+        rows=len(rows),
         n_queries=len(queries),
         features=digest,
         features_bytes=size,
@@ -157,81 +178,32 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     )
     return ShardSummary(
         shard=shard,
-        missing_values=keys.missing_values,
+        missing_values=missing,
         grades=Counter(dict(zip(grades.tolist(), counts.tolist(), strict=True))),
         queries=Counter({name: int(np.count_nonzero(split == name)) for name in SPLITS}),
         rows=Counter({name: int(n_docs[split == name].sum()) for name in SPLITS}),
     )
 
 
-def _sorted_keys(spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np.float32] | None) -> _Keys:
-    """Read the bucket once, fill ``held`` (n, width) if there is room for it, and sort the keys."""
-    n = int(spill.rows[bucket])
-    qids: list[pa.Array[Any]] = []
-    doc_ids: list[pa.Array[Any]] = []
-    grade = np.empty(n, dtype=np.int32)
-    source = np.empty(n, dtype=np.int32)
-    digest = np.empty((n, 2), dtype=np.uint64)
-    extras = {name: np.empty(n, dtype=TYPES[name].to_pandas_dtype()) for name in layout.extras}
-    missing, low = 0, 0
-    for rows in spill.batches(bucket):
-        high = low + len(rows.grade)
-        values = _padded(rows, layout, None if held is None else held[low:high])
-        grade[low:high] = rows.extras["label"] if layout.labels_are_grades else rows.grade
-        source[low:high] = rows.source
-        for name, column in extras.items():
-            column[low:high] = rows.extras[name]
-        _kernels.digest_rows(values.view(np.uint32), grade[low:high], digest[low:high])
-        missing += int(np.count_nonzero(np.isnan(values)))
-        copied = as_array(np.arange(len(rows.grade)))  # a slice would keep the values that were read with it
-        qids.append(rows.qid.take(copied))
-        doc_ids.append(rows.doc_id.take(copied))
-        low = high
-    qid, doc_id = pa.concat_arrays(qids), pa.concat_arrays(doc_ids)
-    columns = {"qid": qid, "doc_id": doc_id, "high": digest[:, 0].copy(), "low": digest[:, 1].copy()}
-    columns |= {f"its {name}": as_array(column) for name, column in extras.items()}
-    keys = [(name, "ascending") for name in columns]
-    order = pc.sort_indices(pa.table(columns), sort_keys=cast("Any", keys)).to_numpy().astype(np.int64)
-    places = as_array(order)
-    return _Keys(
-        order=order,
-        qid=qid.take(places),
-        doc_id=doc_id.take(places),
-        grade=grade[order],
-        source=source[order],
-        extras={name: column[order] for name, column in extras.items()},
-        missing_values=missing,
-    )
-
-
-def _padded(rows: SpilledRows, layout: Layout, out: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
-    """Return the values of ``rows`` at the full width, in ``out`` if given."""
-    n, width = rows.values.shape
-    if out is None:
-        if width == len(layout.features):
-            return rows.values
-        out = np.empty((n, len(layout.features)), dtype=np.float32)
-    out[:, :width] = rows.values
-    out[:, width:] = layout.absent
-    return out
-
-
 def _regathered(
     spill: Spill, bucket: int, layout: Layout, order: npt.NDArray[np.int64], memory: int
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Yield (first place, rows in canonical order), whole row groups that fit in ``memory``, one pass over the spill each."""
-    n, width = len(order), len(layout.features)
+    """Yield (first place, rows in canonical order), whole row groups that fit in ``memory``, one pass over the spill each.
+
+    ``order`` (m,) says which spilled row stands at each place; rows that are not in it are left out.
+    """
+    m, width = len(order), len(layout.features)
     step = layout.row_group_rows * max(1, memory // (layout.row_group_rows * width * 4))
-    place_of = np.empty(n, dtype=np.int64)
-    place_of[order] = np.arange(n)
-    for low in range(0, n, step):
-        chunk = np.empty((min(step, n - low), width), dtype=np.float32)
+    place_of = np.full(int(spill.rows[bucket]), -1, dtype=np.int64)
+    place_of[order] = np.arange(m)
+    for low in range(0, m, step):
+        chunk = np.empty((min(step, m - low), width), dtype=np.float32)
         first = 0
-        for rows in spill.batches(bucket):
+        for rows, values in padded(spill, bucket, width, layout.absent):
             place = place_of[first : first + len(rows.grade)] - low
             first += len(rows.grade)
             here = (place >= 0) & (place < len(chunk))
-            chunk[place[here]] = _padded(rows, layout, None)[here]
+            chunk[place[here]] = values[here]
         yield low, chunk
 
 
@@ -269,34 +241,35 @@ def _write_group(
     writer: pq.ParquetWriter,
     schema: pa.Schema,
     values: npt.NDArray[np.float32],
-    rows: npt.NDArray[np.int64],
-    keys: _Keys,
+    places: npt.NDArray[np.int64],
+    rows: BucketRows,
     low: int,
-) -> None:
-    """Write ``values[rows]`` as one row group; they stand at place ``low`` and after."""
-    columns = np.empty((values.shape[1], len(rows)), dtype=np.float32)
-    _kernels.turn(values, rows, columns)
+) -> int:
+    """Write ``values[places]`` as one row group, whose ids are those of ``rows`` from ``low`` on; returns how many are missing."""
+    columns = np.empty((values.shape[1], len(places)), dtype=np.float32)
+    missing = int(_kernels.turn(values, places, columns))
     ids = [
-        keys.qid.slice(low, len(rows)),
-        keys.doc_id.slice(low, len(rows)),
-        as_array(keys.grade[low : low + len(rows)]),
-        *(as_array(column[low : low + len(rows)]) for name, column in keys.extras.items() if name not in _OF_QUERIES),
+        rows.qid.slice(low, len(places)),
+        rows.doc_id.slice(low, len(places)),
+        as_array(rows.grade[low : low + len(places)]),
+        *(as_array(column[low : low + len(places)]) for name, column in rows.extras.items() if name not in _OF_QUERIES),
     ]
     table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=schema)
-    writer.write_table(table, row_group_size=len(rows))
+    writer.write_table(table, row_group_size=len(places))
+    return missing
 
 
-def _queries(bucket: int, keys: _Keys, layout: Layout) -> pa.Table:
+def _queries(bucket: int, rows: BucketRows, layout: Layout) -> pa.Table:
     """Return the queries table of a bucket; DataRejected if a query is in two splits or has two weights."""
-    runs = keys.qid.dictionary_encode()  # rows of a query stand together: codes go up by one from query to query
+    runs = rows.qid.dictionary_encode()  # rows of a query stand together: codes go up by one from query to query
     qid = runs.dictionary
     starts = np.searchsorted(runs.indices.to_numpy(), np.arange(len(qid)))
-    ends = np.append(starts[1:], len(keys.qid))
-    latest = np.maximum.reduceat(keys.extras[TIME], starts) if TIME in keys.extras else None
+    ends = np.append(starts[1:], len(rows.qid))
+    latest = np.maximum.reduceat(rows.extras[TIME], starts) if TIME in rows.extras else None
     if layout.rule is None:
-        split_of_row = np.asarray(layout.source_split, dtype=np.int64)[keys.source]
+        split_of_row = np.asarray(layout.source_split, dtype=np.int64)[rows.source]
         split = split_of_row[starts]
-        check_one_split(qid, starts, split_of_row, keys.source, layout.source_name)
+        check_one_split(qid, starts, split_of_row, rows.source, layout.source_name)
     else:
         split = layout.rule.splits(qid, latest)
     table = pa.Table.from_arrays(
@@ -306,13 +279,13 @@ def _queries(bucket: int, keys: _Keys, layout: Layout) -> pa.Table:
             as_array(np.full(len(qid), bucket, dtype=np.int32)),
             as_array(starts),
             as_array(ends - starts),
-            as_array(np.add.reduceat((keys.grade >= 1).astype(np.int64), starts)),
+            as_array(np.add.reduceat((rows.grade >= 1).astype(np.int64), starts)),
         ],
         schema=_QUERIES,
     )
-    weight = keys.extras.get(_QUERY_WEIGHT)
+    weight = rows.extras.get(_QUERY_WEIGHT)
     if weight is not None:
-        check_one_weight(qid, starts, weight, keys.source, layout.source_name)
+        check_one_weight(qid, starts, weight, rows.source, layout.source_name)
         table = table.append_column(pa.field(_QUERY_WEIGHT, pa.float64(), nullable=False), as_array(weight[starts]))
     if latest is not None:
         table = table.append_column(pa.field(TIME, _TIME_TYPE, nullable=False), as_array(latest).cast(_TIME_TYPE))

@@ -1,12 +1,14 @@
-"""First pass: each row goes to the file of its bucket, in the order it comes.
+"""First pass: each row goes to the files of its bucket, in the order it comes, whichever thread brings it.
 
-A bucket's file is an Arrow IPC stream in a staging folder.  The values of a row travel as the bytes of its float32s,
-because how many features there are is known only when all input has been read.  Files are opened for each append, so
-the number of buckets is not bounded by the number of open files.
+Of a bucket's two files in a staging folder one is an Arrow IPC stream with all that is narrow, the other holds the values of
+the rows, as float32, and nothing else.  A row's width goes with it, because how many features there are is known only when
+all input has been read.  Files are opened for each append, so the number of buckets is not bounded by the number of open files.
 """
 
 from __future__ import annotations
 
+import errno
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import as_array, as_buffer, as_numbers, schema_of
+from pipeline.arrow import as_array, bytes_of, schema_of
 from pipeline.group.hashing import buckets_of
 from pipeline.sources.optional import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from io import FileIO
 
     from pipeline.sources.batch import RowBatch
 
@@ -38,22 +41,38 @@ class SpilledRows:
 
 
 class BucketFiles:
-    """One Arrow IPC stream a bucket, all of one schema."""
+    """One Arrow IPC stream a bucket, all of one schema, perhaps with a file of raw bytes beside each.
+
+    Several threads may add at once; what one of them adds stays together.
+    """
 
     def __init__(self, folder: Path, buckets: int, schema: pa.Schema) -> None:
         folder.mkdir()
         self._folder = folder
         self.schema = schema
         self.rows = np.zeros(buckets, dtype=np.int64)
+        self._adding = [threading.Lock() for _ in range(buckets)]
 
-    def add(self, rows: pa.RecordBatch, counts: npt.NDArray[np.int64]) -> None:
-        """Append ``rows``, which stand in the order of their buckets; ``counts`` (buckets,) says how many each gets."""
-        start = 0
-        for number in np.flatnonzero(counts):
-            count = int(counts[number])
-            self._append(int(number), rows.slice(start, count))
-            start += count
-        self.rows += counts
+    def add(self, rows: pa.RecordBatch, counts: npt.NDArray[np.int64], raw: npt.NDArray[Any] | None = None) -> None:
+        """Append ``rows``, which stand in the order of their buckets; ``counts`` (buckets,) says how many each gets.
+
+        ``raw`` (n, ...) goes to the files of raw bytes, row by row.
+        """
+        ends = np.cumsum(counts)
+        buckets = np.flatnonzero(counts)
+        # threads begin at different buckets (where is chance), so that they seldom wait for each other
+        for number in np.roll(buckets, int(ends[-1])).tolist():
+            start, stop = int(ends[number] - counts[number]), int(ends[number])
+            with self._adding[number]:
+                path = self._path(number)
+                with path.open("ab", buffering=0) as file:
+                    if not self.rows[number]:
+                        file.write(self.schema.serialize())
+                    _write_all(file, rows.slice(start, stop - start).serialize())
+                if raw is not None:
+                    with self.raw_path(number).open("ab", buffering=0) as file:
+                        _write_all(file, bytes_of(raw[start:stop]))
+                self.rows[number] += counts[number]
 
     def batches(self, bucket: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of ``bucket`` in the order they were added."""
@@ -63,23 +82,27 @@ class BucketFiles:
             yield from stream
 
     def drop(self, bucket: int) -> None:
-        """Remove the file of ``bucket``: its rows are in a shard now."""
+        """Remove the files of ``bucket``: its rows are in a shard now."""
         self._path(bucket).unlink(missing_ok=True)
+        self.raw_path(bucket).unlink(missing_ok=True)
 
-    def _append(self, bucket: int, rows: pa.RecordBatch) -> None:
-        path = self._path(bucket)
-        new = not self.rows[bucket]
-        with path.open("ab") as file:
-            if new:
-                file.write(self.schema.serialize())
-            file.write(rows.serialize())
+    def raw_path(self, bucket: int) -> Path:
+        """Return where the raw bytes of ``bucket`` are."""
+        return self._folder / f"{bucket:05d}.raw"
 
     def _path(self, bucket: int) -> Path:
         return self._folder / f"{bucket:05d}.arrows"
 
 
+def _write_all(file: FileIO, data: Any) -> None:
+    """Write all of ``data``, of which the system may take a part at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
 class Spill:
-    """The buckets of an ingest.  Memory: a copy of the batch that is being added."""
+    """The buckets of an ingest.  Memory: a copy of each batch that is being added, by any thread."""
 
     def __init__(self, folder: Path, buckets: int, extras: Sequence[str] = ()) -> None:
         self._extras = tuple(extras)
@@ -89,7 +112,7 @@ class Spill:
                 ("doc_id", pa.string(), True),
                 ("grade", pa.int32(), False),
                 ("source", pa.int32(), False),
-                ("values", pa.large_binary(), False),
+                ("width", pa.int32(), False),
                 *((name, TYPES[name], False) for name in self._extras),
             ]
         )
@@ -110,10 +133,6 @@ class Spill:
         order = np.argsort(bucket, kind="stable")
         counts = np.bincount(bucket, minlength=len(self.rows))
         doc_id = pa.nulls(n, pa.string()) if batch.doc_id is None else batch.doc_id
-        offsets = (
-            np.arange(0, 4 * width * n + 1, 4 * width, dtype=np.int64) if width else np.zeros(n + 1, dtype=np.int64)
-        )
-        values = pa.Array.from_buffers(pa.large_binary(), n, [None, as_buffer(offsets), as_buffer(batch.values[order])])
         places = as_array(order)
         rows = pa.record_batch(
             [
@@ -121,28 +140,49 @@ class Spill:
                 doc_id.take(places),
                 as_array(grade[order]),
                 as_array(np.full(n, source, dtype=np.int32)),
-                values,
+                as_array(np.full(n, width, dtype=np.int32)),
                 *(as_array(batch.extras[name][order]) for name in self._extras),
             ],
             schema=self._files.schema,
         )
-        self._files.add(rows, counts)
+        self._files.add(rows, counts, batch.values[order])
 
-    def batches(self, bucket: int) -> Iterator[SpilledRows]:
-        """Yield the rows of ``bucket`` in the order they were added."""
-        for batch in self._files.batches(bucket):
-            _, _, data = batch.column("values").buffers()
-            width = len(batch.column("values")[0].as_buffer()) // 4
-            values = as_numbers(data, np.float32)[: len(batch) * width]
-            yield SpilledRows(
-                qid=batch.column("qid"),
-                doc_id=batch.column("doc_id"),
-                grade=batch.column("grade").to_numpy(),
-                source=batch.column("source").to_numpy(),
-                values=values.reshape(len(batch), width),
-                extras={name: batch.column(name).to_numpy() for name in self._extras},
-            )
+    def batches(self, bucket: int, into: npt.NDArray[np.float32] | None = None) -> Iterator[SpilledRows]:
+        """Yield the rows of ``bucket`` in the order they were added.
+
+        Values are read into ``into`` (rows of the bucket, width), row after row, where it is given and has their width.
+        """
+        if not self.rows[bucket]:
+            return
+        low = 0
+        with self._files.raw_path(bucket).open("rb", buffering=0) as file:
+            for batch in self._files.batches(bucket):
+                n, width = len(batch), batch.column("width")[0].as_py()
+                if into is not None and into.shape[1] == width:
+                    values = into[low : low + n]
+                else:
+                    values = np.empty((n, width), dtype=np.float32)
+                _read_all(file, values)
+                low += n
+                yield SpilledRows(
+                    qid=batch.column("qid"),
+                    doc_id=batch.column("doc_id"),
+                    grade=batch.column("grade").to_numpy(),
+                    source=batch.column("source").to_numpy(),
+                    values=values,
+                    extras={name: batch.column(name).to_numpy() for name in self._extras},
+                )
 
     def drop(self, bucket: int) -> None:
-        """Remove the file of ``bucket``: its rows are in a shard now."""
+        """Remove the files of ``bucket``: its rows are in a shard now."""
         self._files.drop(bucket)
+
+
+def _read_all(file: FileIO, values: npt.NDArray[np.float32]) -> None:
+    """Fill ``values`` from ``file``."""
+    left = bytes_of(values)
+    while left:
+        count = file.readinto(left)
+        if not count:
+            raise OSError(errno.EIO, "cut short", file.name)
+        left = left[count:]

@@ -154,17 +154,6 @@ def _word_at(text, i, out, cell, negative):
     return MALFORMED, i
 
 
-@njit(nogil=True, cache=True)
-def count_marks(text, start, stop):
-    """Return how many newlines and colons ``text[start:stop]`` has: bounds for rows and entries."""
-    newlines = 0
-    colons = 0
-    for i in range(start, stop):
-        newlines += text[i] == 10
-        colons += text[i] == 58
-    return newlines, colons
-
-
 @njit(nogil=True, cache=True, inline="always")
 def _ends_token(text, i):
     """Say whether ``text[i]`` is blank, the end of the line or the start of a comment."""

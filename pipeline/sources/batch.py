@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +18,7 @@ from pipeline.sources.grades import MAX_GRADE, GradeRules
 from pipeline.sources.parts import check_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pipeline.sources.columns import TableColumns
 
@@ -24,7 +27,7 @@ Absent = Literal["zero", "missing"]
 Labels = Literal["grade", "real"]
 
 DEFAULT_BLOCK_BYTES = 16 << 20
-BATCH_BYTES = 64 << 20  # most a batch of dense rows takes (but at least one row)
+BATCH_BYTES = 16 << 20  # most a batch of dense rows takes (but at least one row)
 MAX_FEATURES = 65536
 SHOWN_CHARACTERS = 60  # of a bad token, in a message
 KEPT_CHARACTERS = 4096  # of a bad row, in the list of rejects
@@ -122,6 +125,16 @@ class ReadOptions:
         return GradeRules(unjudged="reject" if self.grade_required else "keep", highest=self.highest_grade)
 
 
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """A part of a file: one thread at a time takes the next from the file, any thread reads its rows."""
+
+    rows: Callable[[], Iterable[RowBatch]]
+    """Returns the rows, in the order of the file.  Must be called, once."""
+    position: int
+    """Bytes of the file used up after it; may be 0 where that is not known."""
+
+
 class Source(Protocol):
     """One input file."""
 
@@ -144,6 +157,28 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class InParts(Protocol):
+    """A source whose parts several threads can read at once."""
+
+    def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
+        """Yield the parts of the file in its order; their rows, one part after the other, are those of ``batches``."""
+        ...
+
+
+def tasks_of(source: Source, block_bytes: int) -> Iterator[ReadTask]:
+    """Yield the parts of ``source``; one that is not :class:`InParts` is read while they are yielded."""
+    if isinstance(source, InParts):
+        yield from source.tasks(block_bytes)
+        return
+    for batch in source.batches(block_bytes):
+        yield ReadTask(partial(_the_batch, batch), source.position)
+
+
+def _the_batch(batch: RowBatch) -> tuple[RowBatch]:
+    return (batch,)
+
+
 @dataclass(frozen=True, slots=True)
 class Reject:
     """A row that broke the format: where it is, counted from 1, what is wrong with it, and its text."""
@@ -155,13 +190,26 @@ class Reject:
     text: str
 
 
-@dataclass(slots=True)
 class Quarantine:
-    """Bad rows, up to ``limit``; with a limit of 0 the first is raised as it is."""
+    """Bad rows, up to ``limit``; with a limit of 0 the first is raised as it is.
 
-    limit: int = 0
-    rejects: list[Reject] = field(default_factory=list)
-    first: str = ""
+    Several threads may add rows, each to a :meth:`part` of its own; :meth:`settle` brings them in the order of the input.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self._found: list[_Found] = []
+        self._own = threading.local()
+
+    @property
+    def rejects(self) -> list[Reject]:
+        """The bad rows so far."""
+        return [found.reject for found in self._found]
+
+    @property
+    def full(self) -> bool:
+        """Whether there are more bad rows than are allowed."""
+        return len(self._found) > self.limit
 
     def add(self, error: MalformedLine | MalformedRow, column: int, text: str) -> None:
         """Put a bad row aside.
@@ -171,17 +219,54 @@ class Quarantine:
         MalformedLine, MalformedRow
             ``error`` itself, where no bad row is allowed.
         TooManyRejects
-            This is one more than allowed.
+            This is one more than allowed, here or in this part.
         """
         if self.limit == 0:
             raise error
         line = error.line if isinstance(error, MalformedLine) else error.row
         cure = f"; {error.cure}" if error.cure else ""
         reason = f"expected {error.expected}, found {error.found or 'nothing'}{cure}"
-        self.first = self.first or str(error)
-        self.rejects.append(Reject(error.path.name, line, column, reason, text[:KEPT_CHARACTERS]))
-        if len(self.rejects) > self.limit:
-            raise TooManyRejects(self.first, self.limit)
+        reject = Reject(error.path.name, line, column, reason, text[:KEPT_CHARACTERS])
+        found: list[_Found] = getattr(self._own, "found", self._found)
+        found.append(_Found(getattr(self._own, "number", 0), reject, str(error)))
+        self._check(found)
+
+    @contextmanager
+    def part(self, number: int) -> Iterator[None]:
+        """Collect what this thread adds, while it reads part ``number`` of the input, apart from what others add.
+
+        The limit holds for each part, so that a part that is given up has ``limit + 1`` bad rows: those of all parts
+        together include the first ``limit + 1`` of the input, whichever later parts there was time for.
+        """
+        self._own.number, self._own.found = number, []
+        try:
+            yield
+        finally:
+            self._found.extend(self._own.found)
+            del self._own.number, self._own.found
+
+    def settle(self, parts: int | None = None) -> None:
+        """Bring the bad rows in order; those of parts from number ``parts`` on are forgotten.
+
+        Raises
+        ------
+        TooManyRejects
+            There are more than are allowed; the first ones are kept.
+        """
+        kept = [found for found in self._found if parts is None or found.part < parts]
+        kept.sort(key=lambda found: (found.part, found.reject.line, found.reject.column))
+        self._found = kept[: self.limit + 1]
+        self._check(self._found)
+
+    def _check(self, found: list[_Found]) -> None:
+        if len(found) > self.limit:
+            raise TooManyRejects(found[0].message, self.limit)
+
+
+class _Found(NamedTuple):
+    part: int
+    reject: Reject
+    message: str
 
 
 def shorten(token: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -26,20 +27,78 @@ _MARKS_OF_OTHERS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16 and UTF-32
 _LONE_CR = re.compile(rb"\r(?!\n)")
 
 
+class LineNumbers:
+    """Which line of a file each of its blocks begins with, where threads count the lines of blocks in any order."""
+
+    def __init__(self) -> None:
+        self._first = [1]  # lines before block k, plus 1, as far as is known
+        self._counted: dict[int, int] = {}
+        self._changed = threading.Condition()
+
+    def report(self, number: int, lines: int) -> None:
+        """Say that block ``number``, from 0, has so many lines."""
+        with self._changed:
+            self._counted[number] = lines
+            while len(self._first) - 1 in self._counted:
+                self._first.append(self._first[-1] + self._counted.pop(len(self._first) - 1))
+            self._changed.notify_all()
+
+    def first_line(self, number: int) -> int:
+        """Return the number, from 1, of the first line of block ``number``; waits until the blocks before are counted."""
+        with self._changed:
+            self._changed.wait_for(lambda: number < len(self._first))
+            return self._first[number]
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Whole lines: ``data[start:stop]`` ends with a newline and is valid UTF-8 without NUL bytes."""
+    """Whole lines: ``data[start:stop]`` ends with a newline; after :meth:`check` it is valid UTF-8 without NUL bytes."""
 
+    path: Path
     data: bytes
     start: int
     stop: int
-    first_line: int  # number of its first line in the file, from 1
     position: int  # bytes of the file used up after it; 0 if it is compressed
+    number: int  # of the block in the file, from 0
+    numbers: LineNumbers
 
     @property
     def bytes_view(self) -> npt.NDArray[np.uint8]:
         """The bytes as numbers, (len(data),), not copied."""
         return np.frombuffer(self.data, dtype=np.uint8)
+
+    @property
+    def first_line(self) -> int:
+        """Number of its first line in the file, from 1."""
+        return self.numbers.first_line(self.number)
+
+    def check(self) -> int:
+        """Count the lines and see that they are text; returns how many there are.  Every block must be checked.
+
+        Raises
+        ------
+        DataRejected
+            They have a NUL byte, are not UTF-8, or have a CR that does not end a line.
+        """
+        lines = self.data.count(b"\n", self.start, self.stop)
+        self.numbers.report(self.number, lines)
+        at = self.data.find(b"\0", self.start, self.stop)
+        if at >= 0:
+            raise _nul_byte(self.path, self.line_number(at))
+        if not self.data.isascii():
+            try:
+                str(memoryview(self.data)[: self.stop], "utf-8")
+            except UnicodeDecodeError as error:
+                found = f"byte 0x{self.data[error.start]:02X}"
+                raise DataRejected(
+                    f"{self.path}:{self.line_number(error.start)}: not a text file: {found} is not UTF-8;"
+                    " convert the file to UTF-8"
+                ) from None
+        if self.data.find(b"\r", self.start, self.stop) >= 0:
+            lone = _LONE_CR.search(self.data, self.start, self.stop)
+            if lone is not None:
+                raise _lone_cr(self.path, self.line_number(lone.start()), self.data, lone.start())
+        return lines
 
     def line_number(self, at: int) -> int:
         """Return the number in the file of the line that has byte ``at``."""
@@ -67,25 +126,33 @@ def compression_of(path: Path) -> Compression | None:
 
 
 def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
+    """Yield ``path`` as blocks of whole lines of about ``block_bytes``, checked; see :func:`unchecked_blocks`."""
+    for block in unchecked_blocks(path, block_bytes):
+        block.check()
+        yield block
+
+
+def unchecked_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
     """Yield ``path`` as blocks of whole lines of about ``block_bytes``; a byte-order mark is skipped.
 
-    Memory: two blocks, or the longest line if that is more.
+    What takes time, :meth:`Block.check` and all that follows, is left to the caller, who may do it for several blocks at
+    once.  Memory: two blocks, or the longest line if that is more.
 
     Raises
     ------
     DataRejected
-        The file is not UTF-8 text, its lines end with CR alone, or its compression is damaged.
+        A line is longer than any text has them, it is text in UTF-16, or the compression of the file is damaged.
     """
     compression = compression_of(path)
+    numbers = LineNumbers()
     with pa.input_stream(str(path), compression=cast("Any", compression)) as stream:
         carried = b""
-        line, position, start = 1, 0, None
+        number, position, start = 0, 0, None
         while True:
             data = carried + _read(stream, block_bytes, path, compression)
             ended = len(data) == len(carried)
             if start is None and data.startswith(_MARKS_OF_OTHERS):
                 raise DataRejected(f"{path}: is text in UTF-16 or UTF-32; convert the file to UTF-8")
-            _check_bytes(data, len(carried), line, path)
             if start is None:
                 if not ended and len(data) < len(_BOM):
                     carried = data
@@ -95,16 +162,18 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[Block]:
                 data += b"\n"
             stop = data.rfind(b"\n") + 1
             if stop > start:
-                _check_encoding(data, stop, line, path)
-                _check_line_ends(data, stop, line, path)
                 position += 0 if compression else stop
-                block = Block(data, start, stop, line, position)
-                yield block
-                line += data.count(b"\n", start, stop)
+                yield Block(path, data, start, stop, position, number, numbers)
+                number += 1
                 start = 0
                 carried = data[stop:]
             elif len(data) > LINE_LIMIT:
-                _check_line_ends(data, len(data) - 1, line, path)
+                line = numbers.first_line(number)
+                if b"\0" in data:
+                    raise _nul_byte(path, line)
+                lone = _LONE_CR.search(data)
+                if lone is not None:
+                    raise _lone_cr(path, line, data, lone.start())
                 raise DataRejected(f"{path}:{line}: not a text file: this line is longer than {LINE_LIMIT >> 20} MiB")
             else:
                 carried = data
@@ -123,35 +192,14 @@ def _read(stream: pa.NativeFile, size: int, path: Path, compression: str | None)
         raise DataRejected(f"{path}: the {compression} data are damaged or cut off: {reason}") from None
 
 
-def _check_bytes(data: bytes, new_from: int, line: int, path: Path) -> None:
-    at = data.find(b"\0", new_from)
-    if at >= 0:
-        number = line + data.count(b"\n", 0, at)
-        raise DataRejected(f"{path}:{number}: not a text file: it has a NUL byte; give --format if it is a table")
+def _nul_byte(path: Path, line: int) -> DataRejected:
+    return DataRejected(f"{path}:{line}: not a text file: it has a NUL byte; give --format if it is a table")
 
 
-def _check_line_ends(data: bytes, stop: int, line: int, path: Path) -> None:
+def _lone_cr(path: Path, line: int, data: bytes, at: int) -> DataRejected:
     """Refuse a CR that does not end a line: what follows it would be read as part of an id or of a comment."""
-    if data.count(b"\r", 0, stop) == data.count(b"\r\n", 0, stop):
-        return
-    lone = _LONE_CR.search(data, 0, stop)
-    if lone is not None:
-        number = line + data.count(b"\n", 0, lone.start())
-        column = len(data[data.rfind(b"\n", 0, lone.start()) + 1 : lone.start()].decode("utf-8", "replace")) + 1
-        raise DataRejected(
-            f"{path}:{number}:{column}: expected lines that end with LF or CR LF, found a CR alone; "
-            "convert the ends of the lines"
-        )
-
-
-def _check_encoding(data: bytes, stop: int, line: int, path: Path) -> None:
-    if data.isascii():
-        return
-    try:
-        str(memoryview(data)[:stop], "utf-8")
-    except UnicodeDecodeError as error:
-        number = line + data.count(b"\n", 0, error.start)
-        found = f"byte 0x{data[error.start]:02X}"
-        raise DataRejected(
-            f"{path}:{number}: not a text file: {found} is not UTF-8; convert the file to UTF-8"
-        ) from None
+    column = len(data[data.rfind(b"\n", 0, at) + 1 : at].decode("utf-8", "replace")) + 1
+    return DataRejected(
+        f"{path}:{line}:{column}: expected lines that end with LF or CR LF, found a CR alone; "
+        "convert the ends of the lines"
+    )

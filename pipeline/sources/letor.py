@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,10 +31,11 @@ from pipeline.sources.batch import (
     MAX_FEATURES,
     Quarantine,
     ReadOptions,
+    ReadTask,
     RowBatch,
     shorten,
 )
-from pipeline.sources.blocks import copy_tokens, read_blocks
+from pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
 from pipeline.sources.files import uncompressed
 from pipeline.sources.optional import OPTIONAL, read_numbers
 from pipeline.sources.query_sizes import QuerySizes, find_sizes
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 _FIRST_BYTES = 1 << 16  # read to see whether lines name their queries
 
 Positions = npt.NDArray[np.int64]
+
+_LEAST_ENTRY = 4  # bytes: a digit, a colon, a digit and what separates it from the next
 
 
 class LetorSource:
@@ -65,24 +69,43 @@ class LetorSource:
         sizes = find_sizes(path)
         self.sizes_path: Path | None = sizes if sizes is not None and not _names_queries(path) else None
         """The file with the sizes of the queries, where the lines do not name them."""
+        self._idle: list[_Parser] = []  # as many as there were threads at once; appending and popping is atomic
 
     def names(self, width: int) -> tuple[str, ...]:
         """Return ``f<index as written>`` for each of ``width`` features, or of ``n_features`` if that was given."""
         base = self._options.index_base
         return tuple(f"f{index}" for index in range(base, base + (self._options.n_features or width)))
 
+    def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
+        """Yield what reads each block of the file."""
+        if self.sizes_path is None:
+            for block in unchecked_blocks(self.path, block_bytes):
+                yield ReadTask(partial(self._rows, block), block.position)
+            return
+        sizes = QuerySizes(self.sizes_path, self.path)  # which query a row is of depends on all rows before it
+        for block in unchecked_blocks(self.path, block_bytes):
+            rows = self._parsed(block).grouped(sizes, block)
+            yield ReadTask(partial(rows.batches, self._options.absent_value), block.position)
+        sizes.close()
+
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
-        """Yield the rows in the order of the file; a batch is as wide as the highest index so far."""
-        sizes = None if self.sizes_path is None else QuerySizes(self.sizes_path, self.path)
-        parser = _Parser(self.path, self._options, self._quarantine, grouped=sizes is not None)
-        for block in read_blocks(self.path, block_bytes):
-            rows = parser.parse(block)
-            if sizes is not None:
-                rows = rows.grouped(sizes, block)
-            yield from rows.batches(self._options.absent_value)
-            self.position = block.position
-        if sizes is not None:
-            sizes.close()
+        """Yield the rows in the order of the file; a batch is as wide as the highest index of its block."""
+        for task in self.tasks(block_bytes):
+            yield from task.rows()
+            self.position = task.position
+
+    def _parsed(self, block: Block) -> _Rows:
+        lines = block.check()
+        if self._idle:
+            parser = self._idle.pop()
+        else:
+            parser = _Parser(self.path, self._options, self._quarantine, grouped=self.sizes_path is not None)
+        rows = parser.parse(block, lines)
+        self._idle.append(parser)
+        return rows
+
+    def _rows(self, block: Block) -> Iterator[RowBatch]:
+        return self._parsed(block).batches(self._options.absent_value)
 
 
 def check_made_ids(sources: Sequence[Source]) -> None:
@@ -159,7 +182,7 @@ class _Complaint(NamedTuple):
 
 
 class _Parser:
-    """Runs the kernel over blocks, sets bad lines aside and settles the numbers that the kernel was not sure of."""
+    """Runs the kernel over blocks, one at a time, sets bad lines aside and settles the numbers that the kernel was not sure of."""
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine, *, grouped: bool) -> None:
         self._path = path
@@ -170,23 +193,26 @@ class _Parser:
         self._top = base + (options.n_features or MAX_FEATURES - base) - 1
         self._last_line = np.zeros(self._top + 1, dtype=np.int64)
         self._lines = 0
-        self._width = options.n_features or 0
 
-    def parse(self, block: Block) -> _Rows:
-        """Parse all lines of ``block``."""
+    def parse(self, block: Block, lines: int) -> _Rows:
+        """Parse all ``lines`` of ``block``."""
         text = block.bytes_view
-        lines, colons = _kernels.count_marks(text, block.start, block.stop)
+        entries = (block.stop - block.start) // _LEAST_ENTRY  # untouched memory costs nothing
         real = self._options.labels == "real"
         grade = np.empty(lines, dtype=np.int32)
         label_from, label_to = (np.empty(lines if real else 0, dtype=np.int64) for _ in range(2))
         scratch = np.empty(1, dtype=np.float32)
         qid_from, qid_to, doc_from, doc_to = (np.empty(lines, dtype=np.int64) for _ in range(4))
         entry_from = np.zeros(lines + 1, dtype=np.int64)
-        feature = np.empty(colons, dtype=np.int32)
-        value = np.empty(colons, dtype=np.float32)
-        defer_entry, defer_from, defer_to = (np.empty(colons, dtype=np.int64) for _ in range(3))
+        feature = np.empty(entries, dtype=np.int32)
+        value = np.empty(entries, dtype=np.float32)
+        defer_entry, defer_from, defer_to = (np.empty(entries, dtype=np.int64) for _ in range(3))
         state = np.zeros(_kernels.STATE_CELLS, dtype=np.int64)
-        state[_kernels.AT], state[_kernels.STAMP], state[_kernels.WIDTH] = block.start, self._lines, self._width
+        state[_kernels.AT], state[_kernels.STAMP], state[_kernels.WIDTH] = (
+            block.start,
+            self._lines,
+            self._options.n_features or 0,
+        )
         put_aside: list[tuple[int, int]] = []  # rows before the line, where it begins
         while True:
             _kernels.parse_lines(
@@ -200,7 +226,7 @@ class _Parser:
             if self._grouped:
                 put_aside.append((int(state[_kernels.ROWS]), int(state[_kernels.LINE_START])))
             state[_kernels.AT] = block.data.index(b"\n", int(state[_kernels.WHERE])) + 1
-        self._lines, self._width = int(state[_kernels.STAMP]), int(state[_kernels.WIDTH])
+        self._lines = int(state[_kernels.STAMP])
 
         with np.errstate(over="ignore"):
             for k in range(int(state[_kernels.DEFERS])):
@@ -217,7 +243,7 @@ class _Parser:
             entry_from=entry_from[: n + 1],
             feature=feature,
             value=value,
-            width=self._width,
+            width=int(state[_kernels.WIDTH]),
             starts=np.insert(qid_from[:n], before, where) if self._grouped else qid_from[:0],
             kept=np.insert(np.ones(n, dtype=np.bool_), before, values=False)
             if self._grouped

@@ -211,13 +211,13 @@ def test_files_that_are_none(tmp_path):
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "in.txt"
     path.write_text("1 qid:1 1:1\n")
-    real = ingest_module._read_all
+    real = ingest_module.read_all
 
-    def grow(*arguments):
-        real(*arguments)
+    def grow(*arguments, **options):
+        real(*arguments, **options)
         path.write_text("1 qid:1 1:1\n1 qid:1 1:2\n")
 
-    monkeypatch.setattr(ingest_module, "_read_all", grow)
+    monkeypatch.setattr(ingest_module, "read_all", grow)
     with pytest.raises(InputError, match=r"in.txt: was changed while it was read; run again when it is complete"):
         ingest([path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -284,7 +284,7 @@ def test_overwriting_swaps_the_manifest_and_keeps_the_former_shards_for_its_read
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
 
-@pytest.mark.parametrize("step", ["write_shard", "publish_dataset"])
+@pytest.mark.parametrize("step", ["write_shards", "publish_dataset"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, monkeypatch, step, error):
     path, out = tmp_path / "in.txt", tmp_path / "out"
@@ -309,7 +309,7 @@ def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
     script = (
         "import sys, time, pathlib; from pipeline import ingest\n"
         "def wait(*a, **k): print('there', flush=True); time.sleep(60)\n"
-        "ingest.write_shard = wait\n"
+        "ingest.write_shards = wait\n"
         "ingest.ingest([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]))\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, path, out], stdout=subprocess.PIPE) as process:

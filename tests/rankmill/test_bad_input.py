@@ -69,7 +69,7 @@ def refuse(place: Path, capsys, command: Sequence[str]) -> tuple[int, str]:
         ("1 qid:1 2:3 2:4\n", "bad.txt:1:13: expected"),
         ("", "bad.txt: "),
         ("\n# only a comment\n", "bad.txt: "),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "bad.txt:3: not a text file"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "bad.txt:1: not a text file"),
     ],
     ids=[
         "no value",

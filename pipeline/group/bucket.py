@@ -1,0 +1,139 @@
+"""The narrow columns of one bucket: read from the spill, and brought in canonical order.
+
+Canonical order inside a bucket: qid, then doc_id (rows without one last), then a 128-bit digest of grade and values, then the
+optional columns, ids compared byte by byte.  Rows equal in all of these have the same bytes (but for a chance of 2^-128), so the
+order of the input does not show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.arrow import as_array
+from pipeline.group import _kernels
+from pipeline.sources.optional import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pipeline.group.spill import Spill, SpilledRows
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRows:
+    """All of the rows of a bucket but their values."""
+
+    qid: pa.Array[Any]  # (n,)
+    doc_id: pa.Array[Any]  # (n,), null where a row has none
+    grade: npt.NDArray[np.int32]  # (n,)
+    source: npt.NDArray[np.int32]  # (n,) number of the input file
+    digest: npt.NDArray[np.uint64]  # (n, 2) of grade and values
+    extras: Mapping[str, npt.NDArray[Any]]  # (n,) each, as they are stored
+    place: npt.NDArray[np.int64]  # (n,) which of the spilled rows each is
+
+    def __len__(self) -> int:
+        return len(self.grade)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> BucketRows:
+        """Return ``rows`` (m,) of these, in that order."""
+        places = as_array(rows)
+        return BucketRows(
+            qid=self.qid.take(places),
+            doc_id=self.doc_id.take(places),
+            grade=self.grade[rows],
+            source=self.source[rows],
+            digest=self.digest[rows],
+            extras={name: column[rows] for name, column in self.extras.items()},
+            place=self.place[rows],
+        )
+
+    def sorted(self) -> BucketRows:
+        """Return the rows in canonical order."""
+        columns = {
+            "qid": self.qid,
+            "doc_id": self.doc_id,
+            "high": as_array(self.digest[:, 0].copy()),
+            "low": as_array(self.digest[:, 1].copy()),
+        }
+        columns |= {f"its {name}": as_array(column) for name, column in self.extras.items()}
+        keys = [(name, "ascending") for name in columns]
+        order = pc.sort_indices(pa.table(columns), sort_keys=cast("Any", keys)).to_numpy().astype(np.int64)
+        return self.take(order)
+
+
+def read_bucket(
+    spill: Spill,
+    bucket: int,
+    width: int,
+    absent: float,
+    extras: tuple[str, ...],
+    *,
+    labels_are_grades: bool = False,
+    into: npt.NDArray[np.float32] | None = None,
+) -> BucketRows:
+    """Read the rows of ``bucket``, in the order in which they were spilled.
+
+    Parameters
+    ----------
+    spill
+        Where they are.
+    bucket
+        Its number.
+    width, absent
+        Number of features of all rows, and the value of those that a narrower row leaves out.
+    extras
+        Optional columns to read.
+    labels_are_grades
+        Whether the grades are to be taken from the labels, all of which are whole numbers.
+    into
+        (rows of the bucket, width): filled with the values if there is room for them.
+    """
+    n = int(spill.rows[bucket])
+    qids: list[pa.Array[Any]] = []
+    doc_ids: list[pa.Array[Any]] = []
+    grade = np.empty(n, dtype=np.int32)
+    source = np.empty(n, dtype=np.int32)
+    digest = np.empty((n, 2), dtype=np.uint64)
+    columns = {name: np.empty(n, dtype=TYPES[name].to_pandas_dtype()) for name in extras}
+    low = 0
+    for rows, values in padded(spill, bucket, width, absent, into):
+        high = low + len(rows.grade)
+        grade[low:high] = rows.extras["label"] if labels_are_grades else rows.grade
+        source[low:high] = rows.source
+        for name, column in columns.items():
+            column[low:high] = rows.extras[name]
+        _kernels.digest_rows(values.view(np.uint32), grade[low:high], digest[low:high])
+        qids.append(rows.qid)
+        doc_ids.append(rows.doc_id)
+        low = high
+    return BucketRows(
+        qid=pa.concat_arrays(qids),
+        doc_id=pa.concat_arrays(doc_ids),
+        grade=grade,
+        source=source,
+        digest=digest,
+        extras=columns,
+        place=np.arange(n),
+    )
+
+
+def padded(
+    spill: Spill, bucket: int, width: int, absent: float, into: npt.NDArray[np.float32] | None = None
+) -> Iterator[tuple[SpilledRows, npt.NDArray[np.float32]]]:
+    """Yield the rows of ``bucket`` as they were spilled, and their values at full width, in ``into`` if it is given."""
+    low = 0
+    for rows in spill.batches(bucket, into):
+        n, found = rows.values.shape
+        values = rows.values
+        if found < width:
+            values = np.empty((n, width), dtype=np.float32) if into is None else into[low : low + n]
+            values[:, :found] = rows.values
+            values[:, found:] = absent
+        low += n
+        yield rows, values

@@ -1,0 +1,74 @@
+"""What an ingest may hold: how many threads, and how much each of them, for a bound on the memory of the process.
+
+Peak of the first pass: the resident part, and for each thread the text of a block, what its numbers and ids are parsed into, and
+two copies of a batch of dense rows.  Peak of the second pass: the resident part, and for each thread the values of a bucket, or as
+much of them as there is room for, a row group on its way out, and ids, order and digests of the bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.errors import InputError
+from pipeline.sources.batch import BATCH_BYTES
+
+MIN_MEMORY = 512 * 10**6
+RESIDENT = 280 * 10**6  # the process with its libraries and kernels, and what allocators keep
+BYTES_A_ROW = 120  # ids of usual length, order and digest of a row of a bucket
+_BLOCKS = 4  # a block of text, the one it was cut from, and its numbers and ids
+_LEAST_VALUES = 64 << 20  # fewer of a bucket at once, and it is read too often
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one pass may use: threads, and bytes for the values that each of them holds."""
+
+    threads: int
+    values: int
+
+
+def check_memory(memory: int) -> None:
+    """Raise InputError if ``memory`` bytes are less than the process needs."""
+    if memory < MIN_MEMORY:
+        raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {memory:,} bytes")
+
+
+def reading_threads(memory: int, threads: int, block_bytes: int) -> int:
+    """Return how many of ``threads`` there is room for in the first pass, 1 or more."""
+    each = _BLOCKS * block_bytes + 2 * BATCH_BYTES
+    return max(1, min(threads, (memory - RESIDENT) // each))
+
+
+def writing_share(memory: int, threads: int, *, row_group_bytes: int, bucket_rows: int, row_bytes: int) -> Share:
+    """Return how to write the shards.
+
+    Parameters
+    ----------
+    memory
+        Bound on the process.
+    threads
+        How many there may be.
+    row_group_bytes
+        Values of a row group.
+    bucket_rows
+        Rows of the largest bucket.
+    row_bytes
+        Values of a row.
+
+    Raises
+    ------
+    InputError
+        Not even one thread has room for the ids of the largest bucket.
+    """
+    fixed = row_group_bytes + bucket_rows * BYTES_A_ROW
+    whole = bucket_rows * row_bytes
+    least = max(row_group_bytes, min(_LEAST_VALUES, whole))
+    for count in range(threads, 0, -1):
+        room = (memory - RESIDENT) // count - fixed
+        if room >= least:
+            return Share(count, int(min(room, max(whole, least))))
+    needed = RESIDENT + fixed + least
+    raise InputError(
+        f"the largest bucket has {bucket_rows:,} rows, which take {needed / 1e6:,.0f} MB to sort;"
+        f" give --memory {-(-needed // 10**8) * 100}MB or more --buckets"
+    )

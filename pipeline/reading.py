@@ -1,0 +1,111 @@
+"""The first pass: threads take the parts of the files in their order, and whichever is free reads the next one.
+
+The rows reach ``add`` in any order; whoever takes them must not mind.  What goes wrong is told as if one thread had read
+the input from its beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import DataRejected, TooManyRejects
+from pipeline.sources.batch import tasks_of
+from pipeline.workers import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pipeline.sources.batch import Quarantine, ReadTask, RowBatch, Source
+
+
+class _Part(NamedTuple):
+    number: int  # from 0, in the order of the input
+    source: int
+    task: ReadTask
+
+
+def read_all(
+    sources: Sequence[Source],
+    columns: tuple[str, ...] | None,
+    add: Callable[[RowBatch, int], None],
+    quarantine: Quarantine,
+    *,
+    threads: int,
+    block_bytes: int,
+    advance: Callable[[int, int], None],
+) -> None:
+    """Read all sources with some threads.
+
+    Parameters
+    ----------
+    sources
+        The files.
+    columns
+        The features in the order in which ``add`` wants them; None where the files do not name them.
+    add
+        Called with rows and the number of their source, by several threads at once.
+    quarantine
+        The one the sources were opened with.
+    threads
+        How many to use.
+    block_bytes
+        Text parsed at a time by each of them.
+    advance
+        Called with (number of a source, bytes of it used up) now and then, by one thread at a time.
+
+    Raises
+    ------
+    DataRejected
+        Rows break a rule, or there are none in a source.
+    """
+    rows_of = [0] * len(sources)
+    places = [_places(source, columns) for source in sources]
+    noting = threading.Lock()
+
+    def parts() -> Iterator[_Part]:
+        number = 0
+        for of, source in enumerate(sources):
+            tasks = tasks_of(source, block_bytes)
+            while True:
+                with quarantine.part(number):
+                    task = next(tasks, None)
+                if task is None:
+                    break
+                yield _Part(number, of, task)
+                number += 1
+
+    def read(part: _Part) -> None:
+        rows = 0
+        with quarantine.part(part.number):
+            for batch in part.task.rows():
+                if not len(batch):
+                    continue
+                rows += len(batch)
+                place = places[part.source]
+                add(batch if place is None else replace(batch, values=batch.values[:, place]), part.source)
+        with noting:
+            rows_of[part.source] += rows
+            advance(part.source, part.task.position)
+        if quarantine.full:  # the ones of all parts together: no need to read on
+            raise TooManyRejects("", quarantine.limit)
+
+    failures = in_order(parts(), read, threads)
+    breaking = [failure for failure in failures if not isinstance(failure.error, TooManyRejects)]
+    quarantine.settle(breaking[0].number if breaking else None)
+    if breaking:
+        raise breaking[0].error
+    for source, rows in zip(sources, rows_of, strict=True):
+        if not rows:
+            raise DataRejected(f"{source.path}: no rows in it")
+
+
+def _places(source: Source, columns: tuple[str, ...] | None) -> npt.NDArray[Any] | None:
+    """Return where ``source`` has each of ``columns``; None where they are in that order."""
+    if columns is None or source.columns is None or source.columns == columns:
+        return None
+    return np.array([source.columns.index(name) for name in columns])
