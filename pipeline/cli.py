@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 if TYPE_CHECKING:
+    from pipeline.ingest import IngestOptions
     from pipeline.sources.batch import Absent, Labels
 
 _OF_JUDGMENTS = [
@@ -31,6 +32,7 @@ _OF_JUDGMENTS = [
     "buckets",
     "memory",
     "threads",
+    "append",
 ]
 
 app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
@@ -39,10 +41,11 @@ app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset,
 @app.command()
 def ingest(
     context: typer.Context,
-    sources: Annotated[
-        list[Path], typer.Argument(metavar="SRC...", help="Files with judgments (or pairs), folders, quoted patterns.")
-    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the dataset to make.")],
+    sources: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="SRC...", help="Files with judgments (or pairs), folders, quoted patterns."),
+    ] = None,
     valid: Annotated[
         list[Path] | None, typer.Option(help="File, folder or pattern of the valid split (may be repeated).")
     ] = None,
@@ -98,6 +101,10 @@ def ingest(
     threads: Annotated[int, typer.Option(min=0, help="Threads, as far as the memory allows; 0: all cores.")] = 0,
     block_size: Annotated[str, typer.Option(help="Text parsed at a time by each thread.")] = "16MiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is in the way.")] = False,
+    append: Annotated[
+        bool,
+        typer.Option("--append", help="Add the rows to the dataset that -o names, as if all files had come at once."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Group judgments by query and write them as a dataset.
@@ -120,6 +127,11 @@ def ingest(
 
     rankmill data ingest clicks.csv --time-column seen --split-time valid=2026-01-01,test=2026-02-01 -o DATASET
 
+    New files are added to a dataset that is there with --append.  Only the shards whose queries get new rows are written again, and
+    the dataset is the same as if all files had come at once; its bins are to be made anew:
+
+    rankmill data ingest monday.txt -o DATASET --append
+
     Preference pairs say that one document of a query is better than another one.  A line (or a row of a table) names qid,
     better and worse, the latter two by doc_id, and perhaps a weight and a probability.  Pairs come with the judgments, or
     later for a dataset that is there:
@@ -137,7 +149,7 @@ def ingest(
     from pipeline.sources.parts import parse_columns, parse_ignored
 
     if format == "pairs":
-        _add_pairs(context, sources, out, max_rejects, parse_size(block_size, "--block-size"), overwrite, as_json)
+        _add_pairs(context, sources or [], out, max_rejects, parse_size(block_size, "--block-size"), overwrite, as_json)
         return
     options = IngestOptions(
         format=format,
@@ -160,7 +172,10 @@ def ingest(
         threads=threads,
         block_bytes=parse_size(block_size, "--block-size"),
         overwrite=overwrite,
+        append=append,
     )
+    if append:
+        _check_given(context, out, options)
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
@@ -179,12 +194,24 @@ def ingest(
         ) as bar:
             task = bar.add_task("reading", total=None)
             report = build(
-                sources, out, valid=valid or (), test=test or (), pairs=pairs or (), options=options,
+                sources or (), out, valid=valid or (), test=test or (), pairs=pairs or (), options=options,
                 progress=lambda done, total: bar.update(task, completed=done, total=total), say=say,
             )  # fmt: skip
     else:
-        report = build(sources, out, valid=valid or (), test=test or (), pairs=pairs or (), options=options, say=say)
+        report = build(
+            sources or (), out, valid=valid or (), test=test or (), pairs=pairs or (), options=options, say=say
+        )
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
+
+
+def _check_given(context: typer.Context, out: Path, options: IngestOptions) -> None:
+    """Refuse what the command line says otherwise than the dataset that is added to, though it be a default."""
+    from pipeline.append.meaning import OPTIONS, options_for
+    from pipeline.dataset import read_manifest
+
+    sources = {name: context.get_parameter_source(called) for name, called in OPTIONS.items()}
+    given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+    options_for(out, read_manifest(out), options, given)
 
 
 def _add_pairs(

@@ -258,6 +258,25 @@ class Dataset:
         self._check(file)
         yield from _blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
 
+    def stored_rows(self, shard: Shard, batch_rows: int) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
+        """Yield (ids, grades and optional columns, features (m, F)) of all rows of ``shard``, in canonical order."""
+        file, names = self.features_path(shard), list(self.manifest.features)
+        self._check(file)
+        with _decoding(file), open_parquet(file) as reader:
+            for batch in reader.iter_batches(batch_size=batch_rows):
+                yield (
+                    batch.select(["qid", "doc_id", "grade", *self.optional_columns]),
+                    _row_major(batch, names, np.float32),
+                )
+
+    def shard_queries(self, shard: Shard) -> pa.Table:
+        """Return the queries of ``shard`` as they are stored."""
+        return self._read(self.queries_path(shard))
+
+    def shard_pairs(self, shard: PairShard) -> pa.Table:
+        """Return the pairs of ``shard`` as they are stored: better and worse by their places in the query."""
+        return self._read(self.pairs_path(shard))
+
     def bin_set(self, digest: str | None = None) -> BinSet:
         """Return the entry of the binned copy ``digest``, the newest one for None; InputError if there is none."""
         found = [entry for entry in self.manifest.bins if digest in {None, entry.binspec}]

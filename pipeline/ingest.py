@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pipeline.append.base import Base
 from pipeline.cores import available_cores
 from pipeline.digests import SourceDigests
 from pipeline.errors import DataRejected, InputError
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from pipeline.group.shards import ShardSummary
     from pipeline.group.splits import ByTime, SplitRule
-    from pipeline.manifest import ColumnName, FoldChoice
+    from pipeline.manifest import ColumnName, FoldChoice, GradesFrom
     from pipeline.pairs.batch import PairSource
     from pipeline.sources.batch import RowBatch, Source
 
@@ -82,6 +83,9 @@ class IngestOptions:
         Text parsed at a time by each of them.
     overwrite
         Whether a dataset that is in the way is replaced.
+    append
+        Whether the rows are added to the dataset that is there, with the same bytes as one ingest of all files.  What it was
+        made with holds, and options that differ from it are errors.
     """
 
     format: str = "auto"
@@ -95,6 +99,7 @@ class IngestOptions:
     threads: int = 0
     block_bytes: int = DEFAULT_BLOCK_BYTES
     overwrite: bool = False
+    append: bool = False
 
     def __post_init__(self) -> None:
         if self.rule is not None and self.split_time is not None and self.read.time_column is None:
@@ -164,10 +169,13 @@ def ingest(
     """
     started = time.perf_counter()
     options = IngestOptions() if options is None else options
+    base = Base(out) if options.append else None
+    if base is not None:
+        options = base.options(options)
     inputs = _inputs(train, valid, test, options)
-    check_destination(out, overwrite=options.overwrite)
+    check_destination(out, overwrite=options.overwrite or base is not None)
     quarantine = Quarantine(options.max_rejects)
-    read = replace(options.read, ungraded=options.read.ungraded or bool(pairs))
+    read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
     sources = [open_source(given.path, options.format, read, quarantine) for given in inputs]
     columns = _common_columns(sources, options)
     check_made_ids(sources)
@@ -176,7 +184,10 @@ def ingest(
     guessed = _guesses(sources)
     if guessed and say is not None:
         say(guesses_line(guessed))
-    pair_sources = [open_pairs(path, quarantine) for path in pair_files]
+    pair_sources: list[PairSource] = [open_pairs(path, quarantine) for path in pair_files]
+    if base is not None:
+        base.check_new([*(given.path for given in inputs), *pair_files], companions)
+        columns = base.check_columns(sources[0], read)
     with (
         staging_folder(out) as staging,
         SourceDigests([*(given.path for given in inputs), *pair_files, *companions.values()]) as digests,
@@ -196,15 +207,25 @@ def ingest(
             advance=advance,
         )
         rejected_rows = len(quarantine.rejects)
-        features = columns or sources[0].names(spill.width)
+        names = [str(given.path) for given in inputs]
+        splits = [SPLITS.index(given.split) for given in inputs]
+        features = columns or sources[0].names(max(spill.width, 0 if base is None else len(base.manifest.features)))
+        if base is not None:
+            rows.labels_are_grades &= base.labels_were_grades()
+            again = base.touched(
+                np.flatnonzero(spill.rows), width=len(features), labels_are_grades=rows.labels_are_grades
+            )
+            base.spill(again, spill, len(inputs), labels_are_grades=rows.labels_are_grades)
+            names += [str(out)] * len(SPLITS)
+            splits += range(len(SPLITS))
         if not features:
             raise DataRejected(f"{inputs[0].path}: no line has a feature")
         layout = Layout(
             features=features,
             absent=options.read.absent_value,
             rule=options.rule,
-            source_split=[SPLITS.index(given.split) for given in inputs],
-            source_name=[str(given.path) for given in inputs],
+            source_split=splits,
+            source_name=names,
             extras=extras,
             labels_are_grades=rows.labels_are_grades,
         )
@@ -212,6 +233,9 @@ def ingest(
         staged.mkdir()
         pair_spill = PairSpill(staging / "pairs-spill", options.buckets)
         read_pairs(pair_sources, pair_spill, options.block_bytes, lambda number, at: advance(len(sources) + number, at))
+        joined = {*np.flatnonzero(pair_spill.pairs).tolist(), *np.flatnonzero(spill.rows).tolist()}
+        if base is not None:
+            pair_sources.append(base.spill_pairs(joined, pair_spill, len(pair_sources)))
         share = writing_share(
             options.memory,
             options.allowed_threads,
@@ -220,7 +244,8 @@ def ingest(
             row_bytes=4 * len(features),
         )
         summaries = write_shards(spill, layout, staged, threads=share.threads, memory=share.values)
-        shard_of = {
+        shard_of = {} if base is None else {s.bucket: base.dataset.features_path(s) for s in base.manifest.shards}
+        shard_of |= {
             summary.shard.bucket: staged / "features" / f"{summary.shard.features}.parquet" for summary in summaries
         }
         pair_shards = join_pairs(
@@ -243,17 +268,26 @@ def ingest(
             )
             for given, (size, sha256) in zip(inputs, found[: len(inputs)], strict=True)
         ]
+        grades_from: GradesFrom = "grade" if "grade" in sources[0].fields else "nothing"
+        if rows.labels_are_grades:
+            grades_from = "label"
         row_rejects, pair_rejects = quarantine.rejects[:rejected_rows], quarantine.rejects[rejected_rows:]
-        manifest = _manifest(features, cast("Sequence[ColumnName]", extras), summaries, files, options, rejected_rows)
+        manifest = _manifest(
+            features, cast("Sequence[ColumnName]", extras), summaries, files, options, rejected_rows, grades_from
+        )
         if pair_files:
             described = pair_set(
                 pair_shards, source_files(pair_files, found[len(inputs) : pairs_end]), len(pair_rejects)
             )
             manifest = manifest.model_copy(update={"pairs": described})
+        if base is not None:
+            manifest = base.extended(manifest, pair_shards, joined)
+            row_rejects, pair_rejects = base.with_rejects(row_rejects, pair_rejects)
+            base.check_unchanged()
         for name, rejects in ((REJECTS_NAME, row_rejects), (PAIR_REJECTS_NAME, pair_rejects)):
             if rejects:
                 write_rejects(staged / name, rejects)
-        publish_dataset(staged, out, manifest, overwrite=options.overwrite)
+        publish_dataset(staged, out, manifest, overwrite=options.overwrite or base is not None)
     return IngestReport(path=out, manifest=manifest, seconds=time.perf_counter() - started, columns_guessed=guessed)
 
 
@@ -268,7 +302,7 @@ def _inputs(
         raise InputError(
             f"{name_of(options.rule)} draws the splits by query; it cannot be combined with --valid or --test files"
         )
-    if not train:
+    if not (train or (options.append and (valid or test))):
         raise InputError("no input files")
     named = zip(SPLITS, (train, valid, test), strict=True)
     inputs = [_Input(path, split) for split, paths in named for path in find_files(paths)]
@@ -364,6 +398,7 @@ def _manifest(
     files: list[SourceFile],
     options: IngestOptions,
     rejected: int,
+    grades_from: GradesFrom,
 ) -> Manifest:
     grades: Counter[int] = sum((summary.grades for summary in summaries), Counter())
     queries: Counter[str] = sum((summary.queries for summary in summaries), Counter())
@@ -383,6 +418,9 @@ def _manifest(
             if options.split_time is None
             else cast("dict[SplitName, str]", options.split_time.bounds()),
             folds=options.folds,
+            n_features=options.read.n_features,
+            max_grade=options.read.max_grade,
+            grades_from=grades_from,
         ),
         rows=rows.total(),
         queries=queries.total(),

@@ -17,6 +17,7 @@ SplitName = Literal["train", "valid", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
 
 
+GradesFrom = Literal["grade", "label", "nothing"]
 ColumnName = Literal["label", "event", "weight", "offset", "position", "query_weight", "time"]
 
 
@@ -148,8 +149,13 @@ class Meaning(_Strict):
     split_time: dict[SplitName, str] | None = None  # when valid and test begin, ISO 8601 in UTC
     folds: FoldChoice | None = None
     aggregate: Literal["mean", "median", "max", "majority", "latest"] | None = None  # what several judgments made
+    n_features: int | None = None  # as the caller bounded it; text only
+    max_grade: int | None = None  # as the caller bounded it
+    grades_from: GradesFrom = "grade"  # a column, labels that are whole numbers, or all are 0
 
-    unless_default = frozenset({"labels", "time_column", "split_time", "folds", "aggregate"})
+    unless_default = frozenset(
+        {"labels", "time_column", "split_time", "folds", "aggregate", "n_features", "max_grade", "grades_from"}
+    )
 
 
 class Manifest(_Strict):

@@ -11,12 +11,13 @@ import pyarrow.parquet as pq
 from pipeline.arrow import schema_of
 from pipeline.errors import TooManyRejects
 from pipeline.publish import write_atomically
+from pipeline.sources.batch import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pipeline.sources.batch import Quarantine, Reject
+    from pipeline.sources.batch import Quarantine
 
 _SCHEMA = schema_of(
     [
@@ -48,3 +49,8 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
         pa.Table.from_arrays(columns, schema=_SCHEMA), sink, compression="zstd", compression_level=1, store_schema=False
     )
     write_atomically(path, sink.getvalue().to_pybytes())
+
+
+def read_rejects(path: Path) -> list[Reject]:
+    """Return the rows that :func:`write_rejects` listed in ``path``."""
+    return [Reject(**row) for row in pq.read_table(path, schema=_SCHEMA, partitioning=None).to_pylist()]

@@ -1,0 +1,167 @@
+"""The dataset that an ingest adds to: what it says about new files, and what of it goes through the second pass again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.append.meaning import options_for, recorded_options
+from pipeline.append.merging import extended, with_pairs
+from pipeline.append.pairs import StoredPairs
+from pipeline.append.rows import Counts, stored_rows
+from pipeline.dataset import Dataset, read_manifest
+from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.rejects import read_rejects
+from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME
+from pipeline.validate import sources_disagree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pipeline.group.spill import Spill
+    from pipeline.ingest import IngestOptions
+    from pipeline.manifest import Manifest, PairShard, Shard
+    from pipeline.pairs.join import PairSpill
+    from pipeline.sources.batch import ReadOptions, Reject, Source
+
+
+class Base:
+    """A dataset that is there, to be added to.
+
+    Attributes
+    ----------
+    dataset
+        As it was when it was opened.
+    replaced
+        What was in the shards that :meth:`spill` has read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`."""
+        self.dataset = Dataset.open(path)
+        self.replaced = Counts()
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the dataset as it was."""
+        return self.dataset.manifest
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Which of ``grade`` and the optional columns the input had that made the dataset."""
+        graded = ("grade",) if self.manifest.meaning.grades_from == "grade" else ()
+        return (*graded, *self.manifest.columns)
+
+    def options(self, options: IngestOptions) -> IngestOptions:
+        """Return ``options`` with what is a matter of the dataset as it was made; InputError if they differ from it."""
+        if options.overwrite:
+            raise InputError("--append and --overwrite: a dataset is either added to or replaced")
+        return options_for(self.dataset.path, self.manifest, options)
+
+    def check_new(self, paths: Iterable[Path], companions: Collection[Path] = ()) -> None:
+        """Raise InputError if one of the files is in the dataset already.
+
+        A file with the size of one that is there is read for its digest; else it is another one.
+        """
+        pairs = [] if self.manifest.pairs is None else self.manifest.pairs.sources
+        known = {(file.size, file.sha256): file.name for file in (*self.manifest.sources, *pairs)}
+        sizes = {size for size, _ in known}
+        for path in paths:
+            size = path.stat().st_size
+            if size in sizes:
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if (size, digest) in known:
+                    name = known[size, digest]
+                    called = "" if name == path.name else f", where it is called {name}"
+                    raise InputError(f"{path}: is in {self.dataset.path} already{called}; its rows would count twice")
+        named = {file.name for file in self.manifest.sources if file.sizes is not None}
+        for path in companions:
+            if path.name in named:
+                raise InputError(
+                    f"{path}: {self.dataset.path} has queries called {path.name}:1, .. of another file of that name; rename the file"
+                )
+
+    def check_columns(self, first: Source, read: ReadOptions) -> tuple[str, ...] | None:
+        """Return the features in the dataset's order if the files name them, None for LETOR text; errors if they do not fit."""
+        old, name = self.manifest.features, str(self.dataset.path)
+        if first.columns is None:
+            lowest = read.index_base
+            if old != [f"f{index}" for index in range(lowest, lowest + len(old))]:
+                raise InputError(
+                    f"{first.path} and {name}: text with numbered features cannot be added to tables with named ones"
+                )
+        else:
+            complaint = sources_disagree(tuple(old), name, first.columns, str(first.path))
+            if complaint:
+                raise DataRejected(complaint)
+        complaint = sources_disagree(self.fields, name, first.fields, str(first.path), "columns besides the features")
+        if complaint:
+            raise DataRejected(complaint)
+        return None if first.columns is None else tuple(old)
+
+    def labels_were_grades(self) -> bool:
+        """Say whether grades were taken from labels, or can be as far as the dataset goes."""
+        return self.manifest.meaning.grades_from == "label"
+
+    def touched(self, new_rows: Collection[int], *, width: int, labels_are_grades: bool) -> list[Shard]:
+        """Return the shards to be written again.
+
+        Parameters
+        ----------
+        new_rows
+            The buckets that get rows.
+        width
+            Features there will be.
+        labels_are_grades
+            Whether all labels can be grades, with the new ones.
+        """
+        everything = width != len(self.manifest.features) or labels_are_grades != self.labels_were_grades()
+        return [shard for shard in self.manifest.shards if everything or shard.bucket in new_rows]
+
+    def spill(self, shards: Iterable[Shard], spill: Spill, first_source: int, *, labels_are_grades: bool) -> None:
+        """Put the rows of ``shards`` into ``spill``, as rows of source ``first_source`` plus the number of their split."""
+        graded = labels_are_grades or not self.labels_were_grades()
+        for shard in shards:
+            for split, rows in stored_rows(self.dataset, shard, self.replaced, graded=graded):
+                spill.add(rows, first_source + split)
+
+    def spill_pairs(self, buckets: Collection[int], spill: PairSpill, number: int) -> StoredPairs:
+        """Put the pairs of ``buckets`` into ``spill`` as those of source ``number``, and return that source."""
+        stored = StoredPairs(self.dataset, buckets)
+        for batch in stored.batches():
+            spill.add(batch, number)
+        return stored
+
+    def extended(self, made: Manifest, pairs: Sequence[PairShard], joined: Collection[int]) -> Manifest:
+        """Return the manifest of all rows.
+
+        Parameters
+        ----------
+        made
+            Manifest of the shards that were written, and of the new files.
+        pairs
+            Shards of pairs that were written, of the buckets ``joined``.
+        """
+        old = self.manifest
+        bounded = recorded_options(old)["max_grade"] is not None
+        found = extended(old, self.replaced, made, bounded=bounded)
+        return found.model_copy(update={"pairs": with_pairs(old.pairs, made.pairs, pairs, joined)})
+
+    def with_rejects(self, rows: Sequence[Reject], pairs: Sequence[Reject]) -> tuple[list[Reject], list[Reject]]:
+        """Return the bad rows and the bad pairs of the dataset and the new ones, in the order of their files."""
+        counts = (self.manifest.rejected_rows, 0 if self.manifest.pairs is None else self.manifest.pairs.rejected)
+        lists = []
+        for name, count, new in zip((REJECTS_NAME, PAIR_REJECTS_NAME), counts, (rows, pairs), strict=True):
+            old = read_rejects(self.dataset.path / name) if count else []
+            lists.append(sorted([*old, *new], key=lambda reject: reject.source))
+        return lists[0], lists[1]
+
+    def check_unchanged(self) -> None:
+        """Raise DatasetFormatError if the dataset was replaced since it was opened."""
+        if read_manifest(self.dataset.path).data_digest() != self.dataset.digest:
+            raise DatasetFormatError(
+                f"{self.dataset.path}: was replaced by other data while rows were added to it; run it again"
+            )

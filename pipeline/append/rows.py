@@ -1,0 +1,86 @@
+"""Rows of a dataset that is there, on their way back through the second pass of an ingest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.arrow import as_array
+from pipeline.dataset import QUERY_WEIGHT
+from pipeline.manifest import SPLITS
+from pipeline.sources.batch import BATCH_BYTES, RowBatch
+from pipeline.sources.times import TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pipeline.dataset import Dataset
+    from pipeline.manifest import Shard
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the manifest adds up, of some shards."""
+
+    missing_values: int = 0
+    grades: Counter[int] = field(default_factory=Counter)
+    queries: Counter[str] = field(default_factory=Counter)  # by split
+    rows: Counter[str] = field(default_factory=Counter)  # by split
+
+
+def stored_rows(
+    dataset: Dataset, shard: Shard, counts: Counts, *, graded: bool = True
+) -> Iterator[tuple[int, RowBatch]]:
+    """Yield (split, rows of it) of ``shard``, a few at a time, and count them in ``counts``.
+
+    Rows of one split may come in several batches; the split is an index into SPLITS.  Peak memory: about three times
+    ``BATCH_BYTES`` and a row group.
+
+    Parameters
+    ----------
+    graded
+        Whether the grades are wanted as they are; else they are 0 (but are counted as they are).
+    """
+    queries = dataset.shard_queries(shard)
+    n_docs = queries.column("n_docs").to_numpy()
+    split_of_query = pc.index_in(queries.column("split").combine_chunks(), value_set=pa.array(SPLITS)).to_numpy()
+    for code, name in enumerate(SPLITS):
+        counts.queries[name] += int(np.count_nonzero(split_of_query == code))
+        counts.rows[name] += int(n_docs[split_of_query == code].sum())
+    split = np.repeat(split_of_query, n_docs)
+    of_queries: dict[str, npt.NDArray[Any]] = {}
+    if QUERY_WEIGHT in dataset.manifest.columns:
+        of_queries[QUERY_WEIGHT] = queries.column(QUERY_WEIGHT).to_numpy()
+    if TIME in dataset.manifest.columns:  # the latest time of all is the latest of these and of the new ones
+        of_queries[TIME] = queries.column(TIME).cast(pa.int64()).to_numpy()
+    of_rows = {name: np.repeat(column, n_docs) for name, column in of_queries.items()}
+    first = 0
+    size = max(1, BATCH_BYTES // 4 // (4 * len(dataset.feature_names)))
+    for narrow, values in dataset.stored_rows(shard, size):
+        here = slice(first, first + len(values))
+        first += len(values)
+        grade = narrow.column("grade").to_numpy()
+        for number, count in zip(*np.unique(grade, return_counts=True), strict=True):
+            counts.grades[int(number)] += int(count)
+        counts.missing_values += int(np.count_nonzero(np.isnan(values)))
+        extras = {name: narrow.column(name).to_numpy() for name in dataset.optional_columns}
+        extras |= {name: column[here] for name, column in of_rows.items()}
+        for code in np.unique(split[here]).tolist():
+            rows = np.flatnonzero(split[here] == code)
+            places = as_array(rows)
+            yield (
+                code,
+                RowBatch(
+                    qid=cast("pa.StringArray", narrow.column("qid").take(places)),
+                    doc_id=cast("pa.StringArray", narrow.column("doc_id").take(places)),
+                    grade=grade[rows] if graded else np.zeros(len(rows), dtype=np.int32),
+                    values=values if len(rows) == len(values) else values[rows],
+                    extras={name: column[rows] for name, column in extras.items()},
+                ),
+            )
