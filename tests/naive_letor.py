@@ -1,0 +1,148 @@
+"""Slow, obvious twins of the readers of text: every line by its definition, with the place of what is wrong in it.
+
+Lines and columns count from 1, columns in characters.  None stands for a file that is refused as a whole: it is not UTF-8
+text, has a NUL byte, or a CR that ends no line.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.naive import number_of
+
+LARGEST = float(np.finfo(np.float32).max)
+BLANKS = " \t"
+
+
+@dataclass
+class Read:
+    """What a file says: the rows, and (line, column) of each bad line."""
+
+    rows: list[tuple] = field(default_factory=list)
+    bad: list[tuple[int, int]] = field(default_factory=list)
+
+
+def lines_of(data: bytes, *, lone_cr: bool = False) -> list[str] | None:
+    """Return the lines without their ends; None if the file is refused."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    text = text.removeprefix("\ufeff")
+    if "\0" in text or data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return None if not lone_cr and any("\r" in line for line in lines) else lines
+
+
+def words_of(line: str) -> list[tuple[int, str]]:
+    """Return (column, word) of each word of ``line``."""
+    return [(found.start() + 1, found.group()) for found in re.finditer("[^ \t]+", line)]
+
+
+def number(word: str) -> float | None:
+    """Return a finite number as float64, None if ``word`` is none."""
+    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", word, re.ASCII):
+        return None
+    return float(word) + 0.0 if math.isfinite(float(word)) else None
+
+
+def letor(
+    data: bytes, *, base: int = 1, top: int = 65535, max_grade: int = 2**31 - 1, real: bool = False
+) -> Read | None:
+    """Read LETOR text; a row is (grade or label, qid, doc_id or None, {index: value})."""
+    lines = lines_of(data)
+    if lines is None:
+        return None
+    read = Read()
+    for line_number, line in enumerate(lines, start=1):
+        fields, _, comment = line.partition("#")
+        words = words_of(fields)
+        if not words:
+            continue
+        (column, first), *rest = words
+        if real:
+            grade = number(first)
+            good = grade is not None and abs(grade) <= LARGEST
+        else:
+            whole = re.fullmatch(r"(\d+)(\.0*)?", first, re.ASCII)
+            grade = int(whole[1]) if whole else -1
+            good = 0 <= grade <= max_grade
+        if not good:
+            read.bad.append((line_number, column))
+            continue
+        if not rest or not rest[0][1].startswith("qid:") or rest[0][1] == "qid:":
+            read.bad.append((line_number, rest[0][0] if rest else len(fields) + 1))
+            continue
+        features: dict[int, np.float32] = {}
+        for column, word in rest[1:]:
+            pair = re.fullmatch(r"(\d+):(.*)", word, re.ASCII)
+            index = int(pair[1]) if pair else -1
+            value = number_of(pair[2]) if pair else None
+            if value is None or not base <= index <= top or index in features:
+                read.bad.append((line_number, column))
+                break
+            features[index] = value
+        else:
+            named = re.match("[ \t]*docid[ \t]*=[ \t]*([^ \t]+)", comment, re.IGNORECASE)
+            read.rows.append((grade, rest[0][1][4:], named[1] if named else None, features))
+    return read
+
+
+def pairs(data: bytes) -> Read | None:
+    """Read pairs as text; a row is (qid, better, worse, weight, probability)."""
+    lines = lines_of(data)
+    if lines is None:
+        return None
+    read = Read()
+    for line_number, line in enumerate(lines, start=1):
+        words = words_of(line)
+        if not words or words[0][1].startswith("#"):
+            continue
+        if not 3 <= len(words) <= 5:
+            read.bad.append((line_number, words[0][0]))
+            continue
+        ids = [word for _, word in words[:3]]
+        numbers = [number(word) for _, word in words[3:]]
+        wrong = 2 if ids[1] == ids[2] else None
+        for place, (found, highest) in enumerate(zip(numbers, (LARGEST, 1.0), strict=False), start=3):
+            if wrong is None and (found is None or not 0 <= found <= highest):
+                wrong = place
+        if wrong is not None:
+            read.bad.append((line_number, words[wrong][0]))
+        else:
+            read.rows.append((*ids, *numbers, *[1.0] * (2 - len(numbers))))
+    return read
+
+
+def delimited(data: bytes, delimiter: str) -> Read | None:
+    """Read a table without quotes whose columns are qid, doc_id, grade and features; a row is (qid, doc_id or None, grade, values)."""
+    lines = lines_of(data, lone_cr=True)
+    if lines is None:
+        return None
+    read = Read()
+    width = len(lines[0].split(delimiter))
+    for line_number, line in enumerate(lines[1:], start=2):
+        if not line:
+            continue
+        cells = line.split(delimiter)
+        places = [1 + sum(len(cell) + 1 for cell in cells[:k]) for k in range(len(cells))]
+        if len(cells) != width:
+            read.bad.append((line_number, 1))
+            continue
+        qid, doc_id, grade, *values = cells
+        numbers = [np.float32(np.nan) if not cell.strip(BLANKS) else number_of(cell.strip(BLANKS)) for cell in values]
+        whole = number(grade.strip()) if "e" not in grade.lower() and "+" not in grade else None
+        if not qid:
+            read.bad.append((line_number, 1))
+        elif whole is None or not 0 <= whole < 2**31 or whole != int(whole):
+            read.bad.append((line_number, places[2]))
+        elif None in numbers:
+            read.bad.append((line_number, places[3 + numbers.index(None)]))
+        else:
+            read.rows.append((qid, doc_id or None, int(whole), np.array(numbers, np.float32).tobytes()))
+    return read

@@ -1,0 +1,202 @@
+"""Damaged and random text through the readers: the rows, and the places of the bad lines, are those of the naive readers.
+
+The long run checks the bounds of every access to an array besides; it prints its seed, which :func:`fuzz` takes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import DataRejected
+from pipeline.pairs.opening import open_pairs
+from pipeline.sources.batch import Quarantine, ReadOptions
+from pipeline.sources.opening import open_source
+from tests import naive_letor
+from tests.naive_letor import Read
+
+CORPUS = Path(__file__).parent / "malformed"
+EVERY_BAD_LINE = 10**9
+LONG = 300  # seconds
+
+GOOD_LETOR = (
+    b"1 qid:12 1:0.5 2:nan 3:-1e-3 4:NULL 5:inf # docid = GX-1 inc = 1\r\n"
+    b"0 qid:3 7:123456789012345678901234 # x\n2.0 qid:a\n\t3 qid:b#docid=c\n\n"
+    b"0 qid:12 40:16777217.000000001 41:3.4028235677973366e38 42:7e-46 65535:-Infinity 1:.5 2:5.\n"
+)
+GOOD_PAIRS = b"7 d1 d2\nq d2 d1 0.5\r\n# a comment\n\tq\td3  d1 1e3 0.25\n\n8 a b 1 1\n"
+GOOD_CSV = b"qid,doc_id,grade,f1,f2\n7,a,2,0.5,nan\n7,,0,,1e-3\r\n\n8,b, 1.0 , 5 ,NULL\n9,c,3,-inf,16777217.000000001\n"
+
+TOKENS = [
+    *[b"qid:", b"qid", b"#", b"#docid = x", b"# docid=", b" ", b"\t", b"\n", b"\r\n", b"\r", b":", b"::", b",", b",,", b";"],
+    *[b"nan", b"-nan", b"NULL", b"null", b"inf", b"-inf", b"Infinity", b"infinit", b"0x1p3", b"1_0", b"1e", b"1e+", b"--1", b"+"],
+    *[b"0", b"1", b"-1", b"1.5", b".", b".5", b"5.", b"1e400", b"1e-400", b"4.9e-324", b"1.401298464324817e-45", b"65535", b"65536"],
+    *[b"99999999999999999999", b"18446744073709551617", b"2147483647", b"2147483648", b"3.4028235677973366e38", b"9" * 400],
+    *[b"0." + b"0" * 400 + b"1", b"\0", b"\xff", b"\xc3", b"\xc3\xa9", b"\xef\xbb\xbf", b"\xff\xfe", b"\xe2\x80\x8b", b"\xc2\xa0", b"\x0b", b"\x0c"],
+    *[b"a", b"d1", b"1:0.5 ", b" 1:1", b"0 qid:1 1:1\n", b"x" * 70, b"\xd9\xa3", b"\x7f", b"\x1b"],
+]  # fmt: skip
+
+
+def seeds(suffix: str, good: bytes) -> list[bytes]:
+    """Return texts to damage: a good one, often, and those of the corpus that are short."""
+    corpus = [path.read_bytes() for path in sorted(CORPUS.glob(f"*{suffix}"))]
+    return [*[good] * len(corpus), *(text for text in corpus if len(text) < 5000)]
+
+
+def damaged(rng: random.Random, texts: list[bytes]) -> bytes:
+    """Return one of ``texts`` with a few bytes changed, put in, left out, or put together with another one."""
+    if rng.random() < 0.05:
+        alphabet = rng.choice([bytes(range(256)), b"0123456789 :.\n\r\t#-+eEqidnulaf,", b" \n\r#"])
+        return bytes(rng.choices(alphabet, k=rng.randint(0, 300)))
+    text = bytearray(rng.choice(texts))
+    for _ in range(rng.choice([0, 1, 1, 1, 2, 3, 8])):
+        place, kind = rng.randint(0, len(text)), rng.random()
+        if kind < 0.35:
+            text[place : place + rng.choice([0, 0, 1, 3])] = rng.choice(TOKENS)
+        elif kind < 0.5 and text:
+            text[place % len(text)] = rng.randrange(256)
+        elif kind < 0.6 and text:
+            text[place % len(text)] ^= 1 << rng.randrange(8)
+        elif kind < 0.8:
+            del text[place : place + rng.randint(1, 12)]
+        elif kind < 0.9:
+            start = rng.randint(0, len(text))
+            text[place:place] = text[start : start + rng.randint(1, 60)]
+        else:
+            text[place:] = rng.choice(texts)
+    return bytes(text)
+
+
+def cells(column, n: int) -> list:
+    """Return a column (n,) that may not be there."""
+    return [None] * n if column is None else column.to_pylist()
+
+
+def read_letor(path: Path, block_bytes: int, options: ReadOptions) -> Read:
+    """Read with the real reader; rows as those of the naive one, dense values as bytes."""
+    quarantine = Quarantine(EVERY_BAD_LINE)
+    batches = list(open_source(path, "letor", options, quarantine).batches(block_bytes))
+    width = max((batch.values.shape[1] for batch in batches), default=0)
+    read = Read(bad=[(reject.line, reject.column) for reject in quarantine.rejects])
+    for batch in batches:
+        values = np.full((len(batch), width), options.absent_value, np.float32)
+        values[:, : batch.values.shape[1]] = batch.values
+        first = batch.extras["label"] if options.labels == "real" else batch.grade
+        read.rows += zip(
+            first.tolist(), batch.qid.to_pylist(), cells(batch.doc_id, len(batch)), map(bytes, values), strict=True
+        )
+    return read
+
+
+def expected_letor(data: bytes, options: ReadOptions) -> Read | None:
+    """Read with the naive reader, and make its rows dense."""
+    base = options.index_base
+    top = base + options.n_features - 1 if options.n_features else 65535
+    naive = naive_letor.letor(data, base=base, top=top, max_grade=options.highest_grade, real=options.labels == "real")
+    if naive is None:
+        return None
+    width = options.n_features or max((index - base + 1 for *_, found in naive.rows for index in found), default=0)
+    rows = []
+    for *keys, found in naive.rows:
+        values = np.full(width, options.absent_value, np.float32)
+        for index, value in found.items():
+            values[index - base] = value
+        rows.append((*keys, values.tobytes()))
+    return Read(rows, naive.bad)
+
+
+def read_pairs(path: Path, block_bytes: int) -> Read:
+    """Read pairs with the real reader."""
+    quarantine = Quarantine(EVERY_BAD_LINE)
+    rows: list[tuple] = []
+    for batch in open_pairs(path, quarantine).batches(block_bytes):
+        ids = (batch.qid.to_pylist(), batch.better.to_pylist(), batch.worse.to_pylist())
+        rows += zip(*ids, batch.weight.tolist(), batch.probability.tolist(), strict=True)
+    return Read(rows, [(reject.line, reject.column) for reject in quarantine.rejects])
+
+
+def read_table(path: Path, block_bytes: int) -> Read:
+    """Read a table with the real reader."""
+    quarantine = Quarantine(EVERY_BAD_LINE)
+    rows: list[tuple] = []
+    for batch in open_source(path, "csv", ReadOptions(), quarantine).batches(block_bytes):
+        ids = (batch.qid.to_pylist(), cells(batch.doc_id, len(batch)))
+        rows += zip(*ids, batch.grade.tolist(), map(bytes, batch.values), strict=True)
+    return Read(rows, [(reject.line, reject.column) for reject in quarantine.rejects])
+
+
+def check(data: bytes, expected: Read | None, read) -> bool:
+    """Compare ``read()`` with what was expected; returns whether the text was read."""
+    try:
+        found = read()
+    except DataRejected:
+        assert expected is None, data
+        return False
+    assert expected is not None, data
+    assert found == expected, data
+    return True
+
+
+def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9) -> tuple[int, int]:
+    """Try ``inputs`` texts for at most ``seconds``; returns how many there were and how many were not refused as a whole."""
+    rng = random.Random(seed)
+    letor, pairs, table = seeds(".txt", GOOD_LETOR), seeds("pair*.txt", GOOD_PAIRS), seeds(".csv", GOOD_CSV)
+    header = GOOD_CSV.split(b"\n")[0] + b"\n"
+    path = folder / "fuzz.txt"
+    read, end = 0, time.monotonic() + seconds
+    for number in range(inputs):
+        if time.monotonic() > end:
+            return number, read
+        block_bytes = rng.choice([1, 2, 3, 7, 20, 64, 300, 1 << 20])
+        kind = rng.random()
+        if kind < 0.7:
+            data = damaged(rng, letor)
+            options = ReadOptions(
+                index_base=rng.choice([1, 1, 0]),
+                n_features=rng.choice([None, None, 40]),
+                max_grade=rng.choice([None, None, 2]),
+                labels=rng.choice(["grade", "grade", "real"]),
+                absent=rng.choice(["zero", "missing"]),
+            )
+            path.write_bytes(data)
+            read += check(data, expected_letor(data, options), lambda: read_letor(path, block_bytes, options))  # noqa: B023
+        elif kind < 0.85:
+            data = damaged(rng, pairs)
+            path.write_bytes(data)
+            read += check(data, naive_letor.pairs(data), lambda: read_pairs(path, block_bytes))  # noqa: B023
+        else:
+            data = header + damaged(rng, table).removeprefix(header).replace(b'"', b"").replace(b"\r", b"")
+            path.write_bytes(data)
+            read += check(data, naive_letor.delimited(data, ","), lambda: read_table(path, block_bytes))  # noqa: B023
+    return inputs, read
+
+
+def test_damaged_text_is_read_as_the_naive_readers_do(tmp_path):
+    inputs, read = fuzz(tmp_path, 20261121, inputs=3000)
+    assert inputs // 4 < read < inputs
+
+
+@pytest.mark.slow
+def test_five_minutes_of_damaged_text_and_no_access_out_of_bounds(tmp_path):
+    seed = secrets.randbits(32)
+    script = (
+        "import pathlib, sys; from tests.pipeline.test_fuzz import LONG, fuzz\n"
+        "seed, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])\n"
+        "print('inputs, read of them:', *fuzz(folder, seed, seconds=LONG))\n"
+    )
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    print(f"seed {seed}, {LONG} seconds")
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(seed), tmp_path],
+        env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout)
+    assert done.returncode == 0, f"seed {seed}\n{done.stderr}"
