@@ -67,7 +67,7 @@ def letor(
         (column, first), *rest = words
         if real:
             grade = number(first)
-            good = grade is not None and abs(grade) <= LARGEST
+            good = grade is not None and math.isfinite(number_of(first))
         else:
             whole = re.fullmatch(r"(\d+)(\.0*)?", first, re.ASCII)
             grade = int(whole[1]) if whole else -1

@@ -86,7 +86,7 @@ class TextPairs:
         line_start = max(block.start, block.data.rfind(b"\n", 0, first_word) + 1)
         text = block.text(line_start, block.data.index(b"\n", at)).removesuffix("\r")
         column = len(block.text(line_start, at)) + 1
-        found = f"{words} word{'s' * (words > 1)}" if expected == _FORM else text[column - 1 :].split(maxsplit=1)[0]
+        found = f"{words} word{'s' * (words > 1)}" if expected == _FORM else _WORD.findall(text, column - 1)[0]
         self._put_aside(line, column, found, expected, "", text)
 
     def _put_aside(self, line: int, column: int, found: str, expected: str, cure: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from dataclasses import dataclass
@@ -140,7 +141,7 @@ class DelimitedCells:
             with self._text() as file:
                 line = file.readline(_HEADER_LIMIT)
         except UnicodeDecodeError:
-            raise self._not_utf8() from None
+            raise self._no_text() from None
         except (OSError, pa.ArrowInvalid) as error:
             if compression_of(self.path) is None:
                 raise
@@ -169,7 +170,7 @@ class DelimitedCells:
             with (
                 pa.input_stream(str(self.path), compression=cast("Any", compression)) as stream,
                 arrow_csv.open_csv(
-                    cast("Any", stream),
+                    cast("Any", _CheckedStream(stream)),
                     arrow_csv.ReadOptions(
                         use_threads=False, block_size=block_bytes, skip_rows=1, column_names=self.header
                     ),
@@ -183,12 +184,12 @@ class DelimitedCells:
                     if any(map(_has_line_end, batch.columns)):
                         self._report_all()
                     yield batch
+        except UnicodeError:
+            raise self._no_text() from None
         except pa.ArrowInvalid as error:
             reason = str(error).splitlines()[0]
             if "Empty CSV file" in reason:
                 return
-            if "UTF8" in reason or "UTF-8" in reason:
-                raise self._not_utf8() from None
             if "out of sync" in reason or "straddling" in reason:
                 self._report_all()
             raise DataRejected(f"{self.path}: {_plainly(reason)}") from None
@@ -220,18 +221,40 @@ class DelimitedCells:
         expected = "a cell that ends in its line"
         return MalformedLine(self.path, line, opened + 1, found, expected, "close the quote; a row must be one line")
 
-    def _not_utf8(self) -> DataRejected:
-        """Say in which line the text stops being UTF-8; takes another pass over it."""
+    def _no_text(self) -> DataRejected:
+        """Say in which line the file stops being text; takes another pass over it."""
         try:
             for _ in read_blocks(self.path, _LEAST_BLOCK):
                 pass
         except DataRejected as error:
             return error
-        return DataRejected(f"{self.path}: not a text file: some of it is not UTF-8; convert the file to UTF-8")
+        return DataRejected(f"{self.path}: not a text file in UTF-8; convert it to UTF-8")
 
     def _damaged(self, error: Exception) -> DataRejected:
         reason = str(error).split("\n", 1)[0]
         return DataRejected(f"{self.path}: the {compression_of(self.path)} data are damaged or cut off: {reason}")
+
+
+class _CheckedStream:
+    """The bytes of ``stream`` on their way to Arrow, which would check only the cells of rows that it keeps; UnicodeError if they are no text."""
+
+    closed = False
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        data = self._stream.read(size)
+        if b"\0" in data:
+            raise UnicodeError("NUL")
+        if self._decoder.getstate()[0] or not data.isascii():
+            self._decoder.decode(data, final=not data)
+        return data
+
+    def close(self) -> None:
+        """Leave the stream to its owner."""
 
 
 def _has_line_end(column: pa.Array[Any]) -> bool:

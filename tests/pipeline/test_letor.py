@@ -2,11 +2,6 @@
 
 import bz2
 import gzip
-import os
-import random
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -232,59 +227,3 @@ def test_open_source_goes_by_the_suffix(tmp_path):
     path = tmp_path / "rows.txt"
     path.write_text(GOOD)
     assert isinstance(open_source(path), LetorSource)
-
-
-# ---- damaged text: the parser accepts what the naive parser accepts, and reads nothing beyond its end ----------------
-
-SEED_TEXT = (
-    "1 qid:12 1:0.5 2:nan 3:-1e-3 4:NULL 5:inf # docid = GX-1 inc = 1\r\n"
-    "0 qid:3 7:123456789012345678901234 # x\n2.0 qid:a\n\t3 qid:b#docid=c\n"
-)
-ALPHABET = "0123456789 :.\n\r\t#-+eEqidnNulLaAfIty=_x\xe9"
-
-
-def damaged(rng):
-    text = list(SEED_TEXT)
-    for _ in range(rng.randint(1, 4)):
-        place, kind = rng.randrange(len(text)), rng.random()
-        if kind < 0.4:
-            text[place] = rng.choice(ALPHABET)
-        elif kind < 0.7:
-            text.insert(place, rng.choice(ALPHABET))
-        else:
-            del text[place : place + rng.randint(1, 5)]
-    return "".join(text)
-
-
-def check_damaged(path, rng, n):
-    accepted = 0
-    for _ in range(n):
-        text = damaged(rng)
-        path.write_bytes(text.encode())
-        try:
-            rows = naive.parse_letor(text)
-            refused = any(grade >= 2**31 or not all(1 <= f <= 65535 for f in features) for grade, *_, features in rows)
-        except ValueError:
-            refused = True
-        if refused:
-            with pytest.raises(DataRejected):
-                read(path, rng.choice([1, 20, 10000]))
-        else:
-            assert read(path, rng.choice([1, 20, 10000])) == expected_rows(text), text
-            accepted += 1
-    assert n // 20 < accepted < n
-
-
-def test_damaged_text_is_accepted_or_refused_as_the_naive_parser_does(tmp_path):
-    check_damaged(tmp_path / "damaged.txt", random.Random(5), 1500)
-
-
-@pytest.mark.slow
-def test_damaged_text_makes_no_kernel_read_out_of_bounds(tmp_path):
-    script = (
-        "import pathlib, random, sys; from tests.pipeline import test_letor as t\n"
-        "t.check_damaged(pathlib.Path(sys.argv[1]), random.Random(6), 20000)\n"
-    )
-    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", script, tmp_path / "x.txt"], env=environment, cwd=root, check=True)

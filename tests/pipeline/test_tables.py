@@ -110,11 +110,7 @@ BAD_CSV = [
     ),
     ("qid,grade\n1,0\n", DataRejected, ": no column is a feature: there are only qid, grade"),
     ("", DataRejected, ":1: expected the names of the columns, found an empty file"),
-    (
-        "qid,grade,x\n1,0,\0\n",
-        MalformedLine,
-        ":2:5: expected a number in column 'x', found '\\x00'; --ignore x leaves the column out",
-    ),
+    ("qid,grade,x\n1,0,\0\n", DataRejected, ":2: not a text file: it has a NUL byte; give --format if it is a table"),
     ("qid,gr\0ade,x\n", DataRejected, ":1: not a text file: it has a NUL byte"),
 ]
 
