@@ -210,12 +210,15 @@ def ingest(
         names = [str(given.path) for given in inputs]
         splits = [SPLITS.index(given.split) for given in inputs]
         features = columns or sources[0].names(max(spill.width, 0 if base is None else len(base.manifest.features)))
+        rows_of_bucket, again = spill.rows.copy(), None
         if base is not None:
             rows.labels_are_grades &= base.labels_were_grades()
-            again = base.touched(
+            shards = base.touched(
                 np.flatnonzero(spill.rows), width=len(features), labels_are_grades=rows.labels_are_grades
             )
-            base.spill(again, spill, len(inputs), labels_are_grades=rows.labels_are_grades)
+            again = base.spilling(shards, spill, len(inputs), labels_are_grades=rows.labels_are_grades)
+            for shard in shards:
+                rows_of_bucket[shard.bucket] += shard.rows
             names += [str(out)] * len(SPLITS)
             splits += range(len(SPLITS))
         if not features:
@@ -233,17 +236,20 @@ def ingest(
         staged.mkdir()
         pair_spill = PairSpill(staging / "pairs-spill", options.buckets)
         read_pairs(pair_sources, pair_spill, options.block_bytes, lambda number, at: advance(len(sources) + number, at))
-        joined = {*np.flatnonzero(pair_spill.pairs).tolist(), *np.flatnonzero(spill.rows).tolist()}
+        buckets = np.flatnonzero(rows_of_bucket).tolist()
+        joined = {*np.flatnonzero(pair_spill.pairs).tolist(), *buckets}
         if base is not None:
             pair_sources.append(base.spill_pairs(joined, pair_spill, len(pair_sources)))
         share = writing_share(
             options.memory,
             options.allowed_threads,
             row_group_bytes=layout.row_group_bytes,
-            bucket_rows=int(spill.rows.max()),
+            bucket_rows=int(rows_of_bucket.max()),
             row_bytes=4 * len(features),
         )
-        summaries = write_shards(spill, layout, staged, threads=share.threads, memory=share.values)
+        summaries = write_shards(
+            spill, layout, staged, buckets, threads=share.threads, memory=share.values, before=again
+        )
         shard_of = {} if base is None else {s.bucket: base.dataset.features_path(s) for s in base.manifest.shards}
         shard_of |= {
             summary.shard.bucket: staged / "features" / f"{summary.shard.features}.parquet" for summary in summaries

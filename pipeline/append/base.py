@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,14 +34,12 @@ class Base:
     ----------
     dataset
         As it was when it was opened.
-    replaced
-        What was in the shards that :meth:`spill` has read.
     """
 
     def __init__(self, path: Path) -> None:
         """Open the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`."""
         self.dataset = Dataset.open(path)
-        self.replaced = Counts()
+        self._replaced: dict[int, Counts] = {}  # what was in the shards that are written again, by bucket
 
     @property
     def manifest(self) -> Manifest:
@@ -121,12 +119,25 @@ class Base:
         everything = width != len(self.manifest.features) or labels_are_grades != self.labels_were_grades()
         return [shard for shard in self.manifest.shards if everything or shard.bucket in new_rows]
 
-    def spill(self, shards: Iterable[Shard], spill: Spill, first_source: int, *, labels_are_grades: bool) -> None:
-        """Put the rows of ``shards`` into ``spill``, as rows of source ``first_source`` plus the number of their split."""
+    def spilling(
+        self, shards: Iterable[Shard], spill: Spill, first_source: int, *, labels_are_grades: bool
+    ) -> Callable[[int], None]:
+        """Return what puts the rows of a bucket into ``spill``, if it is one of ``shards``, right before it is written.
+
+        They are rows of source ``first_source`` plus the number of their split.  Several threads may call it.
+        """
         graded = labels_are_grades or not self.labels_were_grades()
-        for shard in shards:
-            for split, rows in stored_rows(self.dataset, shard, self.replaced, graded=graded):
+        shard_of = {shard.bucket: shard for shard in shards}
+
+        def put(bucket: int) -> None:
+            if bucket not in shard_of:
+                return
+            counts = Counts()
+            for split, rows in stored_rows(self.dataset, shard_of[bucket], counts, graded=graded):
                 spill.add(rows, first_source + split)
+            self._replaced[bucket] = counts
+
+        return put
 
     def spill_pairs(self, buckets: Collection[int], spill: PairSpill, number: int) -> StoredPairs:
         """Put the pairs of ``buckets`` into ``spill`` as those of source ``number``, and return that source."""
@@ -147,7 +158,7 @@ class Base:
         """
         old = self.manifest
         bounded = recorded_options(old)["max_grade"] is not None
-        found = extended(old, self.replaced, made, bounded=bounded)
+        found = extended(old, self._replaced.values(), made, bounded=bounded)
         return found.model_copy(update={"pairs": with_pairs(old.pairs, made.pairs, pairs, joined)})
 
     def with_rejects(self, rows: Sequence[Reject], pairs: Sequence[Reject]) -> tuple[list[Reject], list[Reject]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.manifest import Manifest, PairShard
 
 
-def extended(old: Manifest, replaced: Counts, made: Manifest, *, bounded: bool) -> Manifest:
+def extended(old: Manifest, replaced: Collection[Counts], made: Manifest, *, bounded: bool) -> Manifest:
     """Return the manifest of all rows.
 
     Parameters
@@ -29,16 +29,17 @@ def extended(old: Manifest, replaced: Counts, made: Manifest, *, bounded: bool) 
         Whether ``made.max_grade`` was said by the caller, and is not the highest grade there is.
     """
     grades = Counter({count.grade: count.rows for count in old.grades})
-    grades.subtract(replaced.grades)
     grades.update({count.grade: count.rows for count in made.grades})
-    grades = +grades
     queries: Counter[str] = Counter({name: count.queries for name, count in old.splits.items()})
     rows: Counter[str] = Counter({name: count.rows for name, count in old.splits.items()})
-    queries.subtract(replaced.queries)
-    rows.subtract(replaced.rows)
     for name, count in made.splits.items():
         queries[name] += count.queries
         rows[name] += count.rows
+    for counts in replaced:
+        grades.subtract(counts.grades)
+        queries.subtract(counts.queries)
+        rows.subtract(counts.rows)
+    grades = +grades
     written = {shard.bucket for shard in made.shards}
     shards = [*made.shards, *(shard for shard in old.shards if shard.bucket not in written)]
     return made.model_copy(
@@ -46,7 +47,9 @@ def extended(old: Manifest, replaced: Counts, made: Manifest, *, bounded: bool) 
             "max_grade": made.max_grade if bounded else max(grades),
             "rows": rows.total(),
             "queries": queries.total(),
-            "missing_values": old.missing_values - replaced.missing_values + made.missing_values,
+            "missing_values": old.missing_values
+            + made.missing_values
+            - sum(counts.missing_values for counts in replaced),
             "grades": [GradeCount(grade=grade, rows=grades[grade]) for grade in sorted(grades)],
             "splits": {name: SplitCount(queries=queries[name], rows=rows[name]) for name in SPLITS if queries[name]},
             "shards": sorted(shards, key=lambda shard: shard.bucket),

@@ -103,22 +103,32 @@ class ShardSummary:
 
 
 def write_shards(
-    spill: Spill, layout: Layout, folder: Path, *, threads: int, memory: int, done: Callable[[int], None] | None = None
+    spill: Spill,
+    layout: Layout,
+    folder: Path,
+    buckets: Sequence[int],
+    *,
+    threads: int,
+    memory: int,
+    before: Callable[[int], None] | None = None,
+    done: Callable[[int], None] | None = None,
 ) -> list[ShardSummary]:
-    """Write all buckets that have rows under ``folder`` and drop them from ``spill``; returns them in order.
+    """Write ``buckets`` under ``folder`` and drop them from ``spill``; returns them in order.
 
     ``threads`` of them are written at once, each with ``memory`` bytes for its values: see :func:`write_shard`.  Calls
-    ``done`` with the number of rows written, after each.
+    ``before`` with each bucket, which may bring the last of its rows, and ``done`` with the number of rows written, after each.
     """
     summaries: dict[int, ShardSummary] = {}
 
     def write(bucket: int) -> None:
+        if before is not None:
+            before(bucket)
         summaries[bucket] = write_shard(spill, bucket, layout, folder, memory)
         spill.drop(bucket)
         if done is not None:
             done(summaries[bucket].shard.rows)
 
-    failures = in_order(np.flatnonzero(spill.rows).tolist(), write, threads)
+    failures = in_order(buckets, write, threads)
     if failures:
         raise failures[0].error
     return [summaries[bucket] for bucket in sorted(summaries)]
