@@ -176,6 +176,8 @@ def ingest(
     check_destination(out, overwrite=options.overwrite or base is not None)
     quarantine = Quarantine(options.max_rejects)
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
+    if base is not None:
+        read = replace(read, known_features=frozenset(base.manifest.features))
     sources = [open_source(given.path, options.format, read, quarantine) for given in inputs]
     columns = _common_columns(sources, options)
     check_made_ids(sources)
@@ -294,7 +296,14 @@ def ingest(
             if rejects:
                 write_rejects(staged / name, rejects)
         publish_dataset(staged, out, manifest, overwrite=options.overwrite or base is not None)
-    return IngestReport(path=out, manifest=manifest, seconds=time.perf_counter() - started, columns_guessed=guessed)
+    return IngestReport(
+        path=out,
+        manifest=manifest,
+        seconds=time.perf_counter() - started,
+        added=None if base is None else manifest.rows - base.manifest.rows,
+        read=files,
+        columns_guessed=guessed,
+    )
 
 
 def _inputs(

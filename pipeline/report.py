@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from pipeline.manifest import Manifest
+    from pipeline.manifest import Manifest, SourceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,17 @@ class IngestReport:
     path: Path
     manifest: Manifest
     seconds: float
+    added: int | None = None
+    """How many documents were added to a dataset that was there; None: it was made from all of its files."""
+    read: Sequence[SourceFile] = ()
+    """The files that were read this time."""
     columns_guessed: Mapping[str, str] = field(default_factory=dict)
     """Parts of columns that were guessed, with the names that the input has for them."""
 
     @property
     def megabytes_per_second(self) -> float:
         """Input (as it lies on disk) per second, from the start to the published dataset."""
-        return sum(source.size for source in self.manifest.sources) / 1e6 / max(self.seconds, 1e-9)
+        return sum(source.size for source in self.read) / 1e6 / max(self.seconds, 1e-9)
 
     @property
     def missing_share(self) -> float:
@@ -37,7 +41,7 @@ class IngestReport:
         manifest = self.manifest
         names = manifest.features
         shown = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
-        size = sum(source.size for source in manifest.sources) / 1e6
+        size = sum(source.size for source in self.read) / 1e6
         grades = ", ".join(f"{g.grade}: {g.rows:,} ({g.rows / manifest.rows:.1%})" for g in manifest.grades)
         splits = ", ".join(f"{n} {c.queries:,} queries / {c.rows:,} documents" for n, c in manifest.splits.items())
         lines = [
@@ -45,9 +49,11 @@ class IngestReport:
             f"  features  {len(names)} ({shown}), {self.missing_share:.1%} of the values missing",
             f"  grades    {grades}",
             f"  splits    {splits}",
-            f"  read      {len(manifest.sources)} file{'s' * (len(manifest.sources) > 1)}, {size:.1f} MB in {self.seconds:.1f} s"
+            f"  read      {len(self.read)} file{'s' * (len(self.read) > 1)}, {size:.1f} MB in {self.seconds:.1f} s"
             f" ({self.megabytes_per_second:.1f} MB/s)",
         ]
+        if self.added is not None:
+            lines[0] += f", {self.added:,} of them added now"
         if manifest.columns:
             lines.insert(3, f"  besides   {', '.join(manifest.columns)}")
         if manifest.pairs is not None:
@@ -69,6 +75,7 @@ class IngestReport:
             "dataset": str(self.path),
             "digest": manifest.data_digest(),
             "rows": manifest.rows,
+            "added_rows": manifest.rows if self.added is None else self.added,
             "queries": manifest.queries,
             "features": len(manifest.features),
             "max_grade": manifest.max_grade,

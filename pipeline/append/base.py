@@ -37,9 +37,25 @@ class Base:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`."""
+        """Open the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`, and InputError if nothing can be added."""
         self.dataset = Dataset.open(path)
+        self._check_settled()
         self._replaced: dict[int, Counts] = {}  # what was in the shards that are written again, by bucket
+
+    def _check_settled(self) -> None:
+        """Raise InputError where rows depend on judgments that are not in the dataset any more, or not as they came."""
+        manifest = self.manifest
+        if manifest.meaning.aggregate is not None:
+            made = f"with --aggregate {manifest.meaning.aggregate}: one judgment was made of several"
+        elif manifest.judgments is not None:
+            made = "with --qrels: its grades are from judgments in files of their own"
+        elif manifest.unjudged:
+            made = "with rows that nobody had judged"
+        else:
+            return
+        raise InputError(
+            f"{self.dataset.path}: was made {made}; --append cannot add to it, make it anew from all files"
+        )
 
     @property
     def manifest(self) -> Manifest:

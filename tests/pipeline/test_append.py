@@ -1,7 +1,9 @@
 """Adding to a dataset gives the bytes of one ingest of all files, and leaves alone what the new rows do not touch."""
 
 import json
+import pathlib
 import random
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from pipeline.append.base import Base
 from pipeline.binning import bin_dataset
 from pipeline.cli import app
 from pipeline.dataset import Dataset
@@ -409,3 +412,91 @@ def test_a_damaged_shard_is_not_built_upon(dataset, tmp_path):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(DatasetFormatError, match="bytes differ from the digest in the name"):
         ingest([letor(tmp_path / "1.txt", judgments(40, 2))], dataset, options=IngestOptions(append=True))
+
+
+# ---- a run that dies -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_dies_at_any_step_leaves_the_old_dataset_or_the_new_one(tmp_path, monkeypatch):
+    first, second = (letor(tmp_path / f"{k}.txt", judgments(40, k)) for k in range(2))
+    options = IngestOptions(buckets=3)
+    ingest([first], tmp_path / "old", options=options)
+    ingest([first, second], tmp_path / "new", options=options)
+    states = {(tmp_path / name / "manifest.json").read_bytes() for name in ("old", "new")}
+    replace, steps = pathlib.Path.replace, 0
+    failed = []
+    for last in range(1, 60):
+        out = tmp_path / f"out-{last}"
+        shutil.copytree(tmp_path / "old", out)
+        steps = 0
+
+        def dies(path, target, last=last):
+            nonlocal steps
+            steps += 1
+            if steps == last:
+                raise OSError(5, "the machine dies here")
+            return replace(path, target)
+
+        monkeypatch.setattr(pathlib.Path, "replace", dies)
+        try:
+            ingest([second], out, options=IngestOptions(append=True))
+        except OSError:
+            failed.append(last)
+        monkeypatch.undo()
+        assert (out / "manifest.json").read_bytes() in states
+        Dataset.open(out).verify()
+        if last not in failed:
+            break
+        if (out / "manifest.json").read_bytes() == (tmp_path / "old" / "manifest.json").read_bytes():
+            ingest([second], out, options=IngestOptions(append=True))
+        same(out, tmp_path / "new")
+    assert failed == list(range(1, last))
+    assert last > 10
+
+
+def test_a_dataset_that_is_replaced_meanwhile_is_left_alone(tmp_path, monkeypatch):
+    first, second, third = (letor(tmp_path / f"{k}.txt", judgments(40, k)) for k in range(3))
+    ingest([first], tmp_path / "out", options=IngestOptions(buckets=3))
+    check = Base.check_unchanged
+
+    def late(base):
+        ingest([third], tmp_path / "out", options=IngestOptions(buckets=3, overwrite=True))
+        check(base)
+
+    monkeypatch.setattr(Base, "check_unchanged", late)
+    with pytest.raises(DatasetFormatError, match="was replaced by other data while rows were added"):
+        ingest([second], tmp_path / "out", options=IngestOptions(append=True))
+    monkeypatch.undo()
+    ingest([third], tmp_path / "third", options=IngestOptions(buckets=3))
+    same(tmp_path / "out", tmp_path / "third")
+
+
+# ---- queries by their sizes ------------------------------------------------------------------------------------------
+
+
+def sized(path, sizes, seed):
+    rng = random.Random(seed)
+    path.write_text("".join(f"{rng.randrange(3)} 1:{rng.random()!r} 2:{rng.random()!r}\n" for _ in range(sum(sizes))))
+    path.with_name(f"{path.name}.query").write_text("".join(f"{size}\n" for size in sizes))
+    return path
+
+
+def test_queries_that_are_called_by_their_file(tmp_path):
+    files = [sized(tmp_path / f"{name}.txt", [3, 1, 4, 2], name) for name in "abc"]
+    options = IngestOptions(buckets=4)
+    ingest(files, tmp_path / "all", options=options)
+    same(grown(files[::-1], tmp_path / "grown", options), tmp_path / "all")
+    (tmp_path / "more").mkdir()
+    with pytest.raises(InputError, match=r"more/a.txt: .*grown has queries called a.txt:1, .. of another file"):
+        ingest([sized(tmp_path / "more" / "a.txt", [2], 9)], tmp_path / "grown", options=IngestOptions(append=True))
+
+
+def test_the_report_is_about_what_was_read(tmp_path):
+    files = [letor(tmp_path / f"{k}.txt", judgments(30 + k, k)) for k in range(2)]
+    ingest(files[:1], tmp_path / "out")
+    report = ingest(files[1:], tmp_path / "out", options=IngestOptions(append=True))
+    assert (report.added, report.to_json()["rows"], report.to_json()["added_rows"]) == (31, 61, 31)
+    assert [file.name for file in report.read] == ["1.txt"]
+    assert "61 documents" in report.render()
+    assert "31 of them added now" in report.render()
+    assert "1 file, " in report.render()
