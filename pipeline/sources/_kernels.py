@@ -17,7 +17,6 @@ MALFORMED = 3
 
 # What parse_lines says about the line it stopped at.
 END = 0
-BAD_GRADE = 1
 GRADE_TOO_HIGH = 2
 NO_QID = 3
 EMPTY_QID = 4
@@ -29,8 +28,10 @@ REPEATED = 9
 BAD_LABEL = 10
 
 # Cells of ``state``.
-AT, ROWS, ENTRIES, DEFERS, STAMP, CODE, WHERE, LINE_START, WIDTH = range(9)
-STATE_CELLS = 9
+AT, ROWS, ENTRIES, DEFERS, STAMP, CODE, WHERE, LINE_START, WIDTH, GRADE_ASKED = range(10)
+STATE_CELLS = 10
+
+ASKED = -2  # a grade that only the caller can read
 
 # 10^0 .. 10^308, each correctly rounded to float64; exact up to 10^22.
 POWERS = np.array([float(f"1e{k}") for k in range(309)], dtype=np.float64)
@@ -163,7 +164,7 @@ def _ends_token(text, i):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def parse_lines(
-    text, stop, index_base, top, max_grade, real, grouped, powers, last_line,
+    text, stop, index_base, top, max_grade, ask, real, grouped, powers, last_line,
     grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
 ):  # fmt: skip
     """Parse the lines of ``text[state[AT]:stop]`` (the last one ends with a newline) into rows and sparse entries.
@@ -171,8 +172,9 @@ def parse_lines(
     Stops at the first bad line, says why in ``state[CODE]`` and where in ``state[WHERE]``, and leaves no trace of the
     line in the output; the caller may set ``state[AT]`` behind it and call again.  ``last_line[f]`` is the number
     (``state[STAMP]``) of the last line that had feature ``f``, which finds a repeated one.  ``entry_from`` has a cell
-    more than there are rows.  With ``real`` the first number may be any within the range of a float32 (``scratch`` is a
-    cell of one); ``label_from`` and ``label_to`` say where it stands, and grades are 0.  With ``grouped`` no line names its query;
+    more than there are rows.  A grade that is no plain number, or any with ``ask``, is ASKED: ``label_from`` and ``label_to`` say where it
+    stands; ``state[GRADE_ASKED]`` says the same of the line it stopped at.  With ``real`` the first number may be any within the range of a float32 (``scratch`` is a
+    cell of one); these two say where it stands, and grades are 0.  With ``grouped`` no line names its query;
     ``qid_from`` says where the line begins then.
     """
     i = np.uint64(state[AT])
@@ -185,6 +187,7 @@ def parse_lines(
     code = END
     where = i
     line_start = i
+    label = 0
     while i < stop:
         line_start = i
         while text[i] == 32 or text[i] == 9:
@@ -224,10 +227,14 @@ def parse_lines(
                 i += _1
                 while text[i] == 48:
                     i += _1
-            if bad or not _ends_token(text, i):
-                code = BAD_GRADE
-                break
-            if label > max_grade:
+            if ask or bad or not _ends_token(text, i):
+                i = first
+                while not _ends_token(text, i):
+                    i += _1
+                label = ASKED
+                label_from[row] = first
+                label_to[row] = i
+            elif label > max_grade:
                 code = GRADE_TOO_HIGH
                 break
 
@@ -371,6 +378,7 @@ def parse_lines(
     state[CODE] = code
     state[WHERE] = where
     state[LINE_START] = line_start
+    state[GRADE_ASKED] = code != END and label == ASKED
 
 
 @njit(nogil=True, cache=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
-from pipeline.sources.grades import MAX_GRADE, GradeRules
+from pipeline.sources.grades import MAX_GRADE, GradeRules, NegativeGrades, Unjudged, Words
 from pipeline.sources.parts import check_columns
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ class ReadOptions:
         Whether a table of judgments may have neither ``grade`` nor ``label``: where pairs say what is better.  Grades are 0 then.
     labels
         What the first number of a line of text is: a ``grade``, or a ``real`` number, stored as the column ``label``.
+    grades
+        Pairs of a word and the grade that it stands for (see :class:`pipeline.sources.grades.GradeRules`).
+    negative_grades, unjudged
+        What negative grades and no grade mean (see there); candidates may always lack grades.
     columns
         Which column of a table plays which part (see :data:`pipeline.sources.parts.PARTS`), where it has another name; an
         empty name: no column plays it.
@@ -92,6 +96,9 @@ class ReadOptions:
     ungraded: bool = False
     labels: Labels = "grade"
     time_column: str | None = None
+    grades: Words = ()
+    negative_grades: NegativeGrades = "reject"
+    unjudged: Unjudged = "reject"
     columns: Mapping[str, str] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     known_features: frozenset[str] = frozenset()
@@ -108,6 +115,7 @@ class ReadOptions:
         if self.max_grade is not None and not 0 <= self.max_grade <= MAX_GRADE:
             raise InputError(f"--max-grade must be in 0..{MAX_GRADE}, got {self.max_grade}")
         check_columns(self.columns, self.ignore)
+        _ = self.grade_rules  # which checks them
 
     @property
     def absent_value(self) -> float:
@@ -122,7 +130,12 @@ class ReadOptions:
     @property
     def grade_rules(self) -> GradeRules:
         """How grades are read; candidates may lack them."""
-        return GradeRules(unjudged="reject" if self.grade_required else "keep", highest=self.highest_grade)
+        return GradeRules(
+            words=self.grades,
+            negative=self.negative_grades,
+            unjudged=self.unjudged if self.grade_required else "keep",
+            highest=self.highest_grade,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +223,11 @@ class Quarantine:
     def full(self) -> bool:
         """Whether there are more bad rows than are allowed."""
         return len(self._found) > self.limit
+
+    @property
+    def room(self) -> int:
+        """How many more bad rows there may be."""
+        return self.limit - len(self.rejects)
 
     def add(self, error: MalformedLine | MalformedRow, column: int, text: str) -> None:
         """Put a bad row aside.

@@ -101,6 +101,7 @@ class DelimitedSource:
         for row in np.flatnonzero(bad & keep).tolist():
             complaints.setdefault(self._rules.expected(column[row].as_py()), []).append(row)
         for (expected, cure), rows in complaints.items():
+            cure = cure if self._columns.of_judgments else ""  # noqa: PLW2901
             here = np.zeros_like(bad)
             here[rows] = True
             self._cells.note(here, keep, first, self._columns.column_of["grade"], expected, cure, cure)

@@ -27,7 +27,8 @@ NegativeGrades = Literal["reject", "zero", "unjudged"]
 Unjudged = Literal["keep", "zero", "reject"]
 Words = tuple[tuple[str, int], ...]
 
-_NUMBER = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
+_BLANKS = " \t"
 _NOTHING = frozenset({"", "nan", "null"})
 _NO_WORD = math.inf  # what a word is read as that no rule knows: never a grade
 
@@ -77,6 +78,11 @@ class GradeRules:
                 raise InputError(
                     f"--grades maps {word!r} to {grade}: a grade is 0 or more; --negative-grades zero|unjudged gives negative ones a meaning"
                 )
+
+    @property
+    def maps_numbers(self) -> bool:
+        """Whether a plain number may be another grade than itself."""
+        return any(isinstance(_key(word), float) for word, _ in self.words)
 
     def read_words(self, words: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Read strings (n,), null or empty where there is no grade.
@@ -151,7 +157,7 @@ class GradeRules:
 
 def _key(word: str) -> str | float:
     """Return what makes two words one: the number that it is, else the word without blanks around and capitals."""
-    trimmed = word.strip()
+    trimmed = word.strip(_BLANKS)
     return float(trimmed) if _NUMBER.fullmatch(trimmed) else trimmed.casefold()
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.arrow import as_array
 from pipeline.errors import InputError, MalformedLine
 from pipeline.sources import _kernels
 from pipeline.sources.batch import (
@@ -160,6 +161,23 @@ class _Rows:
         numbers = sizes.take(len(self.starts), lambda k: block.line_number(int(self.starts[k])))
         return replace(self, qid=sizes.ids(numbers[self.kept]))
 
+    def only(self, keep: npt.NDArray[np.bool_], narrow: int) -> _Rows:
+        """Return the rows to ``keep`` (n,); they are as wide as the widest of them, ``narrow`` at least."""
+        lengths = np.diff(self.entry_from)
+        entries = np.repeat(keep, lengths)
+        feature, value = self.feature[: len(entries)][entries], self.value[: len(entries)][entries]
+        places = as_array(np.flatnonzero(keep))
+        return replace(
+            self,
+            qid=self.qid.take(places),
+            doc_id=None if self.doc_id is None else self.doc_id.take(places),
+            grade=self.grade[keep],
+            entry_from=np.append(0, np.cumsum(lengths[keep])),
+            feature=feature,
+            value=value,
+            width=max(narrow, int(feature.max(initial=-1)) + 1),
+        )
+
     def batches(self, absent: float) -> Iterator[RowBatch]:
         """Yield dense rows, a bounded number of bytes at a time: a few bytes of text may stand for a very wide row."""
         step = max(1, BATCH_BYTES // (4 * max(1, self.width)))
@@ -181,12 +199,20 @@ class _Complaint(NamedTuple):
     cure: str = ""
 
 
+class _Problem(NamedTuple):
+    """A bad line of a block: where its bad token begins, and what is wrong with it."""
+
+    where: int
+    complaint: _Complaint
+
+
 class _Parser:
     """Runs the kernel over blocks, one at a time, sets bad lines aside and settles the numbers that the kernel was not sure of."""
 
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine, *, grouped: bool) -> None:
         self._path = path
         self._options = options
+        self._rules = options.grade_rules
         self._grouped = grouped
         self._quarantine = quarantine
         base = options.index_base
@@ -200,7 +226,7 @@ class _Parser:
         entries = (block.stop - block.start) // _LEAST_ENTRY  # untouched memory costs nothing
         real = self._options.labels == "real"
         grade = np.empty(lines, dtype=np.int32)
-        label_from, label_to = (np.empty(lines if real else 0, dtype=np.int64) for _ in range(2))
+        label_from, label_to = (np.empty(lines, dtype=np.int64) for _ in range(2))
         scratch = np.empty(1, dtype=np.float32)
         qid_from, qid_to, doc_from, doc_to = (np.empty(lines, dtype=np.int64) for _ in range(4))
         entry_from = np.zeros(lines + 1, dtype=np.int64)
@@ -214,15 +240,20 @@ class _Parser:
             self._options.n_features or 0,
         )
         put_aside: list[tuple[int, int]] = []  # rows before the line, where it begins
+        problems: list[_Problem] = []
+        room = self._quarantine.room
+        narrow = self._width
         while True:
             _kernels.parse_lines(
-                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, real, self._grouped, _kernels.POWERS,
+                text, block.stop, self._options.index_base, self._top, self._options.highest_grade, self._rules.maps_numbers, real, self._grouped, _kernels.POWERS,
                 self._last_line, grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value,
                 defer_entry, defer_from, defer_to, state,
             )  # fmt: skip
             if state[_kernels.CODE] == _kernels.END:
                 break
-            self._reject(block, int(state[_kernels.CODE]), int(state[_kernels.WHERE]), int(state[_kernels.LINE_START]))
+            problems.append(self._problem(block, state, label_from, label_to))
+            if len(problems) > room:
+                break  # what follows does not matter
             if self._grouped:
                 put_aside.append((int(state[_kernels.ROWS]), int(state[_kernels.LINE_START])))
             state[_kernels.AT] = block.data.index(b"\n", int(state[_kernels.WHERE])) + 1
@@ -232,11 +263,24 @@ class _Parser:
             for k in range(int(state[_kernels.DEFERS])):
                 value[defer_entry[k]] = np.float32(float(block.data[defer_from[k] : defer_to[k]]))
         n = int(state[_kernels.ROWS])
+        grade = grade[:n]
+        keep = np.ones(n, dtype=np.bool_)
+        asked = np.flatnonzero(grade == _kernels.ASKED)
+        if len(asked):
+            words = copy_tokens(text, label_from[asked], label_to[asked])
+            grade[asked], bad = self._rules.read_words(words)
+            keep[asked[bad]] = False
+            problems += [
+                _Problem(int(label_from[row]), self._bad_grade(block.text(label_from[row], label_to[row])))
+                for row in asked[bad][: room + 1].tolist()
+            ]
+        for problem in sorted(problems):
+            self._reject(block, problem)
         before, where = np.array(put_aside, dtype=np.int64).reshape(-1, 2).T
-        return _Rows(
+        rows = _Rows(
             qid=copy_tokens(text, qid_from[:n], qid_to[:n]),
             doc_id=copy_tokens(text, doc_from[:n], doc_to[:n]) if (doc_from[:n] >= 0).any() else None,
-            grade=grade[:n],
+            grade=grade,
             label=OPTIONAL["label"].stored(read_numbers(copy_tokens(text, label_from[:n], label_to[:n])))
             if real
             else None,
@@ -245,29 +289,48 @@ class _Parser:
             value=value,
             width=int(state[_kernels.WIDTH]),
             starts=np.insert(qid_from[:n], before, where) if self._grouped else qid_from[:0],
-            kept=np.insert(np.ones(n, dtype=np.bool_), before, values=False)
-            if self._grouped
-            else np.empty(0, np.bool_),
+            kept=np.insert(keep, before, values=False) if self._grouped else keep[:0],
         )
+        if not keep.all():
+            rows = rows.only(keep, narrow)
+            self._width = rows.width
+        return rows
 
-    def _reject(self, block: Block, code: int, where: int, line_start: int) -> None:
+    def _problem(self, block: Block, state: Positions, label_from: Positions, label_to: Positions) -> _Problem:
+        """Return what is wrong with the line that the kernel stopped at: its grade, if that is, as it stands first."""
+        code, where = int(state[_kernels.CODE]), int(state[_kernels.WHERE])
+        if state[_kernels.GRADE_ASKED]:
+            row = int(state[_kernels.ROWS])
+            word = block.text(label_from[row], label_to[row])
+            if self._rules.read_words(pa.array([word]))[1][0]:
+                return _Problem(int(label_from[row]), self._bad_grade(word, of_row=False))
+        token = re.split("[ \t\r]", block.text(where, block.data.index(b"\n", where)), maxsplit=1)[0]
+        return _Problem(where, self._complaint(code, token))
+
+    def _reject(self, block: Block, problem: _Problem) -> None:
+        where, (expected, cure) = problem
+        line_start = max(block.start, block.data.rfind(b"\n", block.start, where) + 1)
         line_end = block.data.index(b"\n", where)
         line = block.text(line_start, line_end).rstrip("\r")
         token = re.split("[ \t\r]", block.text(where, line_end), maxsplit=1)[0]
         column = len(block.text(line_start, where)) + 1
-        expected, cure = self._complaint(code, token)
         if token.startswith("\ufeff"):
             cure = "a byte-order mark may only begin a file: were two put together?"
         error = MalformedLine(self._path, block.line_number(where), column, shorten(token), expected, cure)
         self._quarantine.add(error, column, line)
 
+    def _bad_grade(self, word: str, *, of_row: bool = True) -> _Complaint:
+        """Say what is wrong with a grade; in a line that is no row anyway, no map of words is the cure."""
+        expected, cure = self._rules.expected(word)
+        if not self._options.grade_required:
+            return _Complaint(expected, "candidates need one too: nan if unknown")
+        return _Complaint(expected, cure if of_row else "")
+
     def _complaint(self, code: int, found: str) -> _Complaint:
         base = self._options.index_base
         if code == _kernels.ABOVE_TOP and self._options.n_features is not None:
             return _Complaint(f"a feature index up to {self._top}", f"--n-features {self._options.n_features} says so")
-        no_grade = "" if self._options.grade_required else "candidates need one too: 0 if unknown"
         complaints = {
-            _kernels.BAD_GRADE: _Complaint("a grade: a whole number, 0 or more", no_grade),
             _kernels.BAD_LABEL: _Complaint(OPTIONAL["label"].expected),
             _kernels.GRADE_TOO_HIGH: _Complaint(f"a grade up to {self._options.highest_grade}"),
             _kernels.NO_QID: _Complaint(

@@ -77,7 +77,7 @@ class ParquetSource:
         elif part == TIME:
             fits, what = is_timelike(kind), "timestamps, dates, ISO text or whole seconds since 1970"
         elif part == "grade":
-            fits, what = kinds.is_integer(kind) or kinds.is_floating(kind), "numbers"
+            fits, what = (are_numbers(kind) and not kinds.is_boolean(kind)) or are_ids(kind), "numbers or words"
         else:
             fits, what = are_numbers(kind), "numbers"
         if not fits:
@@ -124,11 +124,20 @@ class ParquetSource:
 
     def _grades(self, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int) -> npt.NDArray[np.int32]:
         """Return the grades (n,) int32; clears ``keep`` for bad ones."""
-        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        grades, bad = self._rules.settle_numbers(numbers)
+        cells: list[Any] | npt.NDArray[np.float64]
+        if are_numbers(column.type):
+            cells = as_floats(column).astype(np.float64)
+            grades, bad = self._rules.settle_numbers(cells)
+        else:
+            words = as_strings(column)
+            grades, bad = self._rules.read_words(words)
+            cells = words.to_pylist() if bad.any() else []
         for row in np.flatnonzero(bad & keep).tolist():
-            found = "nothing" if np.isnan(numbers[row]) else _shown(numbers[row])
-            self._reject(first + row, "grade", found, *self._rules.expected(numbers[row]))
+            cell = cells[row]
+            nothing = cell is None or cell == "" or cell != cell  # noqa: PLR0124  NaN
+            found = "nothing" if nothing else repr(cell) if isinstance(cell, str) else _shown(cell)
+            expected, cure = self._rules.expected(cell)
+            self._reject(first + row, "grade", found, expected, cure if self._columns.of_judgments else "")
         keep &= ~bad
         return grades
 

@@ -87,11 +87,12 @@ def test_rows_are_those_of_the_naive_parser_for_any_block_size(tmp_path_factory,
 GOOD = "1 qid:7 1:0.5 2:1\n"
 NO_QID = "every line must name its query, or bad.txt.query (or .group) the sizes of all queries, one a line"
 MALFORMED = [
-    ("x qid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", ""),
-    ("-1 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "-1", ""),
+    ("x qid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", "--grades good=1,bad=0 maps words to grades"),
+    ("x quid:7 1:1", 1, "a grade: a whole number, 0 or more", "x", ""),
+    ("-1 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "-1", "--negative-grades zero|unjudged says what negative ones mean"),
     ("0.5 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "0.5", ""),
     ("1e0 qid:7 1:1", 1, "a grade: a whole number, 0 or more", "1e0", ""),
-    (" nan qid:7", 2, "a grade: a whole number, 0 or more", "nan", ""),
+    (" nan qid:7", 2, "a grade: a whole number, 0 or more", "nan", "--unjudged keep|zero says what no grade means"),
     ("qid:7 1:1", 1, "a grade: a whole number, 0 or more", "qid:7", ""),
     (".0 qid:7", 1, "a grade: a whole number, 0 or more", ".0", ""),
     ("99999999999999999999 qid:7 1:1", 1, "a grade up to 2147483647", "99999999999999999999", ""),
@@ -120,7 +121,7 @@ MALFORMED = [
     ("1 qid:é 1:x", 9, "index:value with a number as value", "1:x", ""),
     ("1\vqid:7", 1, "a grade: a whole number, 0 or more", "1\vqid:7", ""),
     ("1 qid:7 " + "9" * 100, 9, "index:value", "9" * 59 + "…", ""),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("block_bytes", [5, 1 << 20])
@@ -209,7 +210,7 @@ def test_rejects_are_listed_up_to_the_limit(tmp_path):
             ("rows.txt", 2, 9, "1 qid:2 1:x"),
             ("rows.txt", 5, 1, "-1 qid:3 # why"),
         ]
-        assert quarantine.rejects[1].reason == "expected a grade: a whole number, 0 or more, found -1"
+        assert quarantine.rejects[1].reason.startswith("expected a grade: a whole number, 0 or more, found -1; --neg")
     with pytest.raises(
         TooManyRejects, match=r"rows.txt:2:9: expected index:value .* \(and more bad rows than --max-rejects 1"
     ):
@@ -221,6 +222,26 @@ def test_a_rejected_line_leaves_no_trace(tmp_path):
     path.write_text("1 qid:1 1:1\n1 qid:2 9:1 1:0.30000001192092896 2:x\n1 qid:3 2:2 1:3\n")
     rows = read(path, quarantine=Quarantine(limit=1))
     assert rows == expected_rows("1 qid:1 1:1\n1 qid:3 2:2 1:3\n")
+
+
+def test_a_row_whose_grade_is_bad_leaves_no_trace(tmp_path):
+    path = tmp_path / "rows.txt"
+    good = ["1 qid:1 1:1 # docid = a\n", "2 qid:2 1:0.3 3:0.30000001192092896\n", "0 qid:1 2:2 1:3 # docid = b\n"]
+    bad = ["good qid:1 9:1 2:0.30000001192092896 # docid = c\n", "-1 qid:4 70:1\n", "3 qid:\n", "-x qid:1 8:1\n"]
+    rng = random.Random(3)
+    for _ in range(30):
+        lines = rng.choices(good, k=4) + bad
+        rng.shuffle(lines)
+        path.write_text("".join(lines))
+        for block_bytes in (1, 60, 1 << 20):
+            quarantine = Quarantine(limit=4)
+            rows = read(path, block_bytes, quarantine)
+            assert rows == expected_rows("".join(line for line in lines if line not in bad))
+            assert [r.text + "\n" for r in quarantine.rejects] == [line for line in lines if line in bad]
+            assert [r.line for r in quarantine.rejects] == [k for k, line in enumerate(lines, 1) if line in bad]
+        worst = next(k for k, line in enumerate(lines, 1) if line in bad)
+        with pytest.raises(MalformedLine, match=rf"rows.txt:{worst}:"):
+            read(path)
 
 
 def test_open_source_goes_by_the_suffix(tmp_path):

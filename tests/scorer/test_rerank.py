@@ -323,7 +323,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
 def test_text_candidates_without_a_grade_are_told_what_to_write(tmp_path, forest):
     (tmp_path / "c.txt").write_text("qid:1 1:0.5 5:1\n")
     with pytest.raises(
-        MalformedLine, match=r"expected a grade: .* found 'qid:1'; candidates need one too: 0 if unknown"
+        MalformedLine, match=r"expected a grade: .* found 'qid:1'; candidates need one too: nan if unknown"
     ):
         rerank(tmp_path / "c.txt", forest, tmp_path / "out")
     (tmp_path / "c.txt").write_text("0 qid:1 1:0.5 5:1\n")
