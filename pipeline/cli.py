@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from pipeline.ingest import IngestOptions
     from pipeline.sources.batch import Absent, Labels
+    from pipeline.sources.grades import NegativeGrades, Unjudged
 
 _OF_JUDGMENTS = [
     "valid",
@@ -27,6 +28,9 @@ _OF_JUDGMENTS = [
     "labels",
     "columns",
     "ignore",
+    "grades",
+    "negative_grades",
+    "unjudged",
     "time_column",
     "max_grade",
     "buckets",
@@ -90,6 +94,15 @@ def ingest(
     ignore: Annotated[
         str | None, typer.Option(metavar="NAME,..", help="Columns of tables to leave out: title,debug_*.")
     ] = None,
+    grades: Annotated[
+        str | None, typer.Option(metavar="WORD=GRADE,..", help="Grades that are words: perfect=4,good=2,bad=0.")
+    ] = None,
+    negative_grades: Annotated[
+        str, typer.Option(metavar="reject|zero|unjudged", help="What a negative grade means.")
+    ] = "reject",
+    unjudged: Annotated[
+        str, typer.Option(metavar="keep|zero|reject", help="What it means that a row has no grade.")
+    ] = "reject",
     time_column: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Column of tables that holds times: ISO text or seconds since 1970."),
@@ -116,6 +129,10 @@ def ingest(
     rankmill data ingest S1.txt S2.txt S3.txt --valid S4.txt --test S5.txt -o DATASET
 
     rankmill data ingest log.parquet --columns qid=query_id,grade=rel --ignore 'title,debug_*' -o DATASET
+
+    Grades may be words, negative, or not there:
+
+    rankmill data ingest judged.csv --grades perfect=4,excellent=3,good=2,fair=1,bad=0 --negative-grades zero -o DATASET
 
     A folder stands for the files in it, a pattern such as 'days/**/*.txt.gz' for the files that match; the order of files
     does not matter:
@@ -146,6 +163,7 @@ def ingest(
     from pipeline.ingest import ingest as build
     from pipeline.sizes import parse_size
     from pipeline.sources.batch import ReadOptions
+    from pipeline.sources.grades import parse_words
     from pipeline.sources.parts import parse_columns, parse_ignored
 
     if format == "pairs":
@@ -159,6 +177,9 @@ def ingest(
             n_features=n_features,
             max_grade=max_grade,
             labels=cast("Labels", labels),
+            grades=() if grades is None else parse_words(grades),
+            negative_grades=cast("NegativeGrades", negative_grades),
+            unjudged=cast("Unjudged", unjudged),
             columns={} if columns is None else parse_columns(columns),
             ignore=() if ignore is None else parse_ignored(ignore),
             time_column=time_column,

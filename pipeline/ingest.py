@@ -174,6 +174,8 @@ def ingest(
         options = base.options(options)
     inputs = _inputs(train, valid, test, options)
     check_destination(out, overwrite=options.overwrite or base is not None)
+    if options.read.unjudged == "keep":
+        raise InputError("--unjudged keep: there is no place for such rows yet; --unjudged zero gives them grade 0")
     quarantine = Quarantine(options.max_rejects)
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
     if base is not None:
@@ -428,6 +430,9 @@ def _manifest(
             index_base=options.read.index_base,
             split=None if options.shares is None else dict(options.shares),
             labels=options.read.labels,
+            grades=dict(options.read.grades),
+            negative_grades=options.read.negative_grades,
+            no_grade=options.read.unjudged,
             time_column=options.read.time_column,
             split_time=None
             if options.split_time is None

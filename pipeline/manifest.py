@@ -145,6 +145,9 @@ class Meaning(_Strict):
         dict[str, float] | None
     )  # shares of a split by hash; None: see the other rules; splits by files if there is none
     labels: Literal["grade", "real"] = "grade"  # what the first number of a line of text was
+    grades: dict[str, int] = {}  # the words that stood for grades
+    negative_grades: Literal["reject", "zero", "unjudged"] = "reject"
+    no_grade: Literal["keep", "zero", "reject"] = "reject"  # what it meant that a row had none
     time_column: str | None = None  # what the input called the column of times
     split_time: dict[SplitName, str] | None = None  # when valid and test begin, ISO 8601 in UTC
     folds: FoldChoice | None = None
@@ -154,7 +157,19 @@ class Meaning(_Strict):
     grades_from: GradesFrom = "grade"  # a column, labels that are whole numbers, or all are 0
 
     unless_default = frozenset(
-        {"labels", "time_column", "split_time", "folds", "aggregate", "n_features", "max_grade", "grades_from"}
+        {
+            "labels",
+            "grades",
+            "negative_grades",
+            "no_grade",
+            "time_column",
+            "split_time",
+            "folds",
+            "aggregate",
+            "n_features",
+            "max_grade",
+            "grades_from",
+        }
     )
 
 

@@ -23,6 +23,7 @@ from pipeline.ingest import IngestOptions
 from pipeline.quantiles import MAX_BIN
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions
+from pipeline.sources.grades import NegativeGrades, Unjudged
 from rankmill.errors import ConfigError, InputError
 from registry.errors import RegistryError
 from registry.names import PRODUCTION, check_alias, check_name
@@ -79,6 +80,9 @@ class Ingest:
     absent: Literal["zero", "missing"] = "zero"
     index_base: Literal[0, 1] = 1
     labels: Literal["grade", "real"] = "grade"
+    grades: dict[str, int] = Field(default_factory=dict)
+    negative_grades: NegativeGrades = "reject"
+    unjudged: Unjudged = "reject"
     columns: dict[str, str] = Field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     n_features: int | None = None
@@ -101,6 +105,9 @@ class Ingest:
                 absent=self.absent,
                 index_base=self.index_base,
                 labels=self.labels,
+                grades=tuple(self.grades.items()),
+                negative_grades=self.negative_grades,
+                unjudged=self.unjudged,
                 columns=self.columns,
                 ignore=self.ignore,
                 n_features=self.n_features,

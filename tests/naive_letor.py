@@ -69,7 +69,7 @@ def letor(
             grade = number(first)
             good = grade is not None and math.isfinite(number_of(first))
         else:
-            whole = re.fullmatch(r"(\d+)(\.0*)?", first, re.ASCII)
+            whole = re.fullmatch(r"(\d+|-0+)(\.0*)?", first, re.ASCII)
             grade = int(whole[1]) if whole else -1
             good = 0 <= grade <= max_grade
         if not good:
@@ -136,7 +136,8 @@ def delimited(data: bytes, delimiter: str) -> Read | None:
             continue
         qid, doc_id, grade, *values = cells
         numbers = [np.float32(np.nan) if not cell.strip(BLANKS) else number_of(cell.strip(BLANKS)) for cell in values]
-        whole = number(grade.strip()) if "e" not in grade.lower() and "+" not in grade else None
+        grade = grade.strip(BLANKS)
+        whole = number(grade) if re.fullmatch(r"-?\d+(\.\d*)?", grade, re.ASCII) else None
         if not qid:
             read.bad.append((line_number, 1))
         elif whole is None or not 0 <= whole < 2**31 or whole != int(whole):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError
 from pipeline.group.splits import split_time_of
+from pipeline.sources.grades import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -16,7 +17,17 @@ if TYPE_CHECKING:
     from pipeline.manifest import Manifest
     from pipeline.sources.batch import ReadOptions
 
-OPTIONS_OF_READING = ("absent", "index_base", "labels", "n_features", "max_grade", "time_column")
+OPTIONS_OF_READING = (
+    "absent",
+    "index_base",
+    "labels",
+    "n_features",
+    "max_grade",
+    "grades",
+    "negative_grades",
+    "unjudged",
+    "time_column",
+)
 OPTIONS_OF_DATASET = ("shares", "split_time", "folds", "buckets")
 OPTIONS = {name: name for name in (*OPTIONS_OF_READING, *OPTIONS_OF_DATASET)} | {"shares": "split"}
 """All of them, with what the command calls them."""
@@ -34,6 +45,9 @@ def recorded_options(manifest: Manifest) -> dict[str, Any]:
         "n_features": meaning.n_features,
         # manifests of before it was recorded tell by a highest grade that no row has
         "max_grade": manifest.max_grade if manifest.max_grade > highest else meaning.max_grade,
+        "grades": words_of(meaning.grades.items()),
+        "negative_grades": meaning.negative_grades,
+        "unjudged": meaning.no_grade,
         "time_column": meaning.time_column,
         "shares": meaning.split,
         "split_time": None if bounds is None else split_time_of(bounds.get("valid"), bounds.get("test")),

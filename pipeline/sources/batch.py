@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
-from pipeline.sources.grades import MAX_GRADE, GradeRules, NegativeGrades, Unjudged, Words
+from pipeline.sources.grades import MAX_GRADE, GradeRules, NegativeGrades, Unjudged, Words, words_of
 from pipeline.sources.parts import check_columns
 
 if TYPE_CHECKING:
@@ -115,7 +115,10 @@ class ReadOptions:
         if self.max_grade is not None and not 0 <= self.max_grade <= MAX_GRADE:
             raise InputError(f"--max-grade must be in 0..{MAX_GRADE}, got {self.max_grade}")
         check_columns(self.columns, self.ignore)
+        object.__setattr__(self, "grades", words_of(self.grades))
         _ = self.grade_rules  # which checks them
+        if self.labels == "real" and self.grades:
+            raise InputError("--grades maps words to grades; with --labels real the first number of a line is no grade")
 
     @property
     def absent_value(self) -> float:
@@ -226,8 +229,8 @@ class Quarantine:
 
     @property
     def room(self) -> int:
-        """How many more bad rows there may be."""
-        return self.limit - len(self.rejects)
+        """How many more bad rows there may be, here or in this part."""
+        return max(0, self.limit - len(getattr(self._own, "found", self._found)))
 
     def add(self, error: MalformedLine | MalformedRow, column: int, text: str) -> None:
         """Put a bad row aside.

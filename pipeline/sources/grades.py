@@ -182,5 +182,5 @@ def parse_words(text: str) -> Words:
 
 
 def words_of(grades: Iterable[tuple[str, int]]) -> Words:
-    """Return (word, grade) pairs in the one order that a manifest keeps them in: by grade from high to low, then by word."""
+    """Return pairs of word and grade in an order of their own: by grade from high to low, then by word."""
     return tuple(sorted(grades, key=lambda pair: (-pair[1], pair[0])))

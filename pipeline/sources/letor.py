@@ -242,7 +242,6 @@ class _Parser:
         put_aside: list[tuple[int, int]] = []  # rows before the line, where it begins
         problems: list[_Problem] = []
         room = self._quarantine.room
-        narrow = self._width
         while True:
             _kernels.parse_lines(
                 text, block.stop, self._options.index_base, self._top, self._options.highest_grade, self._rules.maps_numbers, real, self._grouped, _kernels.POWERS,
@@ -291,10 +290,7 @@ class _Parser:
             starts=np.insert(qid_from[:n], before, where) if self._grouped else qid_from[:0],
             kept=np.insert(keep, before, values=False) if self._grouped else keep[:0],
         )
-        if not keep.all():
-            rows = rows.only(keep, narrow)
-            self._width = rows.width
-        return rows
+        return rows if keep.all() else rows.only(keep, self._options.n_features or 0)
 
     def _problem(self, block: Block, state: Positions, label_from: Positions, label_to: Positions) -> _Problem:
         """Return what is wrong with the line that the kernel stopped at: its grade, if that is, as it stands first."""

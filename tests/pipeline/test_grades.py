@@ -1,14 +1,21 @@
 """What grades mean: the rules of words, of negative numbers and of no grade, against a plain reading of each cell."""
 
+import json
 import math
+import random
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from pipeline.errors import InputError
+from pipeline.cli import app
+from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import ReadOptions
 from pipeline.sources.grades import GRADE_RULE, MAX_GRADE, UNKNOWN_GRADE, GradeRules, parse_words
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))
@@ -21,7 +28,7 @@ def naive(cell, rules):
     nothing = UNKNOWN_GRADE if rules.unjudged == "keep" else 0 if rules.unjudged == "zero" else None
     word = "" if cell is None else cell.strip().lower()
     plain = word.replace("-", "", 1) if word.startswith("-") else word
-    number = float(word) if plain and set(plain) <= set("0123456789.") else None
+    number = float(word) if plain[:1].isdigit() and set(plain) <= set("0123456789.") else None
     for key, grade in rules.words:
         if word == key.strip().lower() or (
             number is not None and key.strip("-.0123456789") == "" and float(key) == number
@@ -44,6 +51,7 @@ def naive(cell, rules):
     st.sampled_from([(), WORDS, (("unknown", -1), *WORDS)]),
     st.sampled_from([4, 8, MAX_GRADE]),
 )
+@settings(deadline=None)
 def test_a_cell_is_read_by_the_map_then_by_its_sign_then_by_whether_it_is_there(
     cells, negative, unjudged, words, highest
 ):
@@ -69,6 +77,7 @@ def test_a_cell_is_read_by_the_map_then_by_its_sign_then_by_whether_it_is_there(
     st.sampled_from(["keep", "zero", "reject"]),
     st.booleans(),
 )
+@settings(deadline=None)
 def test_numbers_mean_what_the_same_numbers_mean_as_text(numbers, negative, unjudged, mapped):
     rules = GradeRules(words=WORDS if mapped else (), negative=negative, unjudged=unjudged, highest=9)
     numbers = [float(x) for x in numbers]
@@ -122,3 +131,112 @@ def test_policies_are_known_by_name():
         GradeRules(negative="zeros")
     with pytest.raises(InputError, match="unknown value of --unjudged 'keeps'; did you mean 'keep'"):
         GradeRules(unjudged="keeps")
+
+
+# ---- in an ingest --------------------------------------------------------------------------------------------------
+
+
+def write(path, grades, words):
+    """Rows whose grades are ``grades``, or the ``words`` for them; the features tell them apart."""
+    cells = [words[grade] if words else str(grade) for grade in grades]
+    queries = [k // 5 for k in range(len(grades))]
+    if path.suffix == ".txt":
+        lines = [f"{cell} qid:{q} 1:{k} # docid = d{k}" for k, (cell, q) in enumerate(zip(cells, queries, strict=True))]
+        path.write_text("\n".join(lines) + "\n")
+    elif path.suffix == ".csv":
+        lines = [f"{q},d{k}, {cell} ,{k}" for k, (cell, q) in enumerate(zip(cells, queries, strict=True))]
+        path.write_text("\n".join(["qid,doc_id,grade,f1", *lines]) + "\n")
+    else:
+        column = pa.array(cells).dictionary_encode() if words else pa.array(grades, pa.int8())
+        table = {"qid": queries, "doc_id": [f"d{k}" for k in range(len(cells))], "grade": column}
+        pq.write_table(pa.table({**table, "f1": [float(k) for k in range(len(cells))]}), path)
+    return path
+
+
+def data(dataset):
+    files = {file.name: file.read_bytes() for part in ("features", "queries") for file in (dataset / part).iterdir()}
+    manifest = json.loads((dataset / "manifest.json").read_bytes())
+    return {key: value for key, value in manifest.items() if key not in {"sources", "meaning"}}, files
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet"])
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (
+            {0: "Bad", 1: "FAIR", 2: "good", 3: "Excellent", 4: "perfect"},
+            {"grades": parse_words("perfect=4,excellent=3,good=2,fair=1,bad=0")},
+        ),
+        ({0: "4", 1: "3.0", 2: "2", 3: "1", 4: "0"}, {"grades": parse_words("4=0,3=1,1=3,0=4")}),
+        ({0: "-7", 1: "1", 2: "2", 3: "3", 4: "4"}, {"negative_grades": "zero"}),
+        ({0: "-2", 1: "1", 2: "2", 3: "3", 4: "4"}, {"negative_grades": "unjudged", "unjudged": "zero"}),
+        ({0: "nan", 1: "1", 2: "2", 3: "3", 4: "04"}, {"unjudged": "zero"}),
+        (
+            {0: "?", 1: "1", 2: "2", 3: "3", 4: "best"},
+            {"grades": parse_words("?=-1,best=4"), "negative_grades": "zero"},
+        ),
+    ],
+)
+def test_grades_by_other_words_make_the_dataset_of_the_numbers(tmp_path, suffix, words, options):
+    rng = random.Random(4)
+    grades = [0, 1, 2, 3, 4] + [rng.randrange(5) for _ in range(45)]
+    ingest([write(tmp_path / f"plain{suffix}", grades, {})], tmp_path / "plain", options=IngestOptions(buckets=3))
+    worded = write(tmp_path / f"worded{suffix}", grades, words)
+    for block_bytes in (50, 1 << 20):
+        read = IngestOptions(buckets=3, read=ReadOptions(**options), block_bytes=block_bytes, overwrite=True)
+        ingest([worded], tmp_path / "worded", options=read)
+        assert data(tmp_path / "worded") == data(tmp_path / "plain")
+
+
+def test_the_manifest_says_what_was_told_of_grades_and_nothing_else(tmp_path):
+    (tmp_path / "in.txt").write_text("good qid:1 1:1\n-1 qid:1 1:2\nbad qid:1 1:3\n")
+    told = ["--grades", "good=1,bad=0", "--negative-grades", "zero", "--unjudged", "zero"]
+    result = CliRunner().invoke(app, ["ingest", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), *told, "--json"])
+    assert json.loads(result.stdout)["grades"] == {"0": 2, "1": 1}
+    meaning = json.loads((tmp_path / "out" / "manifest.json").read_bytes())["meaning"]
+    assert meaning == {
+        "absent": "zero",
+        "grades": {"bad": 0, "good": 1},
+        "index_base": 1,
+        "negative_grades": "zero",
+        "no_grade": "zero",
+        "split": None,
+    }
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet"])
+def test_a_word_that_is_not_in_the_map_is_a_bad_row_that_lists_it(tmp_path, suffix):
+    path = write(tmp_path / f"in{suffix}", [0, 1, 2], {0: "bad", 1: "good", 2: "fair"})
+    options = IngestOptions(read=ReadOptions(grades=parse_words("good=1,bad=0")), max_rejects=1)
+    report = ingest([path], tmp_path / "out", options=options)
+    (reject,) = pq.read_table(tmp_path / "out" / "rejects.parquet").to_pylist()
+    assert "expected a grade: one of good=1, bad=0, or a number, found " in reject["reason"]
+    assert (report.manifest.rows, report.manifest.max_grade) == (2, 1)
+    with pytest.raises((MalformedLine, MalformedRow), match=r"or a number, found ' ?fair"):
+        ingest([path], tmp_path / "none", options=IngestOptions(read=ReadOptions(grades=parse_words("good=1,bad=0"))))
+
+
+def test_grades_that_are_mapped_are_bounded_and_no_labels(tmp_path):
+    with pytest.raises(InputError, match="--grades maps 'good' to 3, above --max-grade 2"):
+        ReadOptions(grades=parse_words("good=3"), max_grade=2)
+    with pytest.raises(InputError, match="--labels real"):
+        ReadOptions(grades=parse_words("good=3"), labels="real")
+    (tmp_path / "in.txt").write_text("1 qid:1 1:1\n7 qid:1 1:2\n")
+    options = IngestOptions(read=ReadOptions(grades=parse_words("1=0"), max_grade=2))
+    with pytest.raises(DataRejected, match=r"in.txt:2:1: expected a grade up to 2, found '7'"):
+        ingest([tmp_path / "in.txt"], tmp_path / "out", options=options)
+
+
+def test_what_is_appended_is_read_by_the_same_rules(tmp_path):
+    rng = random.Random(5)
+    (tmp_path / "a.txt").write_text("".join(f"{rng.choice(['good', 'BAD', '-1'])} qid:{k} 1:{k}\n" for k in range(20)))
+    (tmp_path / "b.txt").write_text("".join(f"{rng.choice(['Good', 'bad', '-3'])} qid:{k} 1:{k}\n" for k in range(30)))
+    read = ReadOptions(grades=parse_words("bad=0,good=1"), negative_grades="zero")
+    ingest([tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "once", options=IngestOptions(read=read))
+    ingest([tmp_path / "a.txt"], tmp_path / "twice", options=IngestOptions(read=read))
+    ingest([tmp_path / "b.txt"], tmp_path / "twice", options=IngestOptions(append=True))
+    assert data(tmp_path / "twice")[0] == data(tmp_path / "once")[0]
+    again = IngestOptions(append=True, read=ReadOptions(grades=parse_words("good=2,bad=0")))
+    (tmp_path / "c.txt").write_text("good qid:9 1:2\n")
+    with pytest.raises(InputError, match="was made with another --grades"):
+        ingest([tmp_path / "c.txt"], tmp_path / "twice", options=again)

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import random
 
 import numpy as np
 import pytest

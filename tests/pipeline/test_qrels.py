@@ -13,7 +13,7 @@ from pipeline.group.hashing import buckets_of
 from pipeline.judgments.opening import open_judgments
 from pipeline.judgments.spill import JudgmentSpill
 from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.grades import GradeRules
+from pipeline.sources.grades import MAX_GRADE, GradeRules
 
 KEEP = GradeRules(unjudged="keep", negative="unjudged")
 
@@ -34,19 +34,19 @@ def write(path, judgments):
     return path
 
 
-class Options(ReadOptions):
-    """Options whose rules of grades are given as they are."""
-
-    def __init__(self, rules, **given):
-        super().__init__(**given)
-        object.__setattr__(self, "rules", rules)
-
-    grade_rules = property(lambda self: self.rules)
+def options_of(rules, **given):
+    return ReadOptions(
+        grades=rules.words,
+        negative_grades=rules.negative,
+        unjudged=rules.unjudged,
+        max_grade=None if rules.highest == MAX_GRADE else rules.highest,
+        **given,
+    )
 
 
 def read(path, rules=KEEP, limit=0, block_bytes=1 << 20, **given):
     quarantine = Quarantine(limit)
-    options = Options(rules, **given)
+    options = options_of(rules, **given)
     found = []
     for batch in open_judgments(path, options, quarantine).batches(block_bytes):
         times = [None] * len(batch) if batch.time is None else (batch.time // 10**6).tolist()
@@ -185,7 +185,9 @@ def test_a_bucket_gives_back_the_judgments_of_its_queries(tmp_path):
     spill = JudgmentSpill(tmp_path / "spill", 5)
     for name, part in (("a.csv", judgments[:300]), ("b", judgments[300:])):
         source = open_judgments(
-            write(tmp_path / name, part), Options(KEEP, time_column="when" if name == "a.csv" else None), Quarantine()
+            write(tmp_path / name, part),
+            options_of(KEEP, time_column="when" if name == "a.csv" else None),
+            Quarantine(),
         )
         for batch in source.batches(50):
             spill.add(batch)
