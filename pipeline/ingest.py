@@ -62,7 +62,7 @@ class IngestOptions:
     Attributes
     ----------
     format
-        ``letor``, ``csv``, ``tsv``, ``parquet``, ``run``; ``auto`` goes by each file's suffix.
+        ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``run``; ``auto`` goes by each file's suffix.
     read
         What the input means.
     shares

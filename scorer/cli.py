@@ -22,7 +22,7 @@ RegistryFolder = Annotated[
 InputFormat = Annotated[
     str,
     typer.Option(
-        "--format", help="Format of the candidates: auto (by suffix), letor, csv, tsv, parquet or run (TREC)."
+        "--format", help="Format of the candidates: auto (by suffix), letor, csv, tsv, parquet, arrow or run (TREC)."
     ),
 ]
 Absent = Annotated[

@@ -17,8 +17,9 @@ from pipeline.errors import DataRejected, MalformedRow
 from pipeline.judgments.batch import JudgmentBatch
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
 from pipeline.sources.cells import DelimitedCells
+from pipeline.sources.columnar import are_ids, are_numbers, as_floats, as_strings
 from pipeline.sources.columns import judgment_columns
-from pipeline.sources.parquet import are_ids, are_numbers, as_floats, as_strings, schema_of_file
+from pipeline.sources.parquet import schema_of_file
 from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
 
 if TYPE_CHECKING:

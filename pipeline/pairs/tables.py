@@ -15,8 +15,9 @@ from pipeline.errors import DataRejected, MalformedRow
 from pipeline.pairs.batch import COLUMNS, IDS, NUMBERS, PairBatch, checks
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
 from pipeline.sources.cells import CellProblem, DelimitedCells
+from pipeline.sources.columnar import are_ids, are_numbers, as_floats, as_strings
 from pipeline.sources.optional import read_numbers
-from pipeline.sources.parquet import are_ids, are_numbers, as_floats, as_strings, read_batches, schema_of_file
+from pipeline.sources.parquet import read_batches, schema_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

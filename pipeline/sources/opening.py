@@ -18,6 +18,7 @@ SUFFIXES: dict[str, Format] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
     ".pq": "parquet",
+    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
     ".run": "run",
     **dict.fromkeys(_TEXT, "letor"),
 }
@@ -57,7 +58,7 @@ def open_source(
     path
         The file.  Text may be compressed: ``.gz``, ``.bz2``, ``.zst``, ``.lz4``.
     format
-        ``letor``, ``csv``, ``tsv``, ``parquet``, ``run``; ``auto`` goes by the suffix.
+        ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``run``; ``auto`` goes by the suffix.
     options, quarantine
         How to read, and where bad rows go; by default the first bad row is an error.
 
@@ -80,6 +81,10 @@ def open_source(
         from pipeline.sources.delimited import DelimitedSource
 
         return DelimitedSource(path, "," if chosen == "csv" else "\t", options, quarantine)
+    if chosen == "arrow":
+        from pipeline.sources.arrow_ipc import ArrowSource
+
+        return ArrowSource(path, options, quarantine)
     if chosen == "run":
         from pipeline.sources.trec_run import RunSource
 

@@ -96,7 +96,7 @@ def test_what_means_nothing_is_an_error(tree, given, message):
 
 
 def test_a_folder_without_rows_says_which_suffixes_count(tree):
-    with pytest.raises(InputError, match=r"^only: no file in this folder has a known suffix \(\.csv .*\.txt"):
+    with pytest.raises(InputError, match=r"^only: no file in this folder has a known suffix \(\.arrow .*\.csv .*\.txt"):
         find_files(["only"])
 
 

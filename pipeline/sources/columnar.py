@@ -1,0 +1,265 @@
+"""Tables whose columns have types: from record batches to rows, whatever file they come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from pipeline.arrow import as_array, parts_of
+from pipeline.errors import DataRejected, MalformedRow
+from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch, shorten
+from pipeline.sources.columns import TableColumns, table_columns
+from pipeline.sources.optional import OPTIONAL
+from pipeline.sources.parts import PARTS
+from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pipeline.sources.grades import GradeRules
+
+ROWS = (256, 65536)  # least and most rows of a batch
+PART_NUMBER = {part: number for number, part in enumerate([*PARTS, TIME], start=1)}
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Problem(NamedTuple):
+    """What is wrong with a row of a batch, counted from 0."""
+
+    row: int
+    part: str
+    found: str
+    expected: str
+    cure: str = ""
+
+
+class ColumnarSource:
+    """One file of a table whose columns have types; a subclass says how it is read."""
+
+    def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
+        self.path = path
+        self.position = 0
+        self._quarantine = Quarantine() if quarantine is None else quarantine
+        schema = self.schema()
+        columns = table_columns(path, schema.names, options)
+        check_types(path, columns, schema)
+        self.table: TableColumns | None = columns
+        self.columns: tuple[str, ...] | None = columns.features
+        self.fields = columns.fields
+        self._columns = columns
+        self._reader = RecordReader(columns, options.grade_rules)
+
+    def schema(self) -> pa.Schema:
+        """Return names and types of the columns."""
+        raise NotImplementedError
+
+    def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Yield (at most ``rows`` rows of the columns that are read, the share of the file used up with them), in order."""
+        raise NotImplementedError
+
+    def names(self, width: int) -> tuple[str, ...]:
+        """Return the names of the features."""
+        if width != len(self._columns.features):
+            raise ValueError(f"{len(self._columns.features)} features, not {width}")
+        return self._columns.features
+
+    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
+        """Yield the rows in the order of the file."""
+        least, most = ROWS
+        size = min(max(block_bytes // (4 * len(self._columns.features)), least), most)
+        first = 1
+        bytes_of_file = self.path.stat().st_size
+        for batch, share in self.record_batches(size):
+            rows, problems = self._reader.rows(batch)
+            for problem in problems:
+                self._put_aside(first + problem.row, problem)
+            yield rows
+            first += len(batch)
+            self.position = int(bytes_of_file * share)
+        self.position = bytes_of_file
+
+    def _put_aside(self, row: int, problem: Problem) -> None:
+        column = self._columns.column_of[problem.part]
+        error = MalformedRow(self.path, row, column, shorten(problem.found), problem.expected, problem.cure)
+        self._quarantine.add(error, PART_NUMBER[problem.part], "")
+
+
+class RecordReader:
+    """Makes rows of record batches, by what their columns are for.  It keeps nothing from one batch to the next."""
+
+    def __init__(self, columns: TableColumns, rules: GradeRules) -> None:
+        self._columns = columns
+        self._rules = rules
+
+    def rows(self, batch: pa.RecordBatch) -> tuple[RowBatch, list[Problem]]:
+        """Return the good rows of ``batch``, and the first problem of each of the others in their order."""
+        values = np.empty((len(batch), len(self._columns.features)), dtype=np.float32)
+        with np.errstate(over="ignore"):
+            for number, name in enumerate(self._columns.features):
+                values[:, number] = as_floats(batch.column(name))
+        values[np.isnan(values)] = np.nan  # one bit pattern for all of them
+        column_of = self._columns.column_of
+        qid = as_strings(batch.column(column_of["qid"]))
+        doc_id = as_strings(batch.column(column_of["doc_id"])) if "doc_id" in column_of else None
+        found = _Problems(len(batch))
+        self._check_qid(qid, found)
+        grade = self._grades(batch.column(column_of["grade"]), found) if "grade" in column_of else None
+        extras = {part: self._extra(part, batch.column(column_of[part]), found) for part in self._columns.extras}
+        when = self._when(batch.column(column_of[TIME]), found) if TIME in column_of else None
+        keep = found.keep
+        stored = {part: OPTIONAL[part].stored(column[keep]) for part, column in extras.items()}
+        stored |= {} if when is None else {TIME: when[keep]}
+        if not keep.all():
+            kept = as_array(np.flatnonzero(keep))
+            qid, doc_id = qid.take(kept), None if doc_id is None else doc_id.take(kept)
+            grade, values = None if grade is None else grade[keep], values[keep]
+        if doc_id is not None:
+            doc_id = pc.if_else(pc.equal(doc_id, pa.scalar("")), pa.scalar(None, pa.string()), doc_id)
+        rows = RowBatch(
+            qid=cast("pa.StringArray", qid),
+            doc_id=cast("pa.StringArray", doc_id),
+            grade=grade,
+            values=values,
+            extras=stored,
+        )
+        return rows, found.sorted()
+
+    def _check_qid(self, qid: pa.Array[Any], problems: _Problems) -> None:
+        offsets, _ = parts_of(qid)
+        good: Mask = qid.is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
+        for row in problems.new(~good):
+            problems.add(row, "qid", "nothing", "an id of the query")
+
+    def _grades(self, column: pa.Array[Any], problems: _Problems) -> npt.NDArray[np.int32]:
+        """Return the grades (n,) int32."""
+        cells: list[Any] | npt.NDArray[np.float64]
+        if are_numbers(column.type):
+            cells = as_floats(column).astype(np.float64)
+            grades, bad = self._rules.settle_numbers(cells)
+        else:
+            words = as_strings(column)
+            grades, bad = self._rules.read_words(words)
+            cells = words.to_pylist() if bad.any() else []
+        for row in problems.new(bad):
+            cell = cells[row]
+            nothing = cell is None or cell == "" or cell != cell  # noqa: PLR0124  NaN
+            found = "nothing" if nothing else repr(cell) if isinstance(cell, str) else _shown(cell)
+            expected, cure = self._rules.expected(cell)
+            problems.add(row, "grade", found, expected, cure if self._columns.of_judgments else "")
+        return grades
+
+    def _extra(self, part: str, column: pa.Array[Any], problems: _Problems) -> npt.NDArray[np.float64]:
+        """Return an optional column (n,) as read."""
+        numbers = as_floats(column).astype(np.float64)
+        rule = OPTIONAL[part]
+        for row in problems.new(~rule.fits(numbers)):
+            empty = bool(np.isnan(numbers[row]))
+            found, cure = ("nothing", rule.if_empty) if empty else (f"{numbers[row]:g}", "")
+            problems.add(row, part, found, rule.expected, cure)
+        return numbers
+
+    def _when(self, column: pa.Array[Any], problems: _Problems) -> npt.NDArray[np.int64]:
+        """Return the times (n,)."""
+        when, good = times_of(column)
+        for row in problems.new(~good):
+            cell = column[row].as_py()
+            found, cure = ("nothing", NO_TIME) if cell is None else (str(cell), "")
+            problems.add(row, TIME, found, TIME_RULE, cure)
+        return when
+
+
+class _Problems:
+    """The first problem of each row that has one."""
+
+    def __init__(self, rows: int) -> None:
+        self.keep: Mask = np.ones(rows, dtype=np.bool_)
+        self._found: list[Problem] = []
+
+    def new(self, bad: Mask) -> Iterable[int]:
+        """Return the ``bad`` (n,) rows that had no problem so far; they have one now."""
+        rows: list[int] = np.flatnonzero(bad & self.keep).tolist()
+        self.keep &= ~bad
+        return rows
+
+    def add(self, row: int, part: str, found: str, expected: str, cure: str = "") -> None:
+        """Say what the problem of a new one is."""
+        self._found.append(Problem(row, part, found, expected, cure))
+
+    def sorted(self) -> list[Problem]:
+        """Return all of them in the order of the rows."""
+        return sorted(self._found)
+
+
+def check_types(path: Path, columns: TableColumns, schema: pa.Schema) -> None:
+    """Raise DataRejected if a column cannot play its part, or a feature is none, by its type."""
+    parts = {name: part for part, name in columns.column_of.items()}
+    for name in (*columns.column_of.values(), *columns.features):
+        part, kind = parts.get(name, ""), schema.field(name).type
+        if part in {"qid", "doc_id"}:
+            fits, what = are_ids(kind), "strings or whole numbers"
+        elif part == TIME:
+            fits, what = is_timelike(kind), "timestamps, dates, ISO text or whole seconds since 1970"
+        elif part == "grade":
+            fits, what = (are_numbers(kind) and not kinds.is_boolean(kind)) or are_ids(kind), "numbers or words"
+        else:
+            fits, what = are_numbers(kind), "numbers"
+        if not fits:
+            feature = f"; it is taken for a feature: {columns.cure_of(name)}" if not part else ""
+            raise DataRejected(f"{path}: column {name!r} must hold {what}, its type is {kind}{feature.rstrip(': ')}")
+
+
+def check_text(path: Path, name: str, column: pa.Array[Any], first: int) -> None:
+    """Raise MalformedRow if text in ``column``, whose first cell is in row ``first``, is not UTF-8."""
+    kind = column.type.value_type if isinstance(column.type, pa.DictionaryType) else column.type
+    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
+        return
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for row in range(len(column)):
+            try:
+                column[row].as_py()
+            except UnicodeDecodeError as error:
+                found = shorten(repr(error.object))
+                raise MalformedRow(path, first + row, name, found, "text in UTF-8") from None
+        raise
+
+
+def _shown(number: float) -> str:
+    """Return ``number`` as a message shows it: whole ones to the last digit."""
+    return f"{number:.0f}" if number == np.floor(number) and abs(number) < 1e15 else f"{number:g}"
+
+
+def are_ids(kind: pa.DataType) -> bool:
+    """Say whether a column of type ``kind`` can hold ids: strings or whole numbers."""
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    strings = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
+    return kinds.is_integer(kind) or strings
+
+
+def are_numbers(kind: pa.DataType) -> bool:
+    """Say whether a column of type ``kind`` can hold numbers, or nothing but nulls."""
+    exact = kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)
+    return exact or kinds.is_floating(kind) or kinds.is_null(kind)
+
+
+def as_floats(column: pa.Array[Any]) -> npt.NDArray[Any]:
+    """Return ``column`` as floats, NaN for null."""
+    if not kinds.is_floating(column.type):
+        column = column.cast(pa.float64(), safe=False)
+    found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+def as_strings(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Return ``column`` of ids as strings, not coded."""
+    if isinstance(column.type, pa.DictionaryType):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.string())
