@@ -1,41 +1,58 @@
-"""Binning a dataset: edges from its train split, then every shard written as bins beside its rows."""
+"""Binning a dataset: edges from its train split, then every shard written as bins beside its rows.
+
+The edges are exact quantiles as long as one column of the train split can be sorted in the memory that is given; beyond
+that they are quantiles of a sample of rows (`pipeline.sampled`).
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.binspec import BinSpec, apply_bins, feature_bins
+from pipeline.bin_plan import DEFAULT_MEMORY, BinPlan
+from pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
 from pipeline.dataset import Dataset, read_manifest
 from pipeline.errors import DataRejected, DatasetFormatError
 from pipeline.manifest import BinSet
 from pipeline.publish import file_digest, fsync_folder, keep_by_digest, staging_folder, write_atomically
-from pipeline.quantiles import MAX_BIN, Values, checked_max_bin
+from pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
+from pipeline.sampled import _kernels
+from pipeline.sampled.column import SampledColumn
+from pipeline.sampled.rows import sampled_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import numpy.typing as npt
+
     from pipeline.manifest import Shard, SplitName
 
 MIN_MAX_BIN = 15
-_COLUMN_BYTES = 64 << 20  # columns read together while edges are sought: at least one, however long
+_COLUMN_BYTES = 64 << 20  # of columns that are looked at together, where nobody says how many
+_BATCH_ROWS = 65536  # read at a time
 
 
-def find_bins(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec | None:
-    """Return the bins of ``dataset`` made earlier with ``max_bin``; None if there are none or their files are damaged."""
-    for entry in dataset.manifest.bins:
+def find_bins(dataset: Dataset, max_bin: int = MAX_BIN, sampled_rows: int | None = None) -> BinSpec | None:
+    """Return the newest bins of ``dataset`` with ``max_bin`` that are good enough; None if there are none or they are damaged.
+
+    Exact ones always are, those of a sample where ``sampled_rows`` or fewer are asked for.
+    """
+    for entry in reversed(dataset.manifest.bins):
         folder = dataset.path / "bins" / entry.binspec
         if entry.max_bin != max_bin or not all(_is_whole(folder / f"{digest}.parquet") for digest in entry.shards):
             continue
         try:
-            return dataset.binspec(entry.binspec)
+            spec = dataset.binspec(entry.binspec)
         except DatasetFormatError:
             continue
+        if spec.sampled_rows is None or spec.sampled_rows >= (sampled_rows or dataset.manifest.rows):
+            return spec
     return None
 
 
@@ -43,42 +60,68 @@ def _is_whole(file: Path) -> bool:
     return file.is_file() and file_digest(file) == file.stem
 
 
-def bin_dataset(dataset: Dataset, max_bin: int = MAX_BIN) -> BinSpec:
-    """Bin ``dataset``: exact quantiles of its train split give the edges, then every shard is written as bins.
-
-    Reads a few columns at a time for the edges and one row group at a time for the bins.  Files appear under
-    ``bins/<digest>/`` and count from the moment the manifest names them.  Bins made earlier with the same ``max_bin``
-    (15..255) stay as they are and become the newest, which a reader gets who does not ask for others.  Open the dataset
-    anew to read the bins.
+def bin_plan(dataset: Dataset, memory: int = DEFAULT_MEMORY) -> BinPlan:
+    """Return how `bin_dataset` will go about it under ``memory`` bytes, and what it will take.
 
     Raises
     ------
     InputError
-        ``max_bin`` out of range.
+        ``memory`` is less than 512 MB.
+    DataRejected
+        The train split has no rows.
+    """
+    if "train" not in dataset.manifest.splits:
+        raise DataRejected(f"{dataset.path}: the train split has no rows, and edges come from it; ingest training data")
+    return BinPlan.of(dataset.manifest, memory)
+
+
+def bin_dataset(
+    dataset: Dataset, max_bin: int = MAX_BIN, memory: int = DEFAULT_MEMORY, plan: BinPlan | None = None
+) -> BinSpec:
+    """Bin ``dataset``: quantiles of its train split give the edges, then every shard is written as bins.
+
+    The quantiles are exact where one column of the train split can be sorted in ``memory`` bytes, less what the process takes itself;
+    else they are those of a sample, with heavy values, zero and the extremes counted exactly.  The counts are exact either way.
+
+    Files appear under ``bins/<digest>/`` and count from the moment the manifest names them.  Bins made earlier with the same
+    ``max_bin`` (15..255) stay as they are and become the newest, which a reader gets who does not ask for others; bins of a smaller
+    sample than this memory allows are made anew.  Open the dataset anew to read the bins.  A ``plan`` stands for the one of ``memory``.
+
+    Raises
+    ------
+    InputError
+        ``max_bin`` or ``memory`` out of range.
     DataRejected
         The train split has no rows.
     """
     checked_max_bin(max_bin, MIN_MAX_BIN)
-    if "train" not in dataset.manifest.splits:
-        raise DataRejected(f"{dataset.path}: the train split has no rows, and edges come from it; ingest training data")
+    plan = bin_plan(dataset, memory) if plan is None else plan
     with _alone(dataset.path / "bins"):
         # another process may have done it while this one waited
         current = Dataset(dataset.path, read_manifest(dataset.path))
-        found = find_bins(current, max_bin) if current.digest == dataset.digest else None
+        found = find_bins(current, max_bin, plan.sampled_rows) if current.digest == dataset.digest else None
         if found is not None:
             current.commit_bins(current.bin_set(found.digest))
             return found
-        return _write_bins(dataset, max_bin)
+        return _write_bins(dataset, max_bin, plan)
 
 
-def _write_bins(dataset: Dataset, max_bin: int) -> BinSpec:
-    features = [feature_bins(name, values, max_bin) for name, values in columns_of(dataset, "train")]
-    spec = BinSpec(tuple(features), max_bin)
-    folder = dataset.path / "bins" / spec.digest
-    with staging_folder(folder) as staging:
+def _write_bins(dataset: Dataset, max_bin: int, plan: BinPlan) -> BinSpec:
+    if plan.sampled_rows is None:
+        columns = columns_of(dataset, "train", together=plan.columns)
+        spec = BinSpec(tuple(feature_bins(name, values, max_bin, in_place=True) for name, values in columns), max_bin)
+        counts = None
+    else:
+        spec = BinSpec(tuple(_sampled_features(dataset, max_bin, plan)), max_bin, plan.sampled_rows)
+        counts = np.zeros((len(spec.features), MAX_BIN + 1), dtype=np.int64)
+    with staging_folder(dataset.path / "bins" / "new") as staging:
         staged = [staging / f"{shard.bucket}.parquet" for shard in dataset.manifest.shards]
         for file, shard in zip(staged, dataset.manifest.shards, strict=True):
-            _write_shard(file, dataset, shard, spec)
+            _write_shard(file, dataset, shard, spec, plan.batch_rows, counts)
+        if counts is not None:
+            features = zip(spec.features, counts, strict=True)
+            spec = replace(spec, features=tuple(replace(f, counts=row[: f.n_bins].copy()) for f, row in features))
+        folder = dataset.path / "bins" / spec.digest
         shards = [keep_by_digest(file, folder) for file in staged]
     write_atomically(folder / "binspec.json", spec.to_json().encode())
     fsync_folder(folder.parent)
@@ -104,24 +147,77 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def columns_of(dataset: Dataset, split: SplitName | None = None) -> Iterator[tuple[str, Values]]:
-    """Yield every feature of ``split`` with its values (n,) in canonical order; a few columns are in memory at a time."""
+def columns_of(
+    dataset: Dataset, split: SplitName | None = None, together: int | None = None
+) -> Iterator[tuple[str, Values]]:
+    """Yield every feature of ``split`` with its values (n,) in canonical order, which the caller may change.
+
+    ``together`` columns are in memory at a time (None: a few), and the values of one are overwritten when the next ones come.
+    """
     rows = dataset.manifest.rows if split is None else dataset.manifest.splits[split].rows
-    together = max(1, _COLUMN_BYTES // (4 * max(1, rows)))
-    for first in range(0, len(dataset.feature_names), together):
-        names = dataset.feature_names[first : first + together]
-        table = dataset.rows(split, names)
-        for name in names:
-            yield name, table.column(name).to_numpy()
+    together = together or max(1, _COLUMN_BYTES // (4 * max(1, rows)))
+    columns = np.empty((min(together, len(dataset.feature_names)), rows), dtype=EDGE)
+    for names in _groups(dataset, together):
+        first = 0
+        for batch in dataset.column_batches(split, names, _BATCH_ROWS):
+            for column, values in zip(columns, batch, strict=False):
+                column[first : first + len(values)] = values
+            first += len(batch[0])
+        yield from zip(names, columns, strict=False)
 
 
-def _write_shard(path: Path, dataset: Dataset, shard: Shard, spec: BinSpec) -> None:
-    """Write the bins of ``shard``: one uint8 column a feature, dictionary-encoded, that is a byte a value before zstd."""
+def _groups(dataset: Dataset, together: int) -> Iterator[tuple[str, ...]]:
+    names = dataset.feature_names
+    return (names[first : first + together] for first in range(0, len(names), together))
+
+
+def _sampled_features(dataset: Dataset, max_bin: int, plan: BinPlan) -> Iterator[FeatureBins]:
+    """Yield the bins of every feature from a sample of the train split, as yet without counts."""
+    places = sampled_places(lambda: dataset.query_batches("train"), plan.sampled_rows or 1)
+    for names in _groups(dataset, plan.columns):
+        columns = [SampledColumn() for _ in names]
+        samples = np.empty((len(names), len(places)), dtype=EDGE)
+        first = drawn = 0
+        for batch in dataset.column_batches("train", names, _BATCH_ROWS):
+            last = drawn + int(np.searchsorted(places[drawn:], first + len(batch[0])))
+            for column, sample, values in zip(columns, samples, batch, strict=True):
+                column.look(values)
+                sample[drawn:last] = values[places[drawn:last] - first]
+            first, drawn = first + len(batch[0]), last
+        for column in columns:
+            column.know()
+        for batch in dataset.column_batches("train", names, _BATCH_ROWS):
+            for column, values in zip(columns, batch, strict=True):
+                column.count(values)
+        for name, column, sample in zip(names, columns, samples, strict=True):
+            edges = column.edges(sample, max_bin)
+            low, high = column.extremes or (None, None)
+            yield FeatureBins(name, edges, np.zeros(len(edges) + 2, dtype=np.int64), low, high)
+
+
+def _write_shard(
+    path: Path,
+    dataset: Dataset,
+    shard: Shard,
+    spec: BinSpec,
+    batch_rows: int,
+    counts: npt.NDArray[np.int64] | None,
+) -> None:
+    """Write the bins of ``shard``: one uint8 column a feature, dictionary-encoded, that is a byte a value before zstd.
+
+    Adds the rows of the train split to ``counts`` (F, 256) where they are not known yet.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([pa.field(name, pa.uint8(), nullable=False) for name in spec.feature_names])
+    train = None if counts is None else dataset.rows_in(shard, "train")
+    done = 0
     with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=True, write_statistics=False) as writer:
-        for values in dataset.shard_batches(shard):
-            columns = np.ascontiguousarray(apply_bins(values, spec).T)
+        for values in dataset.shard_batches(shard, batch_rows):
+            bins = apply_bins(values, spec)
+            if train is not None:
+                _kernels.tally(bins, train[done : done + len(bins)], counts)
+            done += len(bins)
+            columns = np.ascontiguousarray(bins.T)
             writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=schema))

@@ -96,6 +96,8 @@ class BinSpec:
 
     features: tuple[FeatureBins, ...]
     max_bin: int = MAX_BIN
+    sampled_rows: int | None = None
+    """Rows that the edges were estimated from; None: from all.  Counts are of all rows either way."""
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -122,6 +124,8 @@ class BinSpec:
             "max_bin": self.max_bin,
             "features": [feature.to_json() for feature in self.features],
         }
+        if self.sampled_rows is not None:
+            content["sampled_rows"] = self.sampled_rows
         return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -145,7 +149,8 @@ class BinSpec:
                     " bin the dataset again with this version"
                 )
             features = tuple(FeatureBins.from_json(feature) for feature in content["features"])
-            return cls(features, int(content["max_bin"]))
+            sampled = content.get("sampled_rows")
+            return cls(features, int(content["max_bin"]), None if sampled is None else int(sampled))
         except (KeyError, TypeError, ValueError) as error:
             raise DatasetFormatError(f"{where}: not a bin specification ({error}); bin the dataset again") from error
 

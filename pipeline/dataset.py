@@ -189,6 +189,20 @@ class Dataset:
             weights=np.concatenate(weights) if QUERY_WEIGHT in self.manifest.columns else None,
         )
 
+    def query_batches(self, split: str) -> Iterator[tuple[pa.Array[Any], npt.NDArray[np.int64]]]:
+        """Yield ids and documents of the queries of ``split``, a shard at a time, in canonical order."""
+        self._check_split(split)
+        for shard in self.manifest.shards:
+            table = self._read(self.queries_path(shard), ["qid", "split", "n_docs"])
+            table = table.filter(pa.array(_is_in(table, split)))
+            yield table.column("qid").combine_chunks(), table.column("n_docs").to_numpy()
+
+    def rows_in(self, shard: Shard, split: str) -> npt.NDArray[np.bool_]:
+        """Return which rows of ``shard`` are of ``split``, (rows,)."""
+        self._check_split(split)
+        split_of, sizes = self._query_sizes[self.manifest.shards.index(shard)]
+        return np.repeat(split_of == SPLITS.index(cast("SplitName", split)), sizes)
+
     def rows(self, split: str | None = None, columns: Sequence[str] = ("grade",)) -> pa.Table:
         """Return narrow ``columns`` of ``split``, in canonical order: qid, doc_id, grade, optional ones, features by name."""
         self._check_columns(columns)

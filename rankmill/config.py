@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from pipeline.bin_plan import checked_memory
 from pipeline.errors import PipelineError
 from pipeline.group.splits import fold_choice, split_time_of
 from pipeline.ingest import IngestOptions
@@ -130,6 +131,12 @@ class Bin:
     """``[bin]``: how finely features are cut."""
 
     max_bin: Annotated[int, Field(ge=15, le=MAX_BIN)] = MAX_BIN
+    memory: str = "2GB"
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bound on the memory of the process."""
+        return checked_memory(parse_size(self.memory, "memory"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -253,6 +260,7 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
     """Ask now what the rooms would ask later: a typing error must not come to light after hours of training."""
     rows: list[tuple[str, Callable[[], object]]] = [
         ("[ingest]", lambda: config.ingest.options),
+        ("[bin]", lambda: config.bin.memory_bytes),
         ("train.name:", lambda: check_name(config.train.name)),
         ("train.metric:", lambda: parse_metric(config.train.metric)),
         ("train.stop_metric:", lambda: parse_measure(config.train.stop_metric or config.train.metric)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.binning import bin_dataset
+from pipeline.binning import bin_dataset, bin_plan
 from pipeline.dataset import Dataset
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.ingest import ingest
@@ -120,8 +120,9 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
         options=config.ingest.options,
         say=say,
     )
-    say(f"bin: at most {config.bin.max_bin} bins a feature")
-    bin_dataset(Dataset.open(work / "dataset"), config.bin.max_bin)
+    dataset = Dataset.open(work / "dataset")
+    say(f"bin: at most {config.bin.max_bin} bins a feature; {bin_plan(dataset, config.bin.memory_bytes).render()}")
+    bin_dataset(dataset, config.bin.max_bin, config.bin.memory_bytes)
     dataset = Dataset.open(work / "dataset")
     say(f"train: {config.train.name}")
     base = config.train.base_model

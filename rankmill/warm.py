@@ -16,6 +16,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,7 @@ def warm(folder: Path) -> int:
             run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
             if line.startswith("data synth") and "judgments.parquet" in line:
                 _write_other_formats(folder)
+        _bin_a_sample(folder / "dataset")
         _fit_arrays()
     return sum(record.is_start for _, record in compiled.buffer)
 
@@ -215,6 +217,15 @@ def _bare_lines(path: Path) -> Iterator[str]:
         grade, qid, *features = line.split("#")[0].split()
         kept = [f"{word.split(':')[0]}:NULL" if i == number % 7 else word for i, word in enumerate(features)]
         yield " ".join([grade, qid, *kept[: len(kept) - number % 3]]) + "\n"
+
+
+def _bin_a_sample(folder: Path) -> None:
+    """Bin a dataset as one that is too large for exact quantiles."""
+    from pipeline.binning import bin_dataset, bin_plan
+    from pipeline.dataset import Dataset
+
+    dataset = Dataset.open(folder)
+    bin_dataset(dataset, 31, plan=replace(bin_plan(dataset), sampled_rows=100))
 
 
 def _fit_arrays() -> None:

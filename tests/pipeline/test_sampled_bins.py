@@ -1,0 +1,379 @@
+"""Bins of columns that do not fit into memory: the sample, what is exact all the same, and how far off the rest may be."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from typer.testing import CliRunner
+
+from pipeline import binning
+from pipeline.bin_plan import MIN_MEMORY, MOST_SAMPLED_ROWS, BinPlan
+from pipeline.binning import bin_dataset, bin_plan, find_bins
+from pipeline.binspec import BinSpec, apply_bins, feature_bins
+from pipeline.cli import app
+from pipeline.dataset import Dataset
+from pipeline.errors import InputError
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.quantiles import sort_values
+from pipeline.sampled import column as column_module
+from pipeline.sampled import rows as rows_module
+from pipeline.sampled.column import SampledColumn, weighed
+from pipeline.sampled.rows import SAMPLE_SALT, sampled_places
+from tests import naive_samples
+
+law = settings(deadline=None, max_examples=60)
+VALUES = hnp.arrays(np.float32, st.integers(0, 300), elements=st.integers(-9, 9).map(float) | st.floats(width=32))
+QUERIES = st.lists(st.tuples(st.text(max_size=4), st.integers(1, 9)), max_size=12, unique_by=lambda query: query[0])
+
+
+def places_of(queries: list[tuple[str, int]], k: int, cuts: list[int]) -> list[int]:
+    borders = [0, *sorted(cut % (len(queries) + 1) for cut in cuts), len(queries)]
+
+    def batches():
+        for low, high in itertools.pairwise(borders):
+            part = queries[low:high]
+            yield pa.array([qid for qid, _ in part], pa.string()), np.array([size for _, size in part], dtype=np.int64)
+
+    found: list[int] = sampled_places(batches, k).tolist()
+    return found
+
+
+@law
+@given(QUERIES, st.integers(1, 40), st.lists(st.integers(0, 20), max_size=4), st.integers(1, 30))
+def test_the_sample_is_the_rows_of_the_smallest_keys_in_any_pieces(queries, k, cuts, chunk):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "_CHUNK_ROWS", chunk)
+        assert places_of(queries, k, cuts) == naive_samples.smallest(queries, k, SAMPLE_SALT)
+
+
+@law
+@given(QUERIES, st.integers(1, 20), st.integers(0, 12))
+def test_the_sample_of_the_whole_is_made_of_the_samples_of_its_parts(queries, k, cut):
+    parts = [queries[:cut], queries[cut:]]
+    offset = sum(size for _, size in parts[0])
+    of_parts = {*places_of(parts[0], k, []), *(offset + place for place in places_of(parts[1], k, []))}
+    assert set(places_of(queries, k, [])) <= of_parts
+
+
+def look_through(values: np.ndarray, cuts: list[int]) -> SampledColumn:
+    column = SampledColumn()
+    pieces = np.split(values, sorted(cut % (len(values) + 1) for cut in cuts))
+    for piece in pieces:
+        column.look(np.ascontiguousarray(piece))
+    column.know()
+    for piece in pieces:
+        column.count(np.ascontiguousarray(piece))
+    return column
+
+
+@law
+@given(VALUES, st.lists(st.integers(0, 300), max_size=3), st.integers(2, 12), st.randoms(use_true_random=False))
+def test_what_is_counted_exactly_is_so_in_any_order_and_pieces(values, cuts, counters, random):
+    present = values[~np.isnan(values)].tolist()
+    wanted = naive_samples.atoms(present, counters + 1) if present else {}
+    shuffled = values.tolist()
+    random.shuffle(shuffled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_module, "COUNTERS", counters)
+        for some in (values, np.array(shuffled, dtype=np.float32)):
+            column = look_through(some, cuts)
+            found, counts, beside = column.atoms()
+            assert beside.tolist() == naive_samples.neighbours(present, list(wanted))
+            assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == wanted
+            assert found.tolist() == sorted(wanted)
+            assert column.missing == np.isnan(values).sum()
+            assert column.extremes == ((min(present), max(present)) if present else None)
+
+
+@law
+@given(VALUES, st.integers(2, 40))
+def test_a_sample_of_all_rows_gives_the_exact_edges(values, max_bin):
+    column = look_through(values, [])
+    np.testing.assert_array_equal(column.edges(values.copy(), max_bin), feature_bins("x", values, max_bin).edges)
+
+
+@law
+@given(VALUES, st.integers(0, 2**31), st.integers(1, 60))
+def test_the_weights_of_a_sample_add_up_to_all_rows(values, seed, k):
+    sample = np.random.default_rng(seed).permutation(values)[:k]
+    column = look_through(values, [])
+    atoms, counts, beside = column.atoms()
+    distinct, cumulative = weighed(sample.copy(), atoms, counts, beside, column.present)
+    assert np.all(np.diff(distinct) > 0)
+    assert np.all(np.diff(cumulative) > 0)
+    light = sample[~np.isnan(sample) & ~np.isin(sample, atoms)]
+    assert cumulative[-1] == (column.present if len(light) else counts.sum() + len(beside))
+    masses = dict(zip(distinct.tolist(), np.diff(cumulative).tolist(), strict=True))
+    assert {value: masses[value] for value in atoms.tolist()} == dict(zip(atoms.tolist(), counts.tolist(), strict=True))
+
+
+# ---- golden values: zeros, denormals, infinities, neighbours ---------------------------------------------------------
+
+TINY = np.float32(1e-45)
+ONE = np.float32(1)
+NEXT = np.nextafter(ONE, np.float32(2))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [-0.0, 0.0, -0.0, TINY, -TINY],
+        [ONE, NEXT, ONE],
+        [-np.inf, np.finfo(np.float32).min, 0.0, np.finfo(np.float32).max, np.inf],
+        [np.nan, np.nan],
+        [np.nan, -0.0],
+        [-np.inf, np.inf],
+        [np.inf, np.inf],
+    ],
+)
+def test_the_limits_of_float32_have_the_bins_of_the_exact_rule(values):
+    column = np.array(values * 3, dtype=np.float32)
+    exact = feature_bins("x", column)
+    sampled = look_through(column, [2])
+    edges = sampled.edges(column[:1].copy(), 255)  # zero, extremes and heavy values are known without a sample
+    assert edges.tobytes() == exact.edges.tobytes()
+    bins = apply_bins(column[:, None], BinSpec((exact,))).ravel()
+    assert (bins == 0).tolist() == np.isnan(column).tolist()
+    low, high = sampled.extremes or (None, None)
+    assert (low, high) == (exact.minimum, exact.maximum)
+    assert str(low) != "-0.0"
+
+
+# ---- a dataset -------------------------------------------------------------------------------------------------------
+
+N_QUERIES, SIZE = 1200, 25
+N_ROWS = N_QUERIES * SIZE
+
+
+def columns() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(11)
+    normal = rng.normal(size=N_ROWS)
+    return {
+        "normal": normal,
+        "sparse": np.where(rng.random(N_ROWS) < 0.9, 0.0, rng.lognormal(size=N_ROWS)),
+        "atoms": np.where(rng.random(N_ROWS) < 0.5, rng.integers(0, 40, N_ROWS) / 8, normal),
+        "missing": np.where(rng.random(N_ROWS) < 0.3, np.nan, normal),
+        "few": rng.integers(0, 7, N_ROWS).astype(float),
+        "rare": np.where(np.arange(N_ROWS) % 7000 == 777, 5.0, 0.0),
+        "constant": np.full(N_ROWS, 3.0),
+        "nothing": np.full(N_ROWS, np.nan),
+        "sorted": np.arange(N_ROWS).astype(float),
+    }
+
+
+def write(path: Path) -> None:
+    qid = np.repeat([f"q{i}" for i in range(N_QUERIES)], SIZE)
+    table = {"qid": qid, "doc_id": [f"d{i}" for i in range(N_ROWS)], "grade": np.arange(N_ROWS, dtype=np.int32) % 3}
+    pq.write_table(pa.table(table | {name: x.astype(np.float32) for name, x in columns().items()}), path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("sampled")
+    write(folder / "in.parquet")
+    shares = {"train": 0.8, "valid": 0.2}
+    ingest([folder / "in.parquet"], folder / "data", options=IngestOptions(shares=shares, buckets=6))
+    return folder
+
+
+def sampled(dataset: Dataset, k: int = 4000, max_bin: int = 63, together: int = 4) -> BinSpec:
+    plan = replace(bin_plan(dataset), sampled_rows=k, columns=together)
+    return binning._write_bins(Dataset.open(dataset.path), max_bin, plan)
+
+
+def test_counts_are_exact_atoms_stand_alone_and_the_rest_is_near(folder):
+    dataset = Dataset.open(folder / "data")
+    k, max_bin = 4000, 63
+    spec = sampled(dataset, k, max_bin)
+    assert Dataset.open(dataset.path).binspec().digest == spec.digest
+    assert spec.sampled_rows == k
+    train = np.concatenate(list(dataset.feature_batches("train")))
+    n = len(train)
+    # all features, all edges: 1 in 10,000 by Dvoretzky, Kiefer and Wolfowitz with a union bound
+    error = math.sqrt(math.log(2 * len(spec.features) / 1e-4) / (2 * k))
+    for bins, column in zip(spec.features, np.ascontiguousarray(train.T), strict=True):
+        found = apply_bins(column[:, None], BinSpec((bins,))).ravel()
+        np.testing.assert_array_equal(bins.counts, np.bincount(found, minlength=bins.n_bins))
+        present, missing = sort_values(column.copy())
+        assert bins.missing == missing
+        if not len(present):
+            assert (bins.minimum, bins.maximum, len(bins.edges)) == (None, None, 0)
+            continue
+        assert (bins.minimum, bins.maximum) == (present[0], present[-1])
+        assert np.all(bins.counts[1:] > 0)
+        assert np.all(np.isin(np.searchsorted(present, bins.edges, side="right"), np.arange(1, len(present))))
+        values, counts = np.unique(present, return_counts=True)
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            if count > 2 * len(present) / (max_bin - 1) + 2 * error * len(present):
+                inside = found == found[np.flatnonzero(column == np.float32(value))[0]]
+                assert set(column[inside].tolist()) == {value}
+        # how much lies in a bin of many values: what it would be of the sample, plus twice the error of a share
+        several = [mass for b, mass in enumerate(bins.counts[1:], 1) if len(np.unique(column[found == b])) > 1]
+        assert max(several, default=0) <= 2 * len(present) / (max_bin - 1) + 1 + 2 * error * n
+    rare = int((train[:, 5] == 5).sum())  # too few for any sample, and an extreme
+    assert 0 < rare < 6
+    assert spec.features[5].counts[1:].tolist() == [n - rare, rare]
+
+
+def test_zero_and_atoms_have_their_bins_with_exact_counts(folder):
+    dataset = Dataset.open(folder / "data")
+    spec = sampled(dataset, 3000, 255)
+    names = dict(zip(spec.feature_names, spec.features, strict=True))
+    sparse = dataset.feature_column("sparse", "train")
+    assert names["sparse"].counts[1] == (sparse == 0).sum()
+    assert len(names["sparse"].edges) == 254
+    atoms = dataset.feature_column("atoms", "train")
+    for value in np.arange(40) / 8:
+        where = 1 + int(np.searchsorted(names["atoms"].edges, np.float32(value)))
+        assert names["atoms"].counts[where] == (atoms == value).sum()
+
+
+def test_it_is_the_same_for_any_batches_groups_and_row_groups(folder, tmp_path, monkeypatch):
+    dataset = Dataset.open(folder / "data")
+    digest = sampled(dataset).digest
+    files = {path.name: path.read_bytes() for path in (dataset.path / "bins" / digest).iterdir()}
+    for batch_rows, together in ((257, 1), (100_000, 9)):
+        monkeypatch.setattr(binning, "_BATCH_ROWS", batch_rows)
+        assert sampled(dataset, together=together).digest == digest
+    monkeypatch.undo()
+    # the same rows in pieces, in another order
+    table = pq.read_table(folder / "in.parquet")
+    order = np.random.default_rng(5).permutation(len(table))
+    for part in range(3):
+        pq.write_table(table.take(pa.array(order[part::3])), tmp_path / f"{part}.parquet", row_group_size=999)
+    options = IngestOptions(shares={"train": 0.8, "valid": 0.2}, buckets=6)
+    ingest([tmp_path / f"{part}.parquet" for part in range(3)], tmp_path / "data", options=options)
+    shuffled = Dataset.open(tmp_path / "data")
+    assert sampled(shuffled).digest == digest
+    assert {path.name: path.read_bytes() for path in (shuffled.path / "bins" / digest).iterdir()} == files
+
+
+def test_the_file_says_that_it_was_sampled_only_where_it_was(folder):
+    dataset = Dataset.open(folder / "data")
+    spec = sampled(dataset)
+    text = (dataset.path / "bins" / spec.digest / "binspec.json").read_text()
+    assert json.loads(text)["sampled_rows"] == 4000
+    assert BinSpec.from_json(text).digest == spec.digest
+    exact = BinSpec(spec.features, spec.max_bin)
+    assert "sampled_rows" not in exact.to_json()
+    assert exact.digest != spec.digest
+    assert BinSpec.from_json(exact.to_json()).sampled_rows is None
+
+
+def test_better_bins_are_kept_and_worse_ones_made_anew(folder, tmp_path):
+    import shutil
+
+    shutil.copytree(folder / "data", tmp_path / "data")
+    dataset = Dataset.open(tmp_path / "data")
+    coarse = sampled(dataset, 500, 31)
+    opened = Dataset.open(dataset.path)
+    assert find_bins(opened, 31) is None
+    assert find_bins(opened, 31, 501) is None
+    assert find_bins(opened, 31, 500).digest == coarse.digest
+    exact = bin_dataset(opened, 31)  # the memory is there
+    assert exact.sampled_rows is None
+    opened = Dataset.open(dataset.path)
+    assert opened.binspec().digest == exact.digest
+    assert find_bins(opened, 31, 500).digest == exact.digest
+    opened.verify()
+
+
+# ---- the plan --------------------------------------------------------------------------------------------------------
+
+
+def planned(rows: int, features: int, memory: int, queries: int = 1000) -> BinPlan:
+    shards = [type("Shard", (), {"rows": rows // 32})()] * 32
+    splits = {"train": type("Count", (), {"rows": rows})()}
+    names = ["x"] * features
+    manifest = type("Manifest", (), {"features": names, "splits": splits, "queries": queries, "shards": shards})()
+    return BinPlan.of(manifest, memory)
+
+
+@pytest.mark.parametrize("features", [1, 46, 136, 700, 5000])
+@pytest.mark.parametrize("rows", [1, 10**4, 10**6, 10**7, 10**8, 10**9])
+@pytest.mark.parametrize("memory", [512 * 10**6, 10**9, 2 * 10**9, 16 * 10**9])
+def test_the_plan_keeps_to_the_bound(rows, features, memory):
+    plan = planned(rows, features, memory)
+    assert 1 <= plan.columns <= features
+    assert plan.peak_bytes <= memory or plan.peak_bytes <= 520 * 10**6
+    assert plan.sampled_rows is None or plan.sampled_rows == min(rows, MOST_SAMPLED_ROWS)
+    if 12 * rows < memory - 400 * 10**6 - rows // 32:
+        assert plan.sampled_rows is None
+    if 12 * rows > memory:
+        assert plan.sampled_rows is not None
+    assert plan.batch_rows == planned(1, features, 2 * memory).batch_rows
+
+
+def test_too_little_memory_is_refused(folder):
+    with pytest.raises(InputError, match="--memory must be at least 512MB, got 511,999,999 bytes"):
+        bin_plan(Dataset.open(folder / "data"), MIN_MEMORY - 1)
+
+
+def test_the_command_says_before_what_it_takes(folder, tmp_path):
+    import shutil
+
+    shutil.copytree(folder / "data", tmp_path / "data")
+    run = CliRunner().invoke(app, ["bin", str(tmp_path / "data"), "--memory", "1GB", "--max-bin", "17", "--json"])
+    plan = bin_plan(Dataset.open(tmp_path / "data"), 10**9)
+    assert run.stderr == f"{plan.render()}\n"
+    assert f"edges from all {plan.rows:,} rows of the train split, 9 of 9 features at a time" in run.stderr
+    assert json.loads(run.stdout)["sampled_rows"] is None
+    again = CliRunner().invoke(app, ["bin", str(tmp_path / "data"), "--memory", "1GB", "--max-bin", "17"])
+    assert again.stderr == ""
+
+
+PEAK = """
+import sys, time
+from pathlib import Path
+from pipeline.binning import bin_dataset, bin_plan
+from pipeline.dataset import Dataset
+dataset = Dataset.open(Path(sys.argv[1]))
+plan = bin_plan(dataset, int(sys.argv[2]))
+started = time.perf_counter()
+spec = bin_dataset(dataset, 255, int(sys.argv[2]))
+peak = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
+print(spec.sampled_rows or 0, plan.peak_bytes, 1024 * int(peak), round(time.perf_counter() - started, 1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
+@pytest.mark.parametrize(("rows", "features", "sampled"), [(30_000_000, 4, True), (400_000, 700, False)])
+def test_peak_memory_keeps_to_the_bound(tmp_path, rows, features, sampled):
+    # rows of queries of 100 documents, written a million values at a time
+    names = [f"f{i}" for i in range(features)]
+    step = max(100, 2_000_000 // features // 100 * 100)
+    rng = np.random.default_rng(1)
+    writer = None
+    for low in range(0, rows, step):
+        row = np.arange(low, min(low + step, rows))
+        table = pa.table(
+            {"qid": pa.array(row // 100).cast(pa.string()), "grade": (row % 3).astype(np.int32)}
+            | {name: rng.normal(size=len(row)).astype(np.float32) for name in names}
+        )
+        writer = writer or pq.ParquetWriter(tmp_path / "in.parquet", table.schema, compression="none")
+        writer.write_table(table)
+    writer.close()
+    ingest([tmp_path / "in.parquet"], tmp_path / "data", options=IngestOptions(memory=10**9))
+    for _ in range(2):  # the first compiles
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, tmp_path / "data", str(MIN_MEMORY)], capture_output=True, text=True, check=True
+        )
+        found, planned, peak, seconds = map(float, done.stdout.split())
+        sys.stderr.write(f"{rows} x {features}: planned {planned / 1e6:.0f}, peak {peak / 1e6:.0f} MB, {seconds} s\n")
+    assert bool(found) == sampled
+    assert peak <= planned
+    assert peak <= MIN_MEMORY * 1.02
