@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 DEFAULT_MEMORY = 2 * 10**9
 MIN_MEMORY = 512 * 10**6
 MOST_SAMPLED_ROWS = 1 << 20
-_RESIDENT = 220 * 10**6  # the process with its libraries and compiled kernels
+_RESIDENT = 270 * 10**6  # the process with its libraries and compiled kernels
 _QUERY = 5  # bytes: split and size
 _SORTED = 4  # bytes a row of a column that is read
 _COUNTED = 8  # bytes a row of the one that is counted, at most: where all its values differ
 _SAMPLED = 4  # bytes a sampled row of a column
-_WEIGHED = 80  # bytes a sampled row: its place, and what is counted of the one column that is cut
+_WEIGHED = 90  # bytes a sampled row: its place, and what is counted of the one column that is cut
 _COUNTERS = 48 << 10  # bytes of a column's candidates for heavy values
-_BLOCK = 32 << 20  # bytes of values that are written at a time
+_BLOCK = 16 << 20  # bytes of values that are written at a time
 _ROW_GROUP = 64 << 20  # bytes of the values of a row group
 _BATCH_ROWS = 65536  # that are read at a time, and written at most
 _PAGE = 1 << 20  # bytes of a page of a column, before compression

@@ -101,12 +101,24 @@ def weighed(sample: Values, atoms: Values, counts: Masses, beside: Values, rows:
     which ``beside`` have one each where they are not in the sample.
     """
     present, _ = sort_values(sample)
-    light = present[~np.isin(present, atoms)]
-    single = np.setdiff1d(beside, light)
+    light = _without(present, atoms)
+    single = beside[np.searchsorted(light, beside, "left") == np.searchsorted(light, beside, "right")]
     starts = cumulative_counts(light)
-    others = rows - int(counts.sum()) - len(single)
-    mass = np.diff(starts * others // max(1, len(light)))
+    mass = starts * (rows - int(counts.sum()) - len(single))
+    mass //= max(1, len(light))
     distinct = np.concatenate((light[starts[:-1]], atoms, single))
+    masses: npt.NDArray[np.int64] = np.concatenate((np.diff(mass), counts, np.ones(len(single), dtype=np.int64)))
+    del starts, mass
     order = np.argsort(distinct)
-    masses: npt.NDArray[np.int64] = np.concatenate((mass, counts, np.ones(len(single), dtype=np.int64)))[order]
-    return distinct[order], np.concatenate(([0], np.cumsum(masses))).astype(np.int64)
+    cumulative = np.zeros(len(masses) + 1, dtype=np.int64)
+    np.cumsum(masses[order], out=cumulative[1:])
+    return distinct[order], cumulative
+
+
+def _without(present: Values, atoms: Values) -> Values:
+    """Return the ascending ``present`` values that are none of ``atoms``."""
+    keep = np.ones(len(present), dtype=np.bool_)
+    ends = np.searchsorted(present, atoms, side="right")
+    for first, last in zip(np.searchsorted(present, atoms).tolist(), ends.tolist(), strict=True):
+        keep[first:last] = False
+    return present[keep]

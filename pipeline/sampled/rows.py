@@ -40,10 +40,12 @@ def sampled_places(batches: Callable[[], Iterator[Queries]], k: int) -> npt.NDAr
         found = int(_kernels.keys_up_to(hashes, sizes, limit, keys))
         kept = np.concatenate((kept, keys[:found]))
         if len(kept) > 2 * k:
-            kept = np.partition(kept, k - 1)[:k]
-            limit = kept.max()
+            kept.partition(k - 1)
+            limit = kept[k - 1]
+            kept = kept[:k].copy()
     if len(kept) > k:
-        limit = np.partition(kept, k - 1)[k - 1]
+        kept.partition(k - 1)
+        limit = kept[k - 1]
     places = np.empty(min(k, len(kept)), dtype=np.int64)
     first = found = 0
     for hashes, sizes in _chunks(batches()):

@@ -82,7 +82,7 @@ def test_totals_and_what_the_dataset_was_made_of(dataset):
     assert (found.rows, found.queries, found.max_grade, found.missing_values) == (8, 4, 3, 9)
     assert found.digest == dataset.digest
     assert [source["name"] for source in found.sources] == ["test.txt", "train.txt"]
-    assert found.meaning == {"absent": "missing", "index_base": 1, "split": None}
+    assert found.meaning == {"absent": "missing", "index_base": 1, "split": None, "max_grade": 3}
     assert found.binned == ()
 
 
