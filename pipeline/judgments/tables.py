@@ -55,13 +55,8 @@ class DelimitedJudgments:
         for name, expected in IDS.items():
             called = self._column_of[name]
             self._cells.note(_empty(cells.column(called)), keep, first, called, expected)
-        words = cells.column(self._column_of["grade"])
-        grade, bad = self._rules.read_words(words)
-        for row in np.flatnonzero(bad & keep).tolist():
-            one = np.zeros(len(cells), dtype=np.bool_)
-            one[row] = True
-            expected, cure = self._rules.expected(words[row].as_py())
-            self._cells.note(one, keep, first, self._column_of["grade"], expected, cure)
+        name = self._column_of["grade"]
+        grade = self._cells.note_grades(self._rules, cells.column(name), keep, first, name)
         time = None
         if TIME in self._column_of:
             time, good = times_of(cells.column(self._column_of[TIME]))

@@ -22,6 +22,8 @@ from pipeline.sources.blocks import compression_of, read_blocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pipeline.sources.grades import GradeRules
+
 _LEAST_BLOCK = 1 << 20  # a row must fit in a block
 _HEADER_LIMIT = 16 << 20
 _RUNS_ON = "a cell in quotes does not end in its line; a row must be one line"
@@ -84,6 +86,28 @@ class DelimitedCells:
         for row in np.flatnonzero(bad & keep).tolist():
             self._problems[first + row] = CellProblem(self.header.index(name), expected, if_empty, cure)
         keep &= ~bad
+
+    def note_grades(
+        self,
+        rules: GradeRules,
+        words: pa.Array[Any],
+        keep: npt.NDArray[np.bool_],
+        first: int,
+        name: str,
+        *,
+        curable: bool = True,
+    ) -> npt.NDArray[np.int32]:
+        """Read ``words`` (n,) of column ``name`` as grades (n,), and remember those that are none; clears ``keep`` for them."""
+        grades, bad = rules.read_words(words)
+        complaints: dict[tuple[str, str], list[int]] = {}
+        for row in np.flatnonzero(bad & keep).tolist():
+            complaints.setdefault(rules.expected(words[row].as_py()), []).append(row)
+        for (expected, cure), rows in complaints.items():
+            here = np.zeros_like(bad)
+            here[rows] = True
+            told = cure if curable else ""
+            self.note(here, keep, first, name, expected, told, told)
+        return grades
 
     def report(
         self, problem_of: Callable[[int, list[str]], CellProblem | None], expected: int, *, ragged: bool = False

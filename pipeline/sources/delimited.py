@@ -64,7 +64,11 @@ class DelimitedSource:
         qid = batch.column(column_of["qid"])
         offsets, _ = parts_of(qid)
         note(np.diff(offsets) == 0, keep, first, column_of["qid"], "an id of the query")
-        grade = self._grades(batch.column(column_of["grade"]), keep, first) if "grade" in column_of else None
+        grade = None
+        if "grade" in column_of:
+            words, name = batch.column(column_of["grade"]), column_of["grade"]
+            curable = self._columns.of_judgments
+            grade = self._cells.note_grades(self._rules, words, keep, first, name, curable=curable)
         extras = {part: read_numbers(batch.column(column_of[part])) for part in self._columns.extras}
         for part, column in extras.items():
             rule = OPTIONAL[part]
@@ -93,19 +97,6 @@ class DelimitedSource:
             extras={name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()}
             | ({} if when is None else {TIME: when[keep]}),
         )
-
-    def _grades(self, column: pa.Array[Any], keep: npt.NDArray[np.bool_], first: int) -> npt.NDArray[np.int32]:
-        """Return the grades (n,) int32; clears ``keep`` for bad ones."""
-        grades, bad = self._rules.read_words(column)
-        complaints: dict[tuple[str, str], list[int]] = {}
-        for row in np.flatnonzero(bad & keep).tolist():
-            complaints.setdefault(self._rules.expected(column[row].as_py()), []).append(row)
-        for (expected, cure), rows in complaints.items():
-            cure = cure if self._columns.of_judgments else ""  # noqa: PLW2901
-            here = np.zeros_like(bad)
-            here[rows] = True
-            self._cells.note(here, keep, first, self._columns.column_of["grade"], expected, cure, cure)
-        return grades
 
 
 def _numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
