@@ -94,7 +94,7 @@ def _values(options: IngestOptions) -> Mapping[str, Any]:
 
 def _said(option: str, value: Any) -> str:
     """Say how ``option`` was given."""
-    if value is None:
+    if value is None or value == ():
         return f"without {option}"
     if isinstance(value, (str, int)):
         return f"with {option} {value}"

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pipeline.append.base import Base
+from pipeline.append.meaning import OPTIONS
 from pipeline.binning import bin_dataset
 from pipeline.cli import app
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, DatasetFormatError, InputError
 from pipeline.group.splits import fold_choice, parse_split_time
 from pipeline.ingest import IngestOptions, ingest
+from pipeline.manifest import Meaning
 from pipeline.sources.batch import ReadOptions
 
 
@@ -412,6 +414,24 @@ def test_a_damaged_shard_is_not_built_upon(dataset, tmp_path):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(DatasetFormatError, match="bytes differ from the digest in the name"):
         ingest([letor(tmp_path / "1.txt", judgments(40, 2))], dataset, options=IngestOptions(append=True))
+
+
+def test_all_that_a_dataset_was_told_is_told_again():
+    """A meaning that an append does not know of would be read in another way."""
+    known = {"grades_from", "aggregate"} | {"no_grade" if name == "unjudged" else name for name in OPTIONS.values()}
+    assert set(Meaning.model_fields) == known - {"buckets"}
+
+
+def test_words_for_grades_are_those_of_the_dataset(tmp_path):
+    words = [{"qid": f"q{k % 5}", "grade": ["good", "bad", "-1", ""][k % 4], "x": k} for k in range(24)]
+    files = [table(tmp_path / f"{k}.csv", words[k::3]) for k in range(3)]
+    read = ReadOptions(grades=(("good", 2), ("bad", 0)), negative_grades="zero", unjudged="zero")
+    options = IngestOptions(buckets=3, read=read)
+    ingest(files, tmp_path / "all", options=options)
+    same(grown(files, tmp_path / "grown", options), tmp_path / "all")
+    other = IngestOptions(append=True, read=ReadOptions(grades=(("good", 3),)))
+    with pytest.raises(InputError, match="was made with another --grades"):
+        ingest(files[:1], tmp_path / "grown", options=other)
 
 
 # ---- a run that dies -------------------------------------------------------------------------------------------------
