@@ -310,6 +310,11 @@ def hash_of_id(name: str, salt: int = 0) -> int:
     return mixed(h ^ salt)
 
 
+def part_of_folds(name: str, folds: int) -> int:
+    """Which of ``folds`` equal parts a query falls into: the upper 32 bits of a hash of its own, as a fraction."""
+    return (hash_of_id(name, 0x14057B7EF767814F) >> 32) * folds // 2**32
+
+
 def digest_of_row(grade: int, bits: list[int]) -> tuple[int, int]:
     """Two words that name a row: its grade and the bits of its float32 values, two values at a time."""
     a = 0x9E3779B97F4A7C15 ^ grade

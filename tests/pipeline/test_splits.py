@@ -18,6 +18,7 @@ from pipeline.group.splits import ByFold, ByTime, fold_choice, parse_split_time,
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.manifest import SPLITS
 from pipeline.sources.batch import ReadOptions
+from tests import naive
 
 DAY = 86400 * 10**6
 IDS = pa.array([f"query {number}" for number in range(20_000)])
@@ -107,6 +108,12 @@ def test_folds_turn_in_a_circle_and_each_part_is_valid_once_and_test_once(folds)
     splits = np.stack(list(of_fold.values()))
     for code, times in ((0, folds - 2), (1, 1), (2, 1)):
         assert (np.count_nonzero(splits == code, axis=0) == times).all()
+
+
+def test_the_part_of_a_query_is_the_written_one():
+    names = IDS.to_pylist()[:200]
+    for folds in (3, 5, 7, 1000):
+        assert parts_of_folds(IDS[:200], folds).tolist() == [naive.part_of_folds(name, folds) for name in names]
 
 
 def test_letor_has_the_same_folds():

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import feather
 
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
@@ -138,8 +139,9 @@ def judgments(n, seed):
 
 
 def write(path, rows, as_text=lambda moment: moment.isoformat()):
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), path)
+    if path.suffix in {".parquet", ".arrow"}:
+        table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
+        pq.write_table(table, path) if path.suffix == ".parquet" else feather.write_feather(table, str(path))
         return path
     delimiter = "," if path.suffix == ".csv" else "\t"
     lines = [delimiter.join(as_text(v) if k == "seen" else str(v) for k, v in row.items()) for row in rows]
@@ -163,7 +165,7 @@ def test_a_query_has_the_latest_time_of_its_rows_whatever_the_file(tmp_path):
         latest[row["qid"]] = max(latest.get(row["qid"], EPOCH), row["seen"])
     options = IngestOptions(buckets=4, read=ReadOptions(time_column="seen"))
     seen = set()
-    for number, suffix in enumerate(["csv", "tsv", "parquet"]):
+    for number, suffix in enumerate(["csv", "tsv", "parquet", "arrow"]):
         out = tmp_path / f"out-{suffix}"
         shuffled = random.Random(number).sample(rows, len(rows))
         files = [write(tmp_path / f"{part}.{suffix}", shuffled[part::2]) for part in range(2)]
