@@ -34,7 +34,7 @@ from pipeline.rejects import listing_rejects, write_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME, check_destination, publish_dataset
 from pipeline.report import IngestReport
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
-from pipeline.sources.columns import check_ignored, guesses_line, tables_disagree
+from pipeline.sources.columns import check_ignored, guesses_line, guesses_of, tables_disagree
 from pipeline.sources.files import find_files
 from pipeline.sources.letor import check_made_ids, companions_of
 from pipeline.sources.opening import open_source
@@ -185,7 +185,7 @@ def ingest(
     check_made_ids(sources)
     companions = companions_of(sources)
     pair_files = sorted_files(find_files(pairs), [given.path for given in inputs])
-    guessed = _guesses(sources)
+    guessed = guesses_of(sources)
     if guessed and say is not None:
         say(guesses_line(guessed))
     pair_sources: list[PairSource] = [open_pairs(path, quarantine) for path in pair_files]
@@ -365,11 +365,6 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[
             f"--labels is for LETOR text; {first.path} names its columns: labels go into one called 'label'"
         )
     return first.columns
-
-
-def _guesses(sources: Sequence[Source]) -> dict[str, str]:
-    """Return the guessed parts of all files with their columns."""
-    return {part: name for source in sources if source.table is not None for part, name in source.table.guesses.items()}
 
 
 class _Rows:

@@ -25,6 +25,7 @@ from pipeline.quantiles import MAX_BIN
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions
 from pipeline.sources.grades import NegativeGrades, Unjudged
+from pipeline.sources.parts import check_columns
 from rankmill.errors import ConfigError, InputError
 from registry.errors import RegistryError
 from registry.names import PRODUCTION, check_alias, check_name
@@ -209,6 +210,7 @@ class Rerank:
     candidates: Texts
     out: str = "ranked"
     format: Format = "auto"
+    columns: dict[str, str] = Field(default_factory=dict)
     top_k: Annotated[int, Field(ge=1)] | None = None
     memory: str = "2GB"
 
@@ -273,8 +275,9 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         alias = config.promote.alias
         rows.append(("promote.alias:", lambda: check_alias(alias)))
     if config.rerank is not None:
-        memory = config.rerank.memory
+        memory, columns = config.rerank.memory, config.rerank.columns
         rows.append(("[rerank]", lambda: MemoryPlan.of(parse_size(memory, "memory"))))
+        rows.append(("[rerank]", lambda: check_columns(columns, ())))
     for where, check in rows:
         try:
             check()

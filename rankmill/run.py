@@ -164,6 +164,7 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
             input_format=config.rerank.format,
             absent=config.ingest.absent,
             index_base=config.ingest.index_base,
+            columns=config.rerank.columns,
             overwrite=True,
             identity=ModelIdentity(sha256=version.sha256, name=version.name, number=version.number),
         )

@@ -31,6 +31,10 @@ Absent = Annotated[
 ]
 IndexBase = Annotated[int | None, typer.Option(help="First index in LETOR text: 1 or 0; by default as in training.")]
 NFeatures = Annotated[int | None, typer.Option(help="Features of LETOR text, where the last ones may all be left out.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="PART=NAME,..", help="Columns of tables with other names: qid=query_id,doc_id=url,grade=rel."),
+]
 NThreads = Annotated[int, typer.Option(min=0, help="Threads; 0: the cores there are.  Never changes the result.")]
 ConventionName = Annotated[
     str,
@@ -96,6 +100,7 @@ def rerank(
     absent: Absent = None,
     index_base: IndexBase = None,
     n_features: NFeatures = None,
+    columns: Columns = None,
     n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the model.")] = None,
     n_threads: NThreads = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
@@ -108,10 +113,12 @@ def rerank(
 
     Example: rankmill rerank candidates.parquet --model web -o ranked --top-k 100
     """
+    from pipeline.sources.parts import parse_columns
     from scorer import rerank as reranking
 
     forest, identity = find_model(model, registry)
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
+    options["columns"] = None if columns is None else parse_columns(columns)
     report = reranking.rerank(
         candidates, forest, out, top_k=top_k, memory_limit=memory, n_features=n_features, n_rounds=n_rounds,
         n_threads=n_threads, overwrite=overwrite, identity=identity, announce=True, **options,
@@ -158,6 +165,7 @@ def evaluate(
     absent: Absent = None,
     index_base: IndexBase = None,
     n_features: NFeatures = None,
+    columns: Columns = None,
     n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the model.")] = None,
     n_threads: NThreads = 0,
     registry: RegistryFolder = Path("registry-data"),
@@ -171,18 +179,20 @@ def evaluate(
 
     Example: rankmill evaluate my.run --qrels qrels.txt --convention trec
     """
+    from pipeline.sources.parts import parse_columns
     from scorer import evaluate as evaluating
 
     if per_query is not None:
         evaluating.checked_per_query(per_query)
     forest = None if model is None else find_model(model, registry)[0]
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
+    options["columns"] = None if columns is None else parse_columns(columns)
     evaluation = evaluating.evaluate(
         subject, model=forest, qrels=qrels, metrics=metric or evaluating.DEFAULT_METRICS, split=split,
         convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,
         nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
         map_normalisation=map_normalisation, precision_normalisation=precision_normalisation, complete=complete,
-        n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, **options,
+        n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, announce=True, **options,
     )  # fmt: skip
     if per_query is not None:
         evaluating.write_per_query(evaluation, per_query)

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from pipeline.cores import available_cores
 from pipeline.dataset import Dataset
 from pipeline.manifest import SPLITS
 from pipeline.publish import file_digest, write_atomically
-from pipeline.sources.batch import Format, RowBatch, Source
+from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from pipeline.sources.columns import TableColumns
 from scorer.candidates import score_sources
 from scorer.errors import CandidatesRejected, InputError
@@ -63,8 +63,10 @@ def evaluate(
     absent: Literal["zero", "missing"] | None = None,
     index_base: Literal[0, 1] | None = None,
     n_features: int | None = None,
+    columns: Mapping[str, str] | None = None,
     n_rounds: int | None = None,
     n_threads: int = 0,
+    announce: bool = False,
 ) -> Evaluation:
     """Compute ranking metrics per query and on average.
 
@@ -89,8 +91,10 @@ def evaluate(
         the model's training data, else the highest grade there is.
     complete
         With qrels: judged queries that the run lacks count as well, with nothing retrieved.
-    input_format, absent, index_base, n_features
+    input_format, absent, index_base, n_features, columns
         How to read candidates (see `rerank`).
+    announce
+        Tell on stderr what was guessed of the columns of candidates.
     n_rounds, n_threads
         Rounds of the model to use, threads to score with; None and 0: all.
 
@@ -114,8 +118,8 @@ def evaluate(
         if isinstance(subject, pa.Table):
             raise InputError("a table of scores needs no model; leave the model out, or name files of candidates")
         forest = model if isinstance(model, Forest) else Forest.load(model)
-        sources, predictor = _candidates(subject, split, forest, input_format, absent, index_base, n_features, n_rounds)
-        options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features)
+        options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns)
+        sources, predictor = _candidates(subject, split, forest, input_format, options, n_rounds, announce=announce)
         total = sum(source.path.stat().st_size for source in sources)
         with DocumentBar("scoring", total) as bar:
             batches = list(
@@ -241,10 +245,10 @@ def _candidates(
     split: str | None,
     forest: Forest,
     input_format: Format,
-    absent: Literal["zero", "missing"] | None,
-    index_base: Literal[0, 1] | None,
-    n_features: int | None,
+    options: ReadOptions,
     n_rounds: int | None,
+    *,
+    announce: bool,
 ) -> tuple[list[Source], Predictor]:
     predictor = Predictor(forest, n_rounds=n_rounds)
     paths = _paths(subject)
@@ -257,8 +261,7 @@ def _candidates(
         return [DatasetSource(dataset, split, predictor.feature_names)], predictor
     if split is not None:
         raise InputError(f"--split chooses a part of a dataset; {paths[0]} is not the folder of one")
-    options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features)
-    return open_sources(paths, input_format, options), predictor
+    return open_sources(paths, input_format, options, announce=announce), predictor
 
 
 def _paths(subject: PathLike | Sequence[PathLike]) -> list[Path]:

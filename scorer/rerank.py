@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,6 +85,7 @@ def rerank(
     absent: Literal["zero", "missing"] | None = None,
     index_base: Literal[0, 1] | None = None,
     n_features: int | None = None,
+    columns: Mapping[str, str] | None = None,
     n_rounds: int | None = None,
     n_threads: int = 0,
     overwrite: bool = False,
@@ -115,6 +116,8 @@ def rerank(
         Bytes that the whole process may take, or a text such as "2GB"; at least 512 MB.
     absent, index_base, n_features
         How to read text (see `pipeline.sources.batch.ReadOptions`); None takes what the model was trained with.
+    columns
+        The columns of tables that are qid, doc_id and grade, by other names; what is left open is guessed.
     n_rounds
         Use only so many rounds of the model.
     n_threads
@@ -143,8 +146,8 @@ def rerank(
     _check_apart(target, paths)
     _check_target(target, overwrite=overwrite)
     forest = model if isinstance(model, Forest) else Forest.load(model)
-    options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features)
-    sources = open_sources(paths, input_format, options)
+    options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns)
+    sources = open_sources(paths, input_format, options, announce=announce)
     predictor = Predictor(forest, n_rounds=n_rounds)
     known = identity or ModelIdentity(sha256=forest.sha256)
     threads = n_threads or available_cores()
@@ -175,25 +178,42 @@ def read_options(
     absent: Literal["zero", "missing"] | None,
     index_base: Literal[0, 1] | None,
     n_features: int | None,
+    columns: Mapping[str, str] | None = None,
 ) -> ReadOptions:
     """Options for reading candidates of ``forest``: what is None is as in its training, else the reader's default."""
     told: dict[str, Any] = {"absent": absent, "index_base": index_base}
     known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
     known = {key: value for key, value in known.items() if value is not None}
     return ReadOptions(
-        n_features=n_features, grade_required=False, known_features=frozenset(forest.feature_names), **known
+        n_features=n_features,
+        grade_required=False,
+        columns=columns or {},
+        known_features=frozenset(forest.feature_names),
+        **known,
     )
 
 
-def open_sources(paths: Sequence[Path], input_format: Format, options: ReadOptions) -> list[Source]:
-    """Open each of ``paths``; InputError if there is none, and that of the pipeline for one that is no file."""
-    from pipeline.sources.letor import check_made_ids
+def open_sources(
+    paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool = False
+) -> list[Source]:
+    """Open each of ``paths``, and ``announce`` what was guessed of their columns.
+
+    Raises
+    ------
+    InputError
+        There is none, or columns are named for text that has none; that of the pipeline for one that is no file.
+    """
+    from pipeline.sources.columns import guesses_line, guesses_of
     from pipeline.sources.opening import open_source
 
     if not paths:
         raise InputError("no candidates: name at least one file")
     sources = [open_source(path, input_format, options) for path in paths]
-    check_made_ids(sources)
+    unnamed = next((source.path for source in sources if source.table is None), None)
+    if options.columns and unnamed is not None:
+        raise InputError(f"--columns is for tables; {unnamed} is LETOR text, whose columns have no names")
+    if announce and (guesses := guesses_of(sources)):
+        _say(guesses_line(guesses))
     return sources
 
 

@@ -16,10 +16,10 @@ from pipeline.sources.parts import HABITS, ID_COLUMNS, PARTS, RESERVED
 from pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pipeline.sources.batch import ReadOptions
+    from pipeline.sources.batch import ReadOptions, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +102,15 @@ def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Tab
         if part not in column_of:
             raise DataRejected(f"{path}: no column {part!r}{_instead(part, rest)}")
     features = tuple(name for name in rest if name not in column_of.values())
-    for name in features:
-        if name in PARTS:
-            raise DataRejected(
-                f"{path}: column {name!r} is there, but --columns takes another one as {name}; --ignore {name} leaves it out"
-            )
-        if name in RESERVED:
-            raise DataRejected(
-                f"{path}: column name {name!r} is reserved; --ignore {name} leaves it out; rename it if it is a feature"
-            )
+    if options.grade_required:
+        _check_features(path, features)
+    else:
+        features = _of_candidates(features, options.known_features)
+        column_of = {part: name for part, name in column_of.items() if part in ID_COLUMNS}
     if not features:
         raise DataRejected(f"{path}: no column is a feature: there are only {', '.join(rest)}")
     if len(features) > MAX_FEATURES:
         raise DataRejected(f"{path}: {len(features)} features; {MAX_FEATURES} at most")
-    if not options.grade_required:
-        column_of = {part: name for part, name in column_of.items() if part in ID_COLUMNS}  # the others are passed over
     return TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required)
 
 
@@ -147,6 +141,12 @@ def judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> 
     return TableColumns(column_of, (), tuple(guessed))
 
 
+def guesses_of(sources: Iterable[Source]) -> dict[str, str]:
+    """Return the guessed parts of all ``sources`` with their columns."""
+    tables = [source.table for source in sources if source.table is not None]
+    return {part: name for table in tables for part, name in table.guesses.items()}
+
+
 def guesses_line(guesses: Mapping[str, str]) -> str:
     """Tell a person what was guessed.
 
@@ -175,6 +175,25 @@ def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, o
                 f" columns: rename one, or say which it is with --columns {part}=NAME"
             )
     return ""
+
+
+def _check_features(path: Path, features: Sequence[str]) -> None:
+    for name in features:
+        if name in PARTS:
+            raise DataRejected(
+                f"{path}: column {name!r} is there, but --columns takes another one as {name}; --ignore {name} leaves it out"
+            )
+        if name in RESERVED:
+            raise DataRejected(
+                f"{path}: column name {name!r} is reserved; --ignore {name} leaves it out; rename it if it is a feature"
+            )
+
+
+def _of_candidates(features: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """Return the features of candidates: those that the model knows, or where some of these lack all that may be features."""
+    if known and set(known) <= set(features):
+        return tuple(name for name in features if name in known)
+    return tuple(name for name in features if name not in {*PARTS, *RESERVED})
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:

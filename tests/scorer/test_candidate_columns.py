@@ -1,0 +1,95 @@
+"""Candidates by other names: the same ranking, and no feature of the model is taken for anything else."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.errors import DataRejected
+from pipeline.errors import InputError as PipelineInputError
+from rankmill.cli import app
+from scorer.errors import CandidatesRejected, InputError
+from scorer.evaluate import evaluate
+from scorer.rerank import rerank
+from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_letor
+from tests.scorer.forests import random_forest
+
+NAMES = {"qid": "query_id", "doc_id": "url", "grade": "relevance"}
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 6})
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return random_candidates(1)
+
+
+def write(path, rows, called, more=()):
+    """The candidates with columns by other names, and text columns besides."""
+    table = as_table(rows)
+    table = table.rename_columns([called.get(name, name) for name in table.column_names])
+    for name in more:
+        table = table.append_column(name, [["some text"] * len(rows)])
+    pq.write_table(table, path)
+    return path
+
+
+def test_what_columns_are_called_and_what_else_there_is_does_not_show(tmp_path, forest, rows):
+    expected = ranked(forest, rows)
+    mean = evaluate(write(tmp_path / "plain.parquet", rows, {}), model=forest).means
+    more = ("title", "split", "weight", "debug")
+    path = write(tmp_path / "guessed.parquet", rows, NAMES, more)
+    rerank(path, forest, tmp_path / "guessed")
+    assert read_ranked(tmp_path / "guessed") == expected
+    assert evaluate(path, model=forest).means == mean
+    other = {"qid": "kw", "doc_id": "page", "grade": "stars"}
+    path = write(tmp_path / "told.parquet", rows, other, more)
+    rerank(path, forest, tmp_path / "told", columns=other)
+    assert read_ranked(tmp_path / "told") == expected
+    assert evaluate(path, model=forest, columns=other).means == mean
+    with pytest.raises(DataRejected, match=r"no column 'qid'; .*--columns qid=NAME"):
+        rerank(path, forest, tmp_path / "none")
+
+
+def test_a_feature_of_the_model_is_never_guessed_to_be_anything_else(tmp_path, rows):
+    forest = random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 6})
+    first, second = forest.feature_names[:2]
+    renamed = {first: "rating", second: "url"}
+    forest = random_forest(
+        5,
+        n_trees=10,
+        max_leaves=12,
+        info={"max_grade": 6},
+        names=[renamed.get(name, name) for name in forest.feature_names],
+    )
+    path = write(tmp_path / "c.parquet", rows, renamed)
+    rerank(path, forest, tmp_path / "out")
+    assert read_ranked(tmp_path / "out") == ranked(forest, rows)
+
+
+def test_the_guess_is_told_and_mistakes_are_named(tmp_path, forest, rows, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    forest.save(tmp_path / "m.rankmill")
+    path = write(tmp_path / "c.parquet", rows, NAMES)
+    line = "columns: qid from 'query_id', doc_id from 'url', grade from 'relevance' (guessed; --columns settles it)"
+    for command in (["rerank", str(path), "-o", "out"], ["evaluate", str(path)]):
+        told = CliRunner().invoke(app, [*command, "--model", "m.rankmill"])
+        assert told.exit_code == 0
+        assert line in told.stderr.splitlines()
+        settled = "qid=query_id,doc_id=url,grade=relevance"
+        again = CliRunner().invoke(
+            app, [*command, "--model", "m.rankmill", "--columns", settled, *["--overwrite"] * (command[0] == "rerank")]
+        )
+        assert again.exit_code == 0
+        assert line not in again.stderr
+    with pytest.raises(InputError, match="--columns is for tables"):
+        rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / "x", columns={"qid": "q"})
+    with pytest.raises(PipelineInputError, match="no column 'q', which --columns takes as qid"):
+        rerank(path, forest, tmp_path / "x", columns={"qid": "q"})
+    lacking = write(tmp_path / "d.parquet", rows, {forest.feature_names[0]: "another"})
+    with pytest.raises(CandidatesRejected, match=f"found no {forest.feature_names[0]} .*another"):
+        rerank(lacking, forest, tmp_path / "x")
