@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from pipeline.ingest import IngestOptions
+from pipeline.sources.batch import Format
 from rankmill.config import Config, read_config
 from rankmill.errors import ConfigError, InputError
 from scorer.metrics import Policy
 from trainer.parameters import TrainParameters
 
+FORMATS = " or ".join([", ".join(map(repr, get_args(Format)[:-1])), repr(get_args(Format)[-1])])
 ROOT = Path(__file__).resolve().parents[2]
 
 SMALLEST = """
@@ -104,7 +107,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         (
             "ingest",
             "format = 'letr'",
-            "ingest.format: found 'letr', expected 'auto', 'letor', 'csv', 'tsv' or 'parquet'; did you mean 'letor'?",
+            f"ingest.format: found 'letr', expected {FORMATS}; did you mean 'letor'?",
         ),
         ("rest", "[ingst]", "unknown key 'ingst' in the configuration; did you mean 'ingest'?"),
         ("rest", "[evaluate]\nmetrics = []", "evaluate.metrics: expected at least one value, found none"),
