@@ -5,10 +5,12 @@ Everything is staged on the file system of its destination, so that the last ste
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
 import shutil
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOCK_NAME = "lock"
+_LEFT_BEHIND = 3600  # seconds after which what has no lock yet, but takes milliseconds, belongs to a killed process
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file would be larger than is allowed here",
+}
 
 
 def fsync_file(path: Path) -> None:
@@ -41,6 +49,9 @@ def file_digest(path: Path) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path``, replacing what was there, so that a reader sees the old bytes or the new ones."""
+    for left in path.parent.glob(f".{_literal(path.name)}.*.staging"):
+        if _is_left_behind(left):
+            left.unlink(missing_ok=True)
     staged = path.with_name(f".{path.name}.{secrets.token_hex(6)}.staging")
     try:
         with staged.open("xb") as handle:
@@ -74,6 +85,11 @@ def staging_folder(destination: Path) -> Iterator[Path]:
 
     Its owner holds a lock on a file in it, so that a later run for the same destination can tell the leavings of a
     killed process (removed here) from the work of a living one (left alone).
+
+    Raises
+    ------
+    OSError
+        There is no room on the disk: of whatever library, with ``destination`` as its file name.
     """
     import fcntl
 
@@ -89,6 +105,11 @@ def staging_folder(destination: Path) -> Iterator[Path]:
             # it gets its name when it is held: a sweeper leaves a folder without it alone
             (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
             yield folder
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        what = f"{_NO_ROOM[error.errno]} ({os.strerror(error.errno)}); nothing was changed"
+        raise OSError(error.errno, what, str(destination)) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
@@ -102,9 +123,18 @@ def _sweep_abandoned(destination: Path) -> None:
     for folder in destination.parent.glob(f".{_literal(destination.name)}.*.staging"):
         if not folder.is_dir():
             continue
+        if not (folder / LOCK_NAME).exists() and _is_left_behind(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
         with suppress(OSError), (folder / LOCK_NAME).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left_behind(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime > _LEFT_BEHIND
+    return False
 
 
 def _literal(name: str) -> str:
@@ -128,7 +158,6 @@ def exchange(first: Path, second: Path) -> bool:
     Linux has it (``renameat2`` with ``RENAME_EXCHANGE``), but not for every file system.  OSError if a name is missing.
     """
     import ctypes
-    import errno
     import sys
 
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.dataset import read_manifest
 from pipeline.errors import InputError, PipelineError
 from pipeline.manifest import MANIFEST_NAME, Manifest
-from pipeline.publish import fsync_folder, publish_folder, write_atomically
+from pipeline.publish import fsync_file, fsync_folder, publish_folder
 from pipeline.sources.files import UNJUDGED
 
 REJECTS_NAME = "rejects.parquet"
@@ -46,23 +46,39 @@ def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: b
     old = _old_manifest(out)
     if old is not None and old.rows_digest() == manifest.rows_digest():
         manifest = manifest.model_copy(update={"bins": old.bins})
-    for name in _FOLDERS:
-        if not (staged / name).exists():
-            continue
-        (out / name).mkdir(exist_ok=True)
-        for file in (staged / name).iterdir():
-            file.replace(out / name / file.name)
-        fsync_folder(out / name)
+    (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())
+    fsync_file(staged / MANIFEST_NAME)  # all that takes room is on the disk now: what follows gives it names
     lists = (REJECTS_NAME, PAIR_REJECTS_NAME, JUDGMENT_REJECTS_NAME)
     listed = [name for name in lists if (staged / name).exists()]
-    for name in listed:
-        (staged / name).replace(out / name)
-    write_atomically(out / MANIFEST_NAME, manifest.to_bytes())
+    brought: list[Path] = []
+    try:
+        for name in _FOLDERS:
+            if (staged / name).exists():
+                _bring(staged / name, out / name, brought)
+        for name in listed:
+            (staged / name).replace(out / name)
+        (staged / MANIFEST_NAME).replace(out / MANIFEST_NAME)
+    except BaseException:
+        for file in brought:
+            file.unlink(missing_ok=True)
+        raise
+    fsync_folder(out)
     for name in lists:
         if name not in listed:
             (out / name).unlink(missing_ok=True)
     if old is not None:
         sweep(out, old, manifest)
+
+
+def _bring(staged: Path, folder: Path, brought: list[Path]) -> None:
+    """Move the files of ``staged`` to ``folder``; those that it did not have are added to ``brought``, each before it is moved."""
+    folder.mkdir(exist_ok=True)
+    for file in staged.iterdir():
+        place = folder / file.name
+        if not place.exists():
+            brought.append(place)
+        file.replace(place)
+    fsync_folder(folder)
 
 
 def _is_dataset(folder: Path) -> bool:

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -322,34 +321,6 @@ def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
         process.send_signal(signal.SIGKILL)
     ingest([path], out, options=IngestOptions(overwrite=True))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_the_dataset_is_the_old_or_the_new_one(tmp_path):
-    old, new, out = tmp_path / "old.txt", tmp_path / "new.txt", tmp_path / "out"
-    old.write_text("".join(judgments(2000, 1)))
-    new.write_text("".join(judgments(2000, 2)))
-    ingest([new], out)
-    allowed = {Dataset.open(out).digest}
-    ingest([old], out, options=IngestOptions(overwrite=True))
-    allowed.add(Dataset.open(out).digest)
-    script = (
-        "import sys, pathlib; from pipeline.ingest import ingest, IngestOptions\n"
-        "print('ready', flush=True)\n"
-        "while True:\n"
-        "    for name in sys.argv[2:]: ingest([pathlib.Path(name)], pathlib.Path(sys.argv[1]), options=IngestOptions(overwrite=True))\n"
-    )
-    rng = random.Random(1)
-    for _ in range(20):
-        with subprocess.Popen([sys.executable, "-c", script, out, old, new], stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
-            time.sleep(rng.uniform(0.3, 1.5))
-            process.kill()
-        dataset = Dataset.open(out)
-        dataset.verify()
-        assert dataset.digest in allowed
-    ingest([old], out, options=IngestOptions(overwrite=True))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["new.txt", "old.txt", "out"]
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
