@@ -59,8 +59,13 @@ def write(path, rows, called=None, more=None):
     """Write ``rows`` with columns renamed by ``called`` and ``more`` columns (name to cell) besides."""
     called, more = called or {}, more or {}
     rows = [{called.get(name, name): cell for name, cell in row.items()} | more for row in rows]
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), path)
+    if path.suffix in {".parquet", ".arrow"}:
+        table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
+        if path.suffix == ".parquet":
+            pq.write_table(table, path)
+        else:
+            with pa.ipc.new_file(path, table.schema) as file:
+                file.write_table(table)
     else:
         delimiter = "," if path.suffix == ".csv" else "\t"
         lines = [delimiter.join(map(str, row.values())) for row in rows]
@@ -82,7 +87,7 @@ def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
     expected = data(tmp_path / "plain")
     more = {"title": "some text", "debug_a": "x", "debug_b": 1, "split": "train"}
     options = IngestOptions(read=ReadOptions(columns=NAMES, ignore=("title", "debug_*", "split")))
-    for suffix in (".csv", ".tsv", ".parquet"):
+    for suffix in (".csv", ".tsv", ".parquet", ".arrow"):
         out = tmp_path / f"out{suffix}"
         report = ingest([write(tmp_path / f"in{suffix}", rows, NAMES, more)], out, options=options)
         assert data(out) == expected
@@ -135,7 +140,8 @@ def test_a_guess_is_one_line_on_stderr_and_a_key_of_the_json(tmp_path):
         (["query", "topic", "grade", "x"], {"ignore": ("topic",)}, {"qid": "query", "grade": "grade"}, ("x",)),
         (["doc_id", "url", "grade", "x"], {"columns": {"qid": "doc_id"}}, {"qid": "doc_id", "grade": "grade", "doc_id": "url"}, ("x",)),
         (["qid", "x", "rel"], {"grade_required": False}, {"qid": "qid", "grade": "rel"}, ("x",)),
-        (["qid", "x", "rel", "weight"], {"grade_required": False, "known_features": frozenset({"rel"})}, {"qid": "qid"}, ("x", "rel")),
+        (["qid", "x", "rel", "weight"], {"grade_required": False, "known_features": frozenset({"rel"})}, {"qid": "qid"}, ("rel",)),
+        (["qid", "x", "rel", "split"], {"grade_required": False, "known_features": frozenset({"rel", "z"})}, {"qid": "qid"}, ("x", "rel")),
     ],
 )  # fmt: skip
 def test_a_part_is_as_told_then_by_its_own_name_then_guessed(tmp_path, names, options, parts, features):
