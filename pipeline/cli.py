@@ -18,6 +18,8 @@ _OF_JUDGMENTS = [
     "valid",
     "test",
     "pairs",
+    "qrels",
+    "aggregate",
     "split",
     "split_time",
     "folds",
@@ -58,6 +60,19 @@ def ingest(
     ] = None,
     pairs: Annotated[
         list[Path] | None, typer.Option(help="File of preference pairs of these judgments (may be repeated).")
+    ] = None,
+    qrels: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File of judgments (TREC's qrels or a table) that give the rows their grades (may be repeated)."
+        ),
+    ] = None,
+    aggregate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="mean|median|max|majority|latest",
+            help="What several judgments of one document make; default: keep all.",
+        ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Draw the splits by query: train=0.8,valid=0.1,test=0.1.")] = None,
     split_time: Annotated[
@@ -102,7 +117,7 @@ def ingest(
     ] = "reject",
     unjudged: Annotated[
         str, typer.Option(metavar="keep|zero|reject", help="What it means that a row has no grade.")
-    ] = "reject",
+    ] = "keep",
     time_column: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Column of tables that holds times: ISO text or seconds since 1970."),
@@ -149,6 +164,11 @@ def ingest(
 
     rankmill data ingest monday.txt -o DATASET --append
 
+    Judgments may come in files of their own, and several of one document (by several judges) be made one.  Rows that nobody has
+    judged are kept apart, in DATASET/unjudged, to be re-ranked:
+
+    rankmill data ingest features.csv --qrels qrels.txt --aggregate median -o DATASET
+
     Preference pairs say that one document of a query is better than another one.  A line (or a row of a table) names qid,
     better and worse, the latter two by doc_id, and perhaps a weight and a probability.  Pairs come with the judgments, or
     later for a dataset that is there:
@@ -161,6 +181,7 @@ def ingest(
     from pipeline.group.splits import fold_choice, parse_split_time
     from pipeline.ingest import IngestOptions
     from pipeline.ingest import ingest as build
+    from pipeline.judgments.rules import check_aggregate
     from pipeline.sizes import parse_size
     from pipeline.sources.batch import ReadOptions
     from pipeline.sources.grades import parse_words
@@ -187,6 +208,7 @@ def ingest(
         shares=None if split is None else parse_shares(split),
         split_time=None if split_time is None else parse_split_time(split_time),
         folds=fold_choice(folds, fold),
+        aggregate=None if aggregate is None else check_aggregate(aggregate),
         max_rejects=max_rejects,
         buckets=buckets,
         memory=parse_size(memory, "--memory"),
@@ -215,12 +237,19 @@ def ingest(
         ) as bar:
             task = bar.add_task("reading", total=None)
             report = build(
-                sources or (), out, valid=valid or (), test=test or (), pairs=pairs or (), options=options,
+                sources or (), out, valid=valid or (), test=test or (), pairs=pairs or (), qrels=qrels or (), options=options,
                 progress=lambda done, total: bar.update(task, completed=done, total=total), say=say,
             )  # fmt: skip
     else:
         report = build(
-            sources or (), out, valid=valid or (), test=test or (), pairs=pairs or (), options=options, say=say
+            sources or (),
+            out,
+            valid=valid or (),
+            test=test or (),
+            pairs=pairs or (),
+            qrels=qrels or (),
+            options=options,
+            say=say,
         )
     typer.echo(json.dumps(report.to_json()) if as_json else report.render())
 

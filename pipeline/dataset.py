@@ -283,6 +283,22 @@ class Dataset:
                     _row_major(batch, names, np.float32),
                 )
 
+    def unjudged_rows(
+        self, shard: UnjudgedShard, batch_rows: int
+    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
+        """Yield (ids and optional columns, features (m, F)) of the rows of ``shard``, in canonical order."""
+        file, names = self.unjudged_path(shard), list(self.manifest.features)
+        self._check(file)
+        with _decoding(file), open_parquet(file) as reader:
+            for batch in reader.iter_batches(batch_size=batch_rows):
+                narrow = [name for name in batch.schema.names if name not in set(names)]
+                yield batch.select(narrow), _row_major(batch, names, np.float32)
+
+    def shard_grades(self, shard: Shard) -> npt.NDArray[np.int32]:
+        """Return the grades of all rows of ``shard``, in canonical order."""
+        grades: npt.NDArray[np.int32] = self._read(self.features_path(shard), ["grade"]).column(0).to_numpy()
+        return grades
+
     def shard_queries(self, shard: Shard) -> pa.Table:
         """Return the queries of ``shard`` as they are stored."""
         return self._read(self.queries_path(shard))

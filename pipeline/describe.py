@@ -16,6 +16,7 @@ import polars as pl
 from pipeline.binning import columns_of
 from pipeline.dataset import QUERY_WEIGHT
 from pipeline.manifest import SPLITS
+from pipeline.report import several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,6 +130,11 @@ class Description:
     binned: tuple[dict[str, Any], ...]
     pair_sources: tuple[dict[str, Any], ...]
     rejected_pairs: int
+    judgments: dict[str, Any] | None
+    """Of files of judgments; None where there were none."""
+    repeats: dict[str, Any] | None
+    """Of documents with several rows; None where there are none."""
+    unjudged_rows: int
     splits: tuple[SplitSummary, ...]
     features: tuple[FeatureSummary, ...]
 
@@ -177,8 +183,26 @@ class Description:
                 + (", ".join(f"{b['max_bin']} bins ({b['binspec'][:12]})" for b in self.binned) or "not yet"),
                 *(heading + _files(files) for heading, files in lists),
                 *([f"          {self.rejected_pairs:,} pairs rejected"] if self.rejected_pairs else []),
+                *self._judged(),
             ]
         )
+
+    def _judged(self) -> list[str]:
+        lines = []
+        if self.judgments is not None:
+            found = self.judgments
+            lines.append(
+                f"judgments {found['judgments']:,}, {found['without_row']:,} of them of documents that have no row;"
+                f" {several(found['repeated'], found['conflicting'], 'judged more than once')}"
+            )
+            lines.append("          " + _files(found["sources"]))
+        if self.repeats is not None:
+            found = self.repeats
+            merged = f"; {found['merged_rows']:,} rows merged into others" if found["merged_rows"] else ""
+            lines.append(f"repeated  {several(found['documents'], found['conflicting'], 'with several rows')}{merged}")
+        if self.unjudged_rows:
+            lines.append(f"unjudged  {self.unjudged_rows:,} rows that nobody judged, kept for re-ranking")
+        return lines
 
     def _split_table(self) -> Any:
         from rich import box
@@ -254,6 +278,9 @@ def describe(dataset: Dataset) -> Description:
         binned=tuple({"binspec": entry.binspec, "max_bin": entry.max_bin} for entry in manifest.bins),
         pair_sources=() if manifest.pairs is None else tuple(s.model_dump() for s in manifest.pairs.sources),
         rejected_pairs=0 if manifest.pairs is None else manifest.pairs.rejected,
+        judgments=None if manifest.judgments is None else manifest.judgments.model_dump(),
+        repeats=None if manifest.repeats is None else manifest.repeats.model_dump(),
+        unjudged_rows=manifest.unjudged_rows,
         splits=tuple(_split(dataset, name) for name in SPLITS if name in manifest.splits),
         features=_features(dataset),
     )

@@ -23,7 +23,11 @@ from pipeline.errors import DataRejected, InputError
 from pipeline.group.shards import Layout, write_shards
 from pipeline.group.spill import Spill
 from pipeline.group.splits import name_of, rule_of
-from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, SourceFile, SplitCount, SplitName
+from pipeline.judgments.joining import check_times_and_labels, judgment_set, read_judgments, without_grades
+from pipeline.judgments.opening import open_judgments
+from pipeline.judgments.rules import check_aggregate
+from pipeline.judgments.tally import Tally
+from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, Repeats, SourceFile, SplitCount, SplitName
 from pipeline.memory import check_memory, reading_threads, writing_share
 from pipeline.pairs.adding import pair_set, read_ids, read_pairs, sorted_files, source_files
 from pipeline.pairs.join import PairSpill, join_pairs
@@ -31,13 +35,14 @@ from pipeline.pairs.opening import open_pairs
 from pipeline.publish import staging_folder
 from pipeline.reading import read_all
 from pipeline.rejects import listing_rejects, write_rejects
-from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME, check_destination, publish_dataset
+from pipeline.replace import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, check_destination, publish_dataset
 from pipeline.report import IngestReport
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
 from pipeline.sources.columns import check_ignored, guesses_line, guesses_of, tables_disagree
 from pipeline.sources.files import find_files
 from pipeline.sources.letor import check_made_ids, companions_of
 from pipeline.sources.opening import open_source
+from pipeline.sources.optional import TYPES
 from pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
@@ -47,6 +52,9 @@ if TYPE_CHECKING:
 
     from pipeline.group.shards import ShardSummary
     from pipeline.group.splits import ByTime, SplitRule
+    from pipeline.judgments.batch import JudgmentSource
+    from pipeline.judgments.rules import Aggregate
+    from pipeline.judgments.settle import Settling
     from pipeline.manifest import ColumnName, FoldChoice, GradesFrom
     from pipeline.pairs.batch import PairSource
     from pipeline.sources.batch import RowBatch, Source
@@ -71,8 +79,11 @@ class IngestOptions:
         When the splits begin, by the times of ``read.time_column``.
     folds
         One of K folds, by hash of the query.  Without any of these three the splits are the files, as given.
+    aggregate
+        What several judgments of one document make (see :mod:`pipeline.judgments.rules`); None: rows are kept as they are, and
+        files of judgments must not contradict each other.
     max_rejects
-        Bad rows to put aside before giving up.
+        Bad rows, judgments and pairs to put aside before giving up.
     buckets
         Number of shards.  A constant of the dataset: the order of its rows depends on it.
     memory
@@ -93,6 +104,7 @@ class IngestOptions:
     shares: Mapping[str, float] | None = None
     split_time: ByTime | None = None
     folds: FoldChoice | None = None
+    aggregate: Aggregate | None = None
     max_rejects: int = 0
     buckets: int = 32
     memory: int = 2 * 10**9
@@ -104,6 +116,8 @@ class IngestOptions:
     def __post_init__(self) -> None:
         if self.rule is not None and self.split_time is not None and self.read.time_column is None:
             raise InputError("--split-time goes by a column of times; name it with --time-column")
+        if self.aggregate is not None:
+            check_aggregate(self.aggregate)
         if self.max_rejects < 0:
             raise InputError(f"--max-rejects must be 0 or more, got {self.max_rejects}")
         if not 1 <= self.buckets <= MAX_BUCKETS:
@@ -138,6 +152,7 @@ def ingest(
     valid: Sequence[str | os.PathLike[str]] = (),
     test: Sequence[str | os.PathLike[str]] = (),
     pairs: Sequence[str | os.PathLike[str]] = (),
+    qrels: Sequence[str | os.PathLike[str]] = (),
     options: IngestOptions | None = None,
     progress: Callable[[int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -151,6 +166,8 @@ def ingest(
         With ``options.rule`` all of them are given as ``train``.
     pairs
         Files with preference pairs of these judgments, likewise.
+    qrels
+        Files with judgments, which give the rows their grades; the rows' own are not used then.
     out
         The folder to make.
     options
@@ -171,35 +188,43 @@ def ingest(
     options = IngestOptions() if options is None else options
     base = Base(out) if options.append else None
     if base is not None:
+        base.check_judgments(qrels, options)
         options = base.options(options)
     inputs = _inputs(train, valid, test, options)
     check_destination(out, overwrite=options.overwrite or base is not None)
-    if options.read.unjudged == "keep":
-        raise InputError("--unjudged keep: there is no place for such rows yet; --unjudged zero gives them grade 0")
     quarantine = Quarantine(options.max_rejects)
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
     if base is not None:
         read = replace(read, known_features=frozenset(base.manifest.features))
+    if qrels:
+        read = without_grades(read, timed=options.split_time is not None)
     sources = [open_source(given.path, options.format, read, quarantine) for given in inputs]
-    columns = _common_columns(sources, options)
+    columns = _common_columns(sources, options, read)
     check_made_ids(sources)
     companions = companions_of(sources)
-    pair_files = sorted_files(find_files(pairs), [given.path for given in inputs])
-    guessed = guesses_of(sources)
-    if guessed and say is not None:
-        say(guesses_line(guessed))
+    judgment_files = sorted_files(find_files(qrels), [given.path for given in inputs])
+    pair_files = sorted_files(find_files(pairs), [*(given.path for given in inputs), *judgment_files])
+    judgment_sources = [open_judgments(path, options.read, quarantine) for path in judgment_files]
     pair_sources: list[PairSource] = [open_pairs(path, quarantine) for path in pair_files]
+    if options.aggregate is not None:
+        check_times_and_labels(options.aggregate, sources, judgment_sources, options.read.time_column)
+    guessed = guesses_of(sources)
+    for what, guess in (("", guessed), ("judgments: ", guesses_of(judgment_sources))):
+        if guess and say is not None:
+            say(what + guesses_line(guess))
     if base is not None:
         base.check_new([*(given.path for given in inputs), *pair_files], companions)
         columns = base.check_columns(sources[0], read)
     with (
         staging_folder(out) as staging,
-        SourceDigests([*(given.path for given in inputs), *pair_files, *companions.values()]) as digests,
+        SourceDigests(
+            [*(given.path for given in inputs), *pair_files, *companions.values(), *judgment_files]
+        ) as digests,
         listing_rejects(out, quarantine),
     ):
         extras = tuple(name for name in sources[0].fields if name != "grade")
         spill = Spill(staging / "spill", options.buckets, extras)
-        advance = _advance([*sources, *pair_sources], progress)
+        advance = _advance([*sources, *judgment_sources, *pair_sources], progress)
         rows = _Rows(spill, sources[0], options.read.max_grade)
         read_all(
             sources,
@@ -217,16 +242,20 @@ def ingest(
         rows_of_bucket, again = spill.rows.copy(), None
         if base is not None:
             rows.labels_are_grades &= base.labels_were_grades()
-            shards = base.touched(
+            there = base.touched(
                 np.flatnonzero(spill.rows), width=len(features), labels_are_grades=rows.labels_are_grades
             )
-            again = base.spilling(shards, spill, len(inputs), labels_are_grades=rows.labels_are_grades)
-            for shard in shards:
-                rows_of_bucket[shard.bucket] += shard.rows
+            again = base.spilling(there, spill, len(inputs), labels_are_grades=rows.labels_are_grades)
+            for bucket, count in there.items():
+                rows_of_bucket[bucket] += count
             names += [str(out)] * len(SPLITS)
             splits += range(len(SPLITS))
         if not features:
             raise DataRejected(f"{inputs[0].path}: no line has a feature")
+        settling = _settling(judgment_sources, staging, options, lambda number, at: advance(len(sources) + number, at))
+        rejected_judgments = len(quarantine.rejects) - rejected_rows
+        if settling is not None and settling.with_label:
+            extras = tuple(name for name in TYPES if name in {*extras, "label"})
         layout = Layout(
             features=features,
             absent=options.read.absent_value,
@@ -234,12 +263,14 @@ def ingest(
             source_split=splits,
             source_name=names,
             extras=extras,
-            labels_are_grades=rows.labels_are_grades,
+            labels_are_grades=rows.labels_are_grades and not judgment_sources,
+            settling=settling,
         )
         staged = staging / "dataset"
         staged.mkdir()
         pair_spill = PairSpill(staging / "pairs-spill", options.buckets)
-        read_pairs(pair_sources, pair_spill, options.block_bytes, lambda number, at: advance(len(sources) + number, at))
+        pairs_from = len(sources) + len(judgment_sources)
+        read_pairs(pair_sources, pair_spill, options.block_bytes, lambda number, at: advance(pairs_from + number, at))
         buckets = np.flatnonzero(rows_of_bucket).tolist()
         joined = {*np.flatnonzero(pair_spill.pairs).tolist(), *buckets}
         if base is not None:
@@ -248,7 +279,7 @@ def ingest(
             options.memory,
             options.allowed_threads,
             row_group_bytes=layout.row_group_bytes,
-            bucket_rows=int(rows_of_bucket.max()),
+            bucket_rows=int(rows_of_bucket.max()) if settling is None else settling.rows_held(rows_of_bucket),
             row_bytes=4 * len(features),
         )
         summaries = write_shards(
@@ -256,8 +287,15 @@ def ingest(
         )
         shard_of = {} if base is None else {s.bucket: base.dataset.features_path(s) for s in base.manifest.shards}
         shard_of |= {
-            summary.shard.bucket: staged / "features" / f"{summary.shard.features}.parquet" for summary in summaries
+            summary.bucket: staged / "features" / f"{summary.shard.features}.parquet"
+            for summary in summaries
+            if summary.shard is not None
         }
+        judged = sum((summary.judgments_tally for summary in summaries), Tally())
+        if settling is not None:
+            judged += settling.left_over({summary.bucket for summary in summaries})
+        if not shard_of:
+            raise DataRejected(_nothing_judged(judged))
         pair_shards = join_pairs(
             pair_spill,
             lambda bucket: read_ids(shard_of[bucket]) if bucket in shard_of else None,
@@ -267,7 +305,8 @@ def ingest(
         )
         found = digests.results()
         pairs_end = len(inputs) + len(pair_files)
-        sizes = {path: sha256 for path, (_, sha256) in zip(companions, found[pairs_end:], strict=True)}
+        sizes_end = pairs_end + len(companions)
+        sizes = {path: sha256 for path, (_, sha256) in zip(companions, found[pairs_end:sizes_end], strict=True)}
         files = [
             SourceFile(
                 name=given.path.name,
@@ -279,9 +318,12 @@ def ingest(
             for given, (size, sha256) in zip(inputs, found[: len(inputs)], strict=True)
         ]
         grades_from: GradesFrom = "grade" if "grade" in sources[0].fields else "nothing"
-        if rows.labels_are_grades:
+        if judgment_files:
+            grades_from = "qrels"
+        elif rows.labels_are_grades:
             grades_from = "label"
-        row_rejects, pair_rejects = quarantine.rejects[:rejected_rows], quarantine.rejects[rejected_rows:]
+        rows_and_judgments = rejected_rows + rejected_judgments
+        row_rejects, pair_rejects = quarantine.rejects[:rejected_rows], quarantine.rejects[rows_and_judgments:]
         manifest = _manifest(
             features, cast("Sequence[ColumnName]", extras), summaries, files, options, rejected_rows, grades_from
         )
@@ -290,11 +332,18 @@ def ingest(
                 pair_shards, source_files(pair_files, found[len(inputs) : pairs_end]), len(pair_rejects)
             )
             manifest = manifest.model_copy(update={"pairs": described})
+        if judgment_files:
+            given_judgments = judgment_set(judged, source_files(judgment_files, found[sizes_end:]), rejected_judgments)
+            manifest = manifest.model_copy(update={"judgments": given_judgments})
         if base is not None:
             manifest = base.extended(manifest, pair_shards, joined)
             row_rejects, pair_rejects = base.with_rejects(row_rejects, pair_rejects)
             base.check_unchanged()
-        for name, rejects in ((REJECTS_NAME, row_rejects), (PAIR_REJECTS_NAME, pair_rejects)):
+        for name, rejects in (
+            (REJECTS_NAME, row_rejects),
+            (JUDGMENT_REJECTS_NAME, quarantine.rejects[rejected_rows:rows_and_judgments]),
+            (PAIR_REJECTS_NAME, pair_rejects),
+        ):
             if rejects:
                 write_rejects(staged / name, rejects)
         publish_dataset(staged, out, manifest, overwrite=options.overwrite or base is not None)
@@ -333,7 +382,7 @@ def _inputs(
     return sorted(inputs, key=lambda given: (given.path.name, os.fspath(given.path)))
 
 
-def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[str, ...] | None:
+def _common_columns(sources: Sequence[Source], options: IngestOptions, read: ReadOptions) -> tuple[str, ...] | None:
     """Return the features' names if the files name them (their order is that of the first), None for LETOR text."""
     first = sources[0]
     for other in sources[1:]:
@@ -356,7 +405,7 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[
     for option, given in (("--columns", options.read.columns), ("--ignore", options.read.ignore)):
         if given and not tables:
             raise InputError(f"{option} is for tables; {first.path} is LETOR text, whose columns have no names")
-    if first.columns is None and options.read.time_column is not None:
+    if first.columns is None and read.time_column is not None and not read.time_optional:
         raise InputError(f"--time-column is for tables; {first.path} is LETOR text, whose columns have no names")
     if first.columns is not None and options.read.n_features is not None:
         raise InputError(f"--n-features is for LETOR text; {first.path} names its features")
@@ -365,6 +414,31 @@ def _common_columns(sources: Sequence[Source], options: IngestOptions) -> tuple[
             f"--labels is for LETOR text; {first.path} names its columns: labels go into one called 'label'"
         )
     return first.columns
+
+
+def _settling(
+    sources: Sequence[JudgmentSource], staging: Path, options: IngestOptions, done: Callable[[int, int], None]
+) -> Settling | None:
+    """Read judgments from files of their own; returns where grades come from, None for the rows alone."""
+    if not sources and options.aggregate is None:
+        return None
+    from pipeline.judgments.settle import Settling
+    from pipeline.judgments.spill import JudgmentSpill
+
+    spill = JudgmentSpill(staging / "judgments-spill", options.buckets) if sources else None
+    if spill is not None:
+        read_judgments(sources, spill, options.block_bytes, done)
+    return Settling(aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged)
+
+
+def _nothing_judged(judgments: Tally) -> str:
+    if not judgments.judgments:
+        return "no row has a grade: there is nothing to learn from"
+    alike = "; are the ids written alike in both?" if judgments.without_row == judgments.judgments else ""
+    return (
+        f"no row has a grade: of {judgments.judgments:,} judgments {judgments.without_row:,} are of documents (qid, doc_id)"
+        f" that have no row{alike}"
+    )
 
 
 class _Rows:
@@ -383,7 +457,7 @@ class _Rows:
 
 
 def _advance(
-    sources: Sequence[Source | PairSource], progress: Callable[[int, int], None] | None
+    sources: Sequence[Source | JudgmentSource | PairSource], progress: Callable[[int, int], None] | None
 ) -> Callable[[int, int], None]:
     """Return what tells ``progress`` that so many bytes of a source, given by number, are read and all before it."""
     sizes = [source.path.stat().st_size for source in sources]
@@ -415,10 +489,11 @@ def _manifest(
     grades: Counter[int] = sum((summary.grades for summary in summaries), Counter())
     queries: Counter[str] = sum((summary.queries for summary in summaries), Counter())
     rows: Counter[str] = sum((summary.rows for summary in summaries), Counter())
+    tally = sum((summary.rows_tally for summary in summaries), Tally())
     return Manifest(
         format=1,
         features=list(features),
-        max_grade=max(grades) if options.read.max_grade is None else options.read.max_grade,
+        max_grade=max(grades, default=0) if options.read.max_grade is None else options.read.max_grade,
         buckets=options.buckets,
         meaning=Meaning(
             absent=options.read.absent,
@@ -436,14 +511,19 @@ def _manifest(
             n_features=options.read.n_features,
             max_grade=options.read.max_grade,
             grades_from=grades_from,
+            aggregate=options.aggregate,
         ),
         rows=rows.total(),
         queries=queries.total(),
         missing_values=sum(summary.missing_values for summary in summaries),
         grades=[GradeCount(grade=grade, rows=grades[grade]) for grade in sorted(grades)],
         splits={name: SplitCount(queries=queries[name], rows=rows[name]) for name in SPLITS if queries[name]},
-        shards=[summary.shard for summary in summaries],
+        shards=[summary.shard for summary in summaries if summary.shard is not None],
         sources=sorted(files, key=lambda file: (file.name, file.sha256)),
         rejected_rows=rejected,
         columns=list(columns),
+        repeats=None
+        if tally == Tally()
+        else Repeats(documents=tally.repeated, conflicting=tally.conflicting, merged_rows=tally.merged),
+        unjudged=[summary.unjudged for summary in summaries if summary.unjudged is not None],
     )

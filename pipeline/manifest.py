@@ -17,7 +17,7 @@ SplitName = Literal["train", "valid", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "valid", "test")
 
 
-GradesFrom = Literal["grade", "label", "nothing"]
+GradesFrom = Literal["grade", "label", "nothing", "qrels"]
 ColumnName = Literal["label", "event", "weight", "offset", "position", "query_weight", "time"]
 
 
@@ -147,14 +147,14 @@ class Meaning(_Strict):
     labels: Literal["grade", "real"] = "grade"  # what the first number of a line of text was
     grades: dict[str, int] = {}  # the words that stood for grades
     negative_grades: Literal["reject", "zero", "unjudged"] = "reject"
-    no_grade: Literal["keep", "zero", "reject"] = "reject"  # what it meant that a row had none
+    no_grade: Literal["keep", "zero", "reject"] = "keep"  # what it meant that a row had none
     time_column: str | None = None  # what the input called the column of times
     split_time: dict[SplitName, str] | None = None  # when valid and test begin, ISO 8601 in UTC
     folds: FoldChoice | None = None
     aggregate: Literal["mean", "median", "max", "majority", "latest"] | None = None  # what several judgments made
     n_features: int | None = None  # as the caller bounded it; text only
     max_grade: int | None = None  # as the caller bounded it
-    grades_from: GradesFrom = "grade"  # a column, labels that are whole numbers, or all are 0
+    grades_from: GradesFrom = "grade"  # a column, whole labels, all 0, judgments of their own
 
     unless_default = frozenset(
         {

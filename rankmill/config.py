@@ -21,6 +21,7 @@ from pipeline.bin_plan import checked_memory
 from pipeline.errors import PipelineError
 from pipeline.group.splits import fold_choice, split_time_of
 from pipeline.ingest import IngestOptions
+from pipeline.judgments.rules import Aggregate
 from pipeline.quantiles import MAX_BIN
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions
@@ -74,6 +75,8 @@ class Ingest:
     valid: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
+    qrels: tuple[str, ...] = ()
+    aggregate: Aggregate | None = None
     split: Split | None = None
     split_time: SplitTime | None = None
     folds: int | None = None
@@ -84,7 +87,7 @@ class Ingest:
     labels: Literal["grade", "real"] = "grade"
     grades: dict[str, int] = Field(default_factory=dict)
     negative_grades: NegativeGrades = "reject"
-    unjudged: Unjudged = "reject"
+    unjudged: Unjudged = "keep"
     columns: dict[str, str] = Field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     n_features: int | None = None
@@ -119,6 +122,7 @@ class Ingest:
             shares=shares,
             split_time=None if self.split_time is None else split_time_of(self.split_time.valid, self.split_time.test),
             folds=fold_choice(self.folds, self.fold),
+            aggregate=self.aggregate,
             max_rejects=self.max_rejects,
             buckets=self.buckets,
             memory=parse_size(self.memory, "memory"),

@@ -104,7 +104,7 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
     """
     files = {
         key: _expand(folder, f"ingest.{key}", getattr(config.ingest, key))
-        for key in ("sources", "valid", "test", "pairs")
+        for key in ("sources", "valid", "test", "pairs", "qrels")
     }
     candidates = () if config.rerank is None else _expand(folder, "rerank.candidates", config.rerank.candidates)
     work = folder / config.work
@@ -117,6 +117,7 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
         valid=files["valid"],
         test=files["test"],
         pairs=files["pairs"],
+        qrels=files["qrels"],
         options=config.ingest.options,
         say=say,
     )

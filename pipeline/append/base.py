@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pipeline.append.meaning import options_for, recorded_options
 from pipeline.append.merging import extended, with_pairs
 from pipeline.append.pairs import StoredPairs
-from pipeline.append.rows import Counts, stored_rows
+from pipeline.append.rows import Counts, stored_rows, unjudged_rows
 from pipeline.dataset import Dataset, read_manifest
 from pipeline.errors import DataRejected, DatasetFormatError, InputError
 from pipeline.rejects import read_rejects
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pipeline.group.spill import Spill
     from pipeline.ingest import IngestOptions
-    from pipeline.manifest import Manifest, PairShard, Shard
+    from pipeline.manifest import Manifest, PairShard
     from pipeline.pairs.join import PairSpill
     from pipeline.sources.batch import ReadOptions, Reject, Source
 
@@ -74,6 +74,19 @@ class Base:
             raise InputError("--append and --overwrite: a dataset is either added to or replaced")
         return options_for(self.dataset.path, self.manifest, options)
 
+    def check_judgments(self, qrels: Collection[object], options: IngestOptions) -> None:
+        """Raise InputError if judgments were made one, or are to be: a dataset does not keep them one by one."""
+        meaning = self.manifest.meaning
+        for option, made, wanted in (
+            ("--qrels", self.manifest.judgments is not None, bool(qrels)),
+            ("--aggregate", meaning.aggregate is not None, options.aggregate is not None),
+        ):
+            if made or wanted:
+                what = f"was made with {option}" if made else f"--append and {option}"
+                raise InputError(
+                    f"{self.dataset.path}: {what}: a new judgment may change what is there already; make the dataset anew from all files"
+                )
+
     def check_new(self, paths: Iterable[Path], companions: Collection[Path] = ()) -> None:
         """Raise InputError if one of the files is in the dataset already.
 
@@ -120,8 +133,8 @@ class Base:
         """Say whether grades were taken from labels, or can be as far as the dataset goes."""
         return self.manifest.meaning.grades_from == "label"
 
-    def touched(self, new_rows: Collection[int], *, width: int, labels_are_grades: bool) -> list[Shard]:
-        """Return the shards to be written again.
+    def touched(self, new_rows: Collection[int], *, width: int, labels_are_grades: bool) -> dict[int, int]:
+        """Return the buckets whose shards are to be written again, each with the rows it has.
 
         Parameters
         ----------
@@ -133,25 +146,35 @@ class Base:
             Whether all labels can be grades, with the new ones.
         """
         everything = width != len(self.manifest.features) or labels_are_grades != self.labels_were_grades()
-        return [shard for shard in self.manifest.shards if everything or shard.bucket in new_rows]
+        there = [(shard.bucket, shard.rows) for shard in self.manifest.shards]
+        there += [(shard.bucket, shard.rows) for shard in self.manifest.unjudged]
+        found: dict[int, int] = {}
+        for bucket, rows in there:
+            if everything or bucket in new_rows:
+                found[bucket] = found.get(bucket, 0) + rows
+        return found
 
     def spilling(
-        self, shards: Iterable[Shard], spill: Spill, first_source: int, *, labels_are_grades: bool
+        self, buckets: Collection[int], spill: Spill, first_source: int, *, labels_are_grades: bool
     ) -> Callable[[int], None]:
-        """Return what puts the rows of a bucket into ``spill``, if it is one of ``shards``, right before it is written.
+        """Return what puts the rows of a bucket into ``spill``, if it is one of ``buckets``, right before it is written.
 
-        They are rows of source ``first_source`` plus the number of their split.  Several threads may call it.
+        They are rows of source ``first_source`` plus the number of their split; those that nobody has judged have no split, and go
+        with the first.  Several threads may call it.
         """
         graded = labels_are_grades or not self.labels_were_grades()
-        shard_of = {shard.bucket: shard for shard in shards}
+        shard_of = {shard.bucket: shard for shard in self.manifest.shards if shard.bucket in buckets}
+        unjudged_of = {shard.bucket: shard for shard in self.manifest.unjudged if shard.bucket in buckets}
 
         def put(bucket: int) -> None:
-            if bucket not in shard_of:
-                return
-            counts = Counts()
-            for split, rows in stored_rows(self.dataset, shard_of[bucket], counts, graded=graded):
-                spill.add(rows, first_source + split)
-            self._replaced[bucket] = counts
+            if bucket in shard_of:
+                counts = Counts()
+                for split, rows in stored_rows(self.dataset, shard_of[bucket], counts, graded=graded):
+                    spill.add(rows, first_source + split)
+                self._replaced[bucket] = counts
+            if bucket in unjudged_of:
+                for rows in unjudged_rows(self.dataset, unjudged_of[bucket], spill.extras):
+                    spill.add(rows, first_source)
 
         return put
 

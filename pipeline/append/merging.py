@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pipeline.manifest import SPLITS, GradeCount, PairSet, SplitCount
+from pipeline.judgments.tally import Tally
+from pipeline.manifest import SPLITS, GradeCount, PairSet, Repeats, SplitCount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -40,7 +41,9 @@ def extended(old: Manifest, replaced: Collection[Counts], made: Manifest, *, bou
         queries.subtract(counts.queries)
         rows.subtract(counts.rows)
     grades = +grades
-    written = {shard.bucket for shard in made.shards}
+    again = sum((counts.repeats for counts in replaced), Tally())
+    written = {shard.bucket for shard in made.shards} | {shard.bucket for shard in made.unjudged}
+    unjudged = [*made.unjudged, *(shard for shard in old.unjudged if shard.bucket not in written)]
     shards = [*made.shards, *(shard for shard in old.shards if shard.bucket not in written)]
     return made.model_copy(
         update={
@@ -55,8 +58,21 @@ def extended(old: Manifest, replaced: Collection[Counts], made: Manifest, *, bou
             "shards": sorted(shards, key=lambda shard: shard.bucket),
             "sources": sorted([*old.sources, *made.sources], key=lambda file: (file.name, file.sha256)),
             "rejected_rows": old.rejected_rows + made.rejected_rows,
+            "repeats": _repeats(old.repeats, again, made.repeats),
+            "unjudged": sorted(unjudged, key=lambda shard: shard.bucket),
         }
     )
+
+
+def _repeats(old: Repeats | None, replaced: Tally, made: Repeats | None) -> Repeats | None:
+    """Return what is counted of documents with several rows, less those of shards that were written again."""
+    counts = dict.fromkeys(Repeats.model_fields, 0)
+    for found in (old, made):
+        for name in counts if found is not None else ():
+            counts[name] += getattr(found, name)
+    counts["documents"] -= replaced.repeated
+    counts["conflicting"] -= replaced.conflicting
+    return Repeats(**counts) if any(counts.values()) else None
 
 
 def with_pairs(

@@ -13,15 +13,18 @@ import pyarrow.compute as pc
 
 from pipeline.arrow import as_array
 from pipeline.dataset import QUERY_WEIGHT
+from pipeline.judgments.tally import Tally, repeats
 from pipeline.manifest import SPLITS
 from pipeline.sources.batch import BATCH_BYTES, RowBatch
+from pipeline.sources.grades import UNKNOWN_GRADE
+from pipeline.sources.optional import TYPES
 from pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pipeline.dataset import Dataset
-    from pipeline.manifest import Shard
+    from pipeline.manifest import Shard, UnjudgedShard
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class Counts:
     grades: Counter[int] = field(default_factory=Counter)
     queries: Counter[str] = field(default_factory=Counter)  # by split
     rows: Counter[str] = field(default_factory=Counter)  # by split
+    repeats: Tally = field(default_factory=Tally)
 
 
 def stored_rows(
@@ -53,6 +57,9 @@ def stored_rows(
     for code, name in enumerate(SPLITS):
         counts.queries[name] += int(np.count_nonzero(split_of_query == code))
         counts.rows[name] += int(n_docs[split_of_query == code].sum())
+    ids = dataset.ids(shard)
+    qid, doc_id = (ids.column(name).combine_chunks() for name in ("qid", "doc_id"))
+    counts.repeats += repeats(qid, doc_id, dataset.shard_grades(shard))
     split = np.repeat(split_of_query, n_docs)
     of_queries: dict[str, npt.NDArray[Any]] = {}
     if QUERY_WEIGHT in dataset.manifest.columns:
@@ -84,3 +91,22 @@ def stored_rows(
                     extras={name: column[rows] for name, column in extras.items()},
                 ),
             )
+
+
+def unjudged_rows(dataset: Dataset, shard: UnjudgedShard, extras: Collection[str]) -> Iterator[RowBatch]:
+    """Yield the rows of ``shard``, a few at a time; what is stored of queries only (their weights and times) is 0."""
+    size = max(1, BATCH_BYTES // 4 // (4 * len(dataset.feature_names)))
+    for narrow, values in dataset.unjudged_rows(shard, size):
+        n = len(values)
+        yield RowBatch(
+            qid=cast("pa.StringArray", narrow.column("qid")),
+            doc_id=cast("pa.StringArray", narrow.column("doc_id")),
+            grade=np.full(n, UNKNOWN_GRADE, dtype=np.int32),
+            values=values,
+            extras={
+                name: narrow.column(name).to_numpy()
+                if name in dataset.optional_columns
+                else np.zeros(n, dtype=TYPES[name].to_pandas_dtype())
+                for name in extras
+            },
+        )

@@ -33,7 +33,7 @@ class BucketRows:
     doc_id: pa.Array[Any]  # (n,), null where a row has none
     grade: npt.NDArray[np.int32]  # (n,)
     source: npt.NDArray[np.int32]  # (n,) number of the input file
-    digest: npt.NDArray[np.uint64]  # (n, 2) of grade and values
+    digest: npt.NDArray[np.uint64]  # (n, 2) of grade and values, or of the values alone
     extras: Mapping[str, npt.NDArray[Any]]  # (n,) each, as they are stored
     place: npt.NDArray[np.int64]  # (n,) which of the spilled rows each is
 
@@ -75,6 +75,7 @@ def read_bucket(
     extras: tuple[str, ...],
     *,
     labels_are_grades: bool = False,
+    values_alone: bool = False,
     into: npt.NDArray[np.float32] | None = None,
 ) -> BucketRows:
     """Read the rows of ``bucket``, in the order in which they were spilled.
@@ -91,6 +92,8 @@ def read_bucket(
         Optional columns to read.
     labels_are_grades
         Whether the grades are to be taken from the labels, all of which are whole numbers.
+    values_alone
+        Whether the digests are to be of the values without the grade.
     into
         (rows of the bucket, width): filled with the values if there is room for them.
     """
@@ -108,7 +111,8 @@ def read_bucket(
         source[low:high] = rows.source
         for name, column in columns.items():
             column[low:high] = rows.extras[name]
-        _kernels.digest_rows(values.view(np.uint32), grade[low:high], digest[low:high])
+        digested = np.zeros(high - low, dtype=np.int32) if values_alone else grade[low:high]
+        _kernels.digest_rows(values.view(np.uint32), digested, digest[low:high])
         qids.append(rows.qid)
         doc_ids.append(rows.doc_id)
         low = high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow import as_array, schema_of
 from pipeline.group import _kernels
-from pipeline.group.bucket import BucketRows, padded, read_bucket
-from pipeline.manifest import SPLITS, Shard
+from pipeline.group.bucket import BucketRows, padded
+from pipeline.group.settled import read_settled
+from pipeline.manifest import SPLITS, Shard, UnjudgedShard
 from pipeline.publish import keep_by_digest
+from pipeline.sources.files import UNJUDGED
 from pipeline.sources.optional import TYPES
 from pipeline.sources.times import TIME
 from pipeline.validate import check_one_split, check_one_weight
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
     from pipeline.group.spill import Spill
     from pipeline.group.splits import SplitRule
+    from pipeline.judgments.settle import Settling
+    from pipeline.judgments.tally import Tally
 
 ROW_GROUP_BYTES = 64 << 20  # decoded; a group has the largest power of two of rows that fits, so 32 to 64 MiB
 _ROW_GROUP_ROWS = 1 << 20  # at most
@@ -61,9 +65,11 @@ class Layout:
     source_split, source_name
         For each input file its split (index into SPLITS) and its name for messages.
     extras
-        Optional columns of the rows.
+        Optional columns of the dataset.
     labels_are_grades
         Whether the grades are to be taken from the labels, all of which are whole numbers.
+    settling
+        Where grades come from; None: each row has its own.
     """
 
     features: tuple[str, ...]
@@ -73,11 +79,7 @@ class Layout:
     source_name: Sequence[str]
     extras: tuple[str, ...] = ()
     labels_are_grades: bool = False
-
-    @property
-    def row_extras(self) -> tuple[str, ...]:
-        """The optional columns that are a row's own, not its query's."""
-        return tuple(name for name in self.extras if name not in _OF_QUERIES)
+    settling: Settling | None = None
 
     @property
     def row_group_rows(self) -> int:
@@ -91,15 +93,19 @@ class Layout:
         return 4 * len(self.features) * self.row_group_rows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSummary:
-    """A written shard with what the manifest adds up."""
+    """What was written of a bucket, with what the manifest adds up."""
 
-    shard: Shard
-    missing_values: int
-    grades: Counter[int]
-    queries: Counter[str]  # by split
-    rows: Counter[str]  # by split
+    bucket: int
+    rows_tally: Tally
+    judgments_tally: Tally
+    unjudged: UnjudgedShard | None = None
+    shard: Shard | None = None  # None: nobody has judged any of its rows
+    missing_values: int = 0
+    grades: Counter[int] = field(default_factory=Counter)
+    queries: Counter[str] = field(default_factory=Counter)  # by split
+    rows: Counter[str] = field(default_factory=Counter)  # by split
 
 
 def write_shards(
@@ -126,7 +132,7 @@ def write_shards(
         summaries[bucket] = write_shard(spill, bucket, layout, folder, memory)
         spill.drop(bucket)
         if done is not None:
-            done(summaries[bucket].shard.rows)
+            done(int(spill.rows[bucket]))
 
     failures = in_order(buckets, write, threads)
     if failures:
@@ -135,7 +141,7 @@ def write_shards(
 
 
 def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory: int) -> ShardSummary:
-    """Write ``features/`` and ``queries/`` of ``bucket`` under ``folder``.
+    """Write ``features/`` and ``queries/`` of ``bucket`` under ``folder``, and ``unjudged/`` if it has such rows.
 
     The values are held at once if they fit in ``memory`` bytes; else the spilled rows are read again for every
     ``memory`` bytes of sorted rows.  The shard has the same bytes either way.  Peak memory: ``memory`` (a row group if that is more), one
@@ -144,28 +150,18 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     n = int(spill.rows[bucket])
     width = len(layout.features)
     held = np.empty((n, width), dtype=np.float32) if n * width * 4 <= memory else None
-    rows = read_bucket(
-        spill,
-        bucket,
-        width,
-        layout.absent,
-        layout.extras,
-        labels_are_grades=layout.labels_are_grades,
-        into=held,
-    ).sorted()
-    staged = folder / f"shard-{bucket:05d}.parquet"
-    schema = _features_schema(layout)
-    missing = 0
-    with open_writer(staged, schema) as writer:
-        if held is not None:
-            for low in range(0, len(rows), layout.row_group_rows):
-                places = rows.place[low : low + layout.row_group_rows]
-                missing += _write_group(writer, schema, held, places, rows, low)
-        else:
-            for low, values in _regathered(spill, bucket, layout, rows.place, memory):
-                for start in range(0, len(values), layout.row_group_rows):
-                    places = np.arange(start, min(start + layout.row_group_rows, len(values)))
-                    missing += _write_group(writer, schema, values, places, rows, low + start)
+    settled = read_settled(spill, bucket, layout, held)
+    summary = ShardSummary(bucket=bucket, rows_tally=settled.rows, judgments_tally=settled.judgments)
+    if len(settled.unjudged):
+        staged, _ = _write_rows(settled.unjudged, spill, bucket, layout, folder, held, memory, judged=False)
+        size = staged.stat().st_size
+        digest = keep_by_digest(staged, folder / UNJUDGED)
+        unjudged = UnjudgedShard(bucket=bucket, rows=len(settled.unjudged), digest=digest, size=size)
+        summary = replace(summary, unjudged=unjudged)
+    rows = settled.judged
+    if not len(rows):
+        return summary
+    staged, missing = _write_rows(rows, spill, bucket, layout, folder, held, memory)
     del held
     size = staged.stat().st_size
     digest = keep_by_digest(staged, folder / "features")
@@ -186,13 +182,42 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
         queries=keep_by_digest(staged, folder / "queries"),
         queries_bytes=queries_size,
     )
-    return ShardSummary(
+    return replace(
+        summary,
         shard=shard,
         missing_values=missing,
         grades=Counter(dict(zip(grades.tolist(), counts.tolist(), strict=True))),
         queries=Counter({name: int(np.count_nonzero(split == name)) for name in SPLITS}),
         rows=Counter({name: int(n_docs[split == name].sum()) for name in SPLITS}),
     )
+
+
+def _write_rows(
+    rows: BucketRows,
+    spill: Spill,
+    bucket: int,
+    layout: Layout,
+    folder: Path,
+    held: npt.NDArray[np.float32] | None,
+    memory: int,
+    *,
+    judged: bool = True,
+) -> tuple[Path, int]:
+    """Write ``rows`` with their values, ``held`` or read again; returns the file and how many values are missing."""
+    staged = folder / f"shard-{bucket:05d}.parquet"
+    schema = _rows_schema(layout, rows, judged=judged)
+    missing = 0
+    with open_writer(staged, schema) as writer:
+        if held is not None:
+            for low in range(0, len(rows), layout.row_group_rows):
+                places = rows.place[low : low + layout.row_group_rows]
+                missing += _write_group(writer, schema, held, places, rows, low)
+        else:
+            for low, values in _regathered(spill, bucket, layout, rows.place, memory):
+                for start in range(0, len(values), layout.row_group_rows):
+                    places = np.arange(start, min(start + layout.row_group_rows, len(values)))
+                    missing += _write_group(writer, schema, values, places, rows, low + start)
+    return staged, missing
 
 
 def _regathered(
@@ -217,13 +242,13 @@ def _regathered(
         yield low, chunk
 
 
-def _features_schema(layout: Layout) -> pa.Schema:
+def _rows_schema(layout: Layout, rows: BucketRows, *, judged: bool) -> pa.Schema:
     return schema_of(
         [
             ("qid", pa.string(), False),
             ("doc_id", pa.string(), True),
-            ("grade", pa.int32(), False),
-            *((name, TYPES[name], False) for name in layout.row_extras),
+            *([("grade", pa.int32(), False)] if judged else []),
+            *((name, TYPES[name], False) for name in rows.extras if name not in _OF_QUERIES),
             *((name, pa.float32(), False) for name in layout.features),
         ]
     )
@@ -261,7 +286,7 @@ def _write_group(
     ids = [
         rows.qid.slice(low, len(places)),
         rows.doc_id.slice(low, len(places)),
-        as_array(rows.grade[low : low + len(places)]),
+        *([as_array(rows.grade[low : low + len(places)])] if schema.names[2] == "grade" else []),
         *(as_array(column[low : low + len(places)]) for name, column in rows.extras.items() if name not in _OF_QUERIES),
     ]
     table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=schema)

@@ -124,6 +124,11 @@ class Spill:
         """Rows of each bucket, (buckets,)."""
         return self._files.rows
 
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The optional columns of the rows."""
+        return self._extras
+
     def add(self, batch: RowBatch, source: int) -> None:
         """Append the rows of ``batch``, which came from input file number ``source``; grades are 0 where there are none."""
         n, width = batch.values.shape

@@ -1,36 +1,17 @@
-"""Several judgments of one document become one.
-
-===========  ========================================================================================================
-mean         arithmetic mean; the grade is it rounded to the next whole number, halves up
-median       the middle one, or the mean of the two in the middle; the grade is it rounded, halves up
-max          the highest grade
-majority     the grade given most often; of several equally often the lowest
-latest       the grade given last; of several at the same time the highest
-===========  ========================================================================================================
-
-Mean and median give a label besides, the number before it is rounded.  Nothing depends on the order of the judgments.
-"""
+"""Several judgments of each document become one, as :mod:`pipeline.judgments.rules` says; their order does not matter."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from pipeline.errors import InputError
+from pipeline.judgments.rules import WITH_LABEL
 
-Aggregate = Literal["mean", "median", "max", "majority", "latest"]
-AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
-WITH_LABEL = ("mean", "median")
+if TYPE_CHECKING:
+    from pipeline.judgments.rules import Aggregate
+
 DOCUMENT = ("qid", "doc_id")
-
-
-def check_aggregate(how: str) -> Aggregate:
-    """Return ``how``; InputError if it is none of :data:`AGGREGATES`."""
-    for known in AGGREGATES:
-        if how == known:
-            return known
-    raise InputError.unknown("value of --aggregate", how, AGGREGATES)
 
 
 def aggregated(judgments: pl.LazyFrame, how: Aggregate | None) -> pl.LazyFrame:
@@ -41,7 +22,7 @@ def aggregated(judgments: pl.LazyFrame, how: Aggregate | None) -> pl.LazyFrame:
     judgments
         Columns qid, doc_id, grade (an integer, 0 or more) and, for ``latest``, time (an integer), in any order.
     how
-        Which of :data:`AGGREGATES`; None: the lowest grade, for where all are the same.
+        Which of `pipeline.judgments.rules.AGGREGATES`; None: the lowest grade, for where all are the same.
 
     Returns
     -------

@@ -7,7 +7,7 @@ Only narrow columns of one bucket are looked at, and nothing depends on their or
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,113 +16,83 @@ import polars as pl
 import pyarrow as pa
 
 from pipeline.errors import DataRejected
-from pipeline.judgments.aggregate import AGGREGATES, DOCUMENT, WITH_LABEL, aggregated
+from pipeline.group.bucket import BucketRows
+from pipeline.judgments.aggregate import DOCUMENT, aggregated
+from pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
+from pipeline.judgments.tally import Settled, Tally, settled_as
 from pipeline.sources.grades import UNKNOWN_GRADE
+from pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from pipeline.judgments.aggregate import Aggregate
+    from pipeline.judgments.rules import Aggregate
+    from pipeline.judgments.spill import JudgmentSpill
     from pipeline.sources.grades import Unjudged
 
-TIME = "time"
 _ROW = "row"
 _DIGEST = ("high", "low")
+_COPIES = 4  # of narrow columns: as they are, as frames, joined or sorted, and what was made of them
+_NO_ROWS = BucketRows(
+    qid=pa.array([], pa.string()),
+    doc_id=pa.array([], pa.string()),
+    grade=np.empty(0, dtype=np.int32),
+    source=np.empty(0, dtype=np.int32),
+    digest=np.empty((0, 2), dtype=np.uint64),
+    extras={},
+    place=np.empty(0, dtype=np.int64),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketRows:
-    """The narrow columns of all rows of a bucket, in whatever order.
+class Settling:
+    """Where the grades of rows come from, if not from the rows alone.
 
     Attributes
     ----------
-    qid, doc_id
-        (n,) ids; a document may have none.
-    grade
-        (n,) int32, `UNKNOWN_GRADE` where the row has none.
-    source
-        (n,) int32 number of the input file.
-    digest
-        (n, 2) uint64 of the features, without the grade.
-    extras
-        Optional columns, (n,) each.
+    aggregate
+        What several judgments of a document make.
+    judgments
+        Those that came in files of their own; None: the rows are the judgments, and those of a document are merged.
+    unjudged
+        What becomes of rows without a judgment.
     """
 
-    qid: pa.Array[Any]
-    doc_id: pa.Array[Any]
-    grade: npt.NDArray[np.int32]
-    source: npt.NDArray[np.int32]
-    digest: npt.NDArray[np.uint64]
-    extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    aggregate: Aggregate | None
+    judgments: JudgmentSpill | None
+    unjudged: Unjudged
 
-    def __len__(self) -> int:
-        return len(self.grade)
+    @property
+    def with_label(self) -> bool:
+        """Whether rows get a label besides the grade."""
+        return self.aggregate in WITH_LABEL
 
-    def frame(self) -> pl.DataFrame:
-        """Return all of it as a frame, rows numbered, the optional columns under their names after ``its``."""
-        columns: dict[str, Any] = {
-            _ROW: np.arange(len(self), dtype=np.int64),
-            "qid": pl.Series(self.qid, dtype=pl.String),
-            "doc_id": pl.Series(self.doc_id, dtype=pl.String),
-            "grade": self.grade,
-            "source": self.source,
-            "high": self.digest[:, 0].copy(),
-            "low": self.digest[:, 1].copy(),
-        }
-        return pl.DataFrame(columns | {f"its {name}": column for name, column in self.extras.items()})
+    def rows_held(self, rows: npt.NDArray[np.int64]) -> int:
+        """Return how many rows of a bucket take the memory that settling the largest of ``rows`` (buckets,) takes."""
+        judgments = 0 if self.judgments is None else self.judgments.judgments
+        return int(_COPIES * (rows + judgments).max())
 
+    def left_over(self, buckets: Collection[int]) -> Tally:
+        """Count the judgments of queries in other buckets than these: there are no rows of them at all."""
+        tally = Tally()
+        if self.judgments is None:
+            return tally
+        for bucket in np.flatnonzero(self.judgments.judgments).tolist():
+            if bucket not in buckets:
+                tally += settle_by_judgments(_NO_ROWS, self.judgments.take(bucket), self.aggregate).tally
+        return tally
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What happened to the judgments of some buckets; tallies add up.
-
-    Attributes
-    ----------
-    merged
-        Rows that went into another row of the same document.
-    repeated, conflicting
-        Documents that were judged more than once, and those of them that got different grades.
-    judgments, ungraded
-        Judgments in files of their own that say a grade, and those that say that there is none.
-    without_row
-        Judgments of a document that has no row.
-    """
-
-    merged: int = 0
-    repeated: int = 0
-    conflicting: int = 0
-    judgments: int = 0
-    ungraded: int = 0
-    without_row: int = 0
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """The rows of a bucket with their grades.
-
-    Attributes
-    ----------
-    judged, unjudged
-        (m,) and (u,) int64, ascending: the rows with a grade, and those without.  What is in neither was merged into another.
-    grade
-        (n,) int32, of all rows; that of a merged row is of no meaning.
-    label
-        (n,) float64 what mean or median gave, before it was rounded; None for other aggregates.
-    time
-        (n,) int64, the latest time of the rows that went into a row; None where rows have no times.
-    tally
-        What happened.
-    """
-
-    judged: npt.NDArray[np.int64]
-    unjudged: npt.NDArray[np.int64]
-    grade: npt.NDArray[np.int32]
-    label: npt.NDArray[np.float64] | None = None
-    time: npt.NDArray[np.int64] | None = None
-    tally: Tally = field(default_factory=Tally)
+    def settle(
+        self,
+        bucket: int,
+        rows: BucketRows,
+        features: Sequence[str],
+        values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
+    ) -> Settled:
+        """Settle the rows of a bucket, whose digests are of the values alone; see the functions below."""
+        if self.judgments is not None:
+            return settle_by_judgments(rows, self.judgments.take(bucket), self.aggregate, self.unjudged)
+        return merge_rows(rows, check_aggregate(str(self.aggregate)), features, values_of)
 
 
 def settle_by_judgments(
@@ -151,7 +121,7 @@ def settle_by_judgments(
     different = documents.filter(pl.col("lowest") != pl.col("highest"))
     if how is None and len(different):
         _refuse_conflict(different, graded)
-    ids = rows.frame().select(_ROW, *DOCUMENT)
+    ids = _frame(rows).select(_ROW, *DOCUMENT)
     found = ids.join(documents, on=DOCUMENT, how="left", maintain_order="left")
     grade = found["grade"].fill_null(UNKNOWN_GRADE).to_numpy().astype(np.int32)
     if unjudged == "zero":
@@ -168,12 +138,7 @@ def settle_by_judgments(
         ungraded=len(judgments) - len(graded),
         without_row=graded.join(ids, on=DOCUMENT, how="anti").height,
     )
-    return _settled(grade, np.ones(len(rows), dtype=np.bool_), tally, label=label, time=rows.extras.get(TIME))
-
-
-def settle_rows(rows: BucketRows) -> Settled:
-    """Keep all rows as they are."""
-    return _settled(rows.grade, np.ones(len(rows), dtype=np.bool_), Tally(), time=rows.extras.get(TIME))
+    return settled_as(grade, np.ones(len(rows), dtype=np.bool_), tally, label=label, time=rows.extras.get(TIME))
 
 
 def merge_rows(
@@ -191,7 +156,7 @@ def merge_rows(
     Parameters
     ----------
     rows
-        The rows.
+        The rows; their digests are of the values alone.
     how
         What their grades make.
     features
@@ -204,14 +169,14 @@ def merge_rows(
     DataRejected
         Rows of a document do not agree, or rows of a query are in several splits.
     """
-    frame = rows.frame()
+    frame = _frame(rows)
     several = frame.filter(pl.col("doc_id").is_not_null() & pl.struct(DOCUMENT).is_duplicated())
     grade = rows.grade.copy()
     time = rows.extras[TIME].copy() if TIME in rows.extras else None
     label = np.where(grade == UNKNOWN_GRADE, 0, grade).astype(np.float64) if how in WITH_LABEL else None
     stays = np.ones(len(rows), dtype=np.bool_)
     if several.is_empty():
-        return _settled(grade, stays, Tally(), label=label, time=time)
+        return settled_as(grade, stays, Tally(), label=label, time=time)
     if how != "latest":
         _check_agreement(several, how, features, values_of)
     if TIME in rows.extras:
@@ -232,42 +197,7 @@ def merge_rows(
         repeated=len(documents.filter(pl.col("judgments") > 1)),
         conflicting=len(documents.filter(pl.col("lowest") != pl.col("highest"))),
     )
-    return _settled(grade, stays, tally, label=label, time=time)
-
-
-def repeats(qid: pa.Array[Any], doc_id: pa.Array[Any], grade: npt.NDArray[np.int32]) -> Tally:
-    """Count the documents that have several rows, and those of them with different grades, in rows sorted by qid and doc_id."""
-    n = len(grade)
-    if n < 2:
-        return Tally()
-    frame = pl.DataFrame({"qid": pl.Series(qid, dtype=pl.String), "doc_id": pl.Series(doc_id, dtype=pl.String)})
-    same = frame.select(pl.col(name).eq(pl.col(name).shift()).fill_null(value=False) for name in DOCUMENT)
-    again = same.select(pl.all_horizontal(pl.all())).to_series().to_numpy()
-    if not again.any():
-        return Tally()
-    starts = np.flatnonzero(~again)
-    several = np.diff(np.append(starts, n)) > 1
-    differ = np.minimum.reduceat(grade, starts) != np.maximum.reduceat(grade, starts)
-    return Tally(repeated=int(np.count_nonzero(several)), conflicting=int(np.count_nonzero(several & differ)))
-
-
-def _settled(
-    grade: npt.NDArray[np.int32],
-    stays: npt.NDArray[np.bool_],
-    tally: Tally,
-    *,
-    label: npt.NDArray[np.float64] | None = None,
-    time: npt.NDArray[np.int64] | None = None,
-) -> Settled:
-    known = grade != UNKNOWN_GRADE
-    return Settled(
-        judged=np.flatnonzero(stays & known),
-        unjudged=np.flatnonzero(stays & ~known),
-        grade=grade,
-        label=label,
-        time=time,
-        tally=tally,
-    )
+    return settled_as(grade, stays, tally, label=label, time=time)
 
 
 def _chosen(several: pl.DataFrame, how: Aggregate) -> pl.DataFrame:
@@ -334,3 +264,16 @@ def _refuse_unjudged(rows: pl.DataFrame) -> None:
         f"query {first['qid']!r}, {document}: expected a judgment of it, found none; "
         "--unjudged keep stores such rows for re-ranking, --unjudged zero gives them grade 0"
     )
+
+
+def _frame(rows: BucketRows) -> pl.DataFrame:
+    """Return the narrow columns as a frame, rows numbered, the optional columns under their names after ``its``."""
+    columns: dict[str, Any] = {
+        _ROW: np.arange(len(rows), dtype=np.int64),
+        "qid": pl.Series(rows.qid, dtype=pl.String),
+        "doc_id": pl.Series(rows.doc_id, dtype=pl.String),
+        "grade": rows.grade,
+        "high": rows.digest[:, 0].copy(),
+        "low": rows.digest[:, 1].copy(),
+    }
+    return pl.DataFrame(columns | {f"its {name}": column for name, column in rows.extras.items()})

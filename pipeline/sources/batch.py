@@ -86,6 +86,8 @@ class ReadOptions:
         Columns of a table that are features for certain: no guess makes them anything else.
     time_column
         Column of a table that says when each row was judged or seen (see :mod:`pipeline.sources.times`); None: there is none.
+    time_optional
+        Whether a file may be without that column.
     """
 
     absent: Absent = "zero"
@@ -96,9 +98,10 @@ class ReadOptions:
     ungraded: bool = False
     labels: Labels = "grade"
     time_column: str | None = None
+    time_optional: bool = False
     grades: Words = ()
     negative_grades: NegativeGrades = "reject"
-    unjudged: Unjudged = "reject"
+    unjudged: Unjudged = "keep"
     columns: Mapping[str, str] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     known_features: frozenset[str] = frozenset()

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pipeline.errors import DataRejected, InputError
 from pipeline.sources.batch import MAX_FEATURES
@@ -88,7 +88,7 @@ def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Tab
     column_of = _told(path, names, ignored, options)
     free = set(rest) - set(column_of.values())
     column_of |= {part: part for part in PARTS if part not in options.columns and part in free}
-    if options.time_column is not None:
+    if options.time_column is not None and not (options.time_optional and options.time_column not in rest):
         column_of[TIME] = _time_column(path, rest, options.time_column, column_of)
     guessed = []
     for part in HABITS:
@@ -117,7 +117,7 @@ def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Tab
 def judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> TableColumns:
     """Say which columns of a table of judgments alone are qid, doc_id, grade and time; others are passed over.
 
-    What ``options.columns`` says is meant for tables of rows: a name that is not here is passed over, too.
+    What ``options`` says of columns is meant for tables of rows, too: a name that is not here is passed over.
 
     Raises
     ------
@@ -128,8 +128,8 @@ def judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> 
     column_of = {part: told for part in ID_COLUMNS if (told := options.columns.get(part, "")) in names}
     free = [name for name in names if name not in column_of.values()]
     column_of |= {part: part for part in ID_COLUMNS if part not in column_of and part in free}
-    if options.time_column is not None:
-        column_of[TIME] = _time_column(path, names, options.time_column, column_of)
+    if options.time_column in names:
+        column_of[TIME] = _time_column(path, names, cast("str", options.time_column), column_of)
     guessed = []
     for part in ID_COLUMNS:
         if part not in column_of:

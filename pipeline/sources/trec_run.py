@@ -43,7 +43,7 @@ class RunSource:
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
         if options.grade_required and not options.ungraded:
             raise DataRejected(f"{path}: a run has no grades; --qrels FILE names the judgments that have them")
-        if options.time_column is not None:
+        if options.time_column is not None and not options.time_optional:
             raise InputError(f"--time-column is for tables; {path} is a run, which has no times")
         self.path = path
         self.position = 0

@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.judgments.aggregate import AGGREGATES, WITH_LABEL, aggregated, check_aggregate
+from pipeline.judgments.aggregate import aggregated
+from pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
 from tests import naive_judgments
 
 SCHEMA = {"qid": pl.String, "doc_id": pl.String, "grade": pl.Int32, "time": pl.Int64}

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import DataRejected
-from pipeline.judgments.aggregate import AGGREGATES
-from pipeline.judgments.settle import BucketRows, merge_rows, repeats, settle_by_judgments, settle_rows
+from pipeline.group.bucket import BucketRows
+from pipeline.judgments.rules import AGGREGATES
+from pipeline.judgments.settle import merge_rows, settle_by_judgments
+from pipeline.judgments.tally import repeats
 from tests import naive_judgments
 
 JUDGMENTS = {"qid": pl.String, "doc_id": pl.String, "grade": pl.Int32, "time": pl.Int64}
@@ -32,6 +34,7 @@ def bucket(rows):
         source=np.zeros(len(rows), dtype=np.int32),
         digest=values.view(np.uint32).astype(np.uint64),
         extras=extras,
+        place=np.arange(len(rows)),
     ), lambda chosen: values[list(chosen)]
 
 
@@ -123,15 +126,9 @@ def test_all_small_cases_of_one_document(how):
             assert content(rows, settled(rows, how)) == merged_by_hand(rows, how)
 
 
-def test_without_an_aggregate_rows_stay_and_are_counted():
+def test_rows_that_stay_are_counted():
     rng = random.Random(3)
     rows = random_rows(rng, 100, agree=False)
-    columns, _ = bucket(rows)
-    found = settle_rows(columns)
-    assert found.grade.tolist() == [row["grade"] for row in rows]
-    assert found.unjudged.tolist() == [k for k, row in enumerate(rows) if row["grade"] < 0]
-    assert sorted([*found.judged, *found.unjudged]) == list(range(100))
-
     ordered = sorted(
         (row for row in rows if row["grade"] >= 0), key=lambda r: (r["qid"], r["doc_id"] is None, r["doc_id"])
     )
@@ -145,7 +142,6 @@ def test_without_an_aggregate_rows_stay_and_are_counted():
     assert tally.conflicting == sum(len(set(g)) > 1 for g in groups.values()) > 0
     empty, _ = bucket([])
     assert repeats(empty.qid, empty.doc_id, empty.grade).repeated == 0
-    assert len(settle_rows(empty).judged) == 0
 
 
 def frame(judgments):

@@ -1,0 +1,165 @@
+"""The rows of a bucket as they go into the dataset: with their grades, merged where they are to be, the unjudged ones apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from pipeline.arrow import as_array
+from pipeline.group import _kernels
+from pipeline.group.bucket import BucketRows, padded, read_bucket
+from pipeline.judgments.tally import Tally, repeats
+from pipeline.sources.grades import UNKNOWN_GRADE
+from pipeline.sources.times import TIME
+from pipeline.validate import check_one_split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipeline.group.shards import Layout
+    from pipeline.group.spill import Spill
+    from pipeline.judgments.settle import Settling
+
+_LABEL = "label"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledBucket:
+    """Rows in canonical order, without their values.
+
+    Attributes
+    ----------
+    judged, unjudged
+        The rows with a grade, and those without.
+    rows
+        What is counted of the rows: documents that have several, and rows that were merged.
+    judgments
+        What is counted of judgments from files of their own.
+    """
+
+    judged: BucketRows
+    unjudged: BucketRows
+    rows: Tally
+    judgments: Tally
+
+
+def read_settled(
+    spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np.float32] | None = None
+) -> SettledBucket:
+    """Read the rows of ``bucket`` and settle their grades.
+
+    Parameters
+    ----------
+    spill
+        Where they are.
+    bucket
+        Its number.
+    layout
+        What all shards have in common; ``layout.settling`` says where grades come from.
+    held
+        (rows of the bucket, features): filled with the values, in the order of the spill, if there is room for them.
+
+    Raises
+    ------
+    DataRejected
+        Judgments or rows of a document contradict each other, and nothing says what they make.
+    """
+    width = len(layout.features)
+    if layout.settling is None:
+        rows = read_bucket(
+            spill,
+            bucket,
+            width,
+            layout.absent,
+            spill.extras,
+            labels_are_grades=layout.labels_are_grades,
+            into=held,
+        )
+        known = rows.grade != UNKNOWN_GRADE
+        judged, unjudged = (rows if known.all() else rows.take(np.flatnonzero(known))), np.flatnonzero(~known)
+        judged = judged.sorted()
+        tally = repeats(judged.qid, judged.doc_id, judged.grade)
+        return SettledBucket(judged=judged, unjudged=rows.take(unjudged).sorted(), rows=tally, judgments=Tally())
+    rows = read_bucket(spill, bucket, width, layout.absent, spill.extras, values_alone=True, into=held)
+    return _settled(rows, layout.settling, spill, bucket, layout, held)
+
+
+def _settled(
+    rows: BucketRows,
+    settling: Settling,
+    spill: Spill,
+    bucket: int,
+    layout: Layout,
+    held: npt.NDArray[np.float32] | None,
+) -> SettledBucket:
+    if settling.judgments is None and layout.rule is None:
+        _check_splits(rows, layout)  # a row that is merged away is not seen afterwards
+
+    def values_of(places: Sequence[int]) -> npt.NDArray[np.float32]:
+        return _values_of(places, spill, bucket, layout, held)
+
+    found = settling.settle(bucket, rows, layout.features, values_of)
+    brought = dict(rows.extras)
+    if found.time is not None:
+        brought[TIME] = found.time
+    digest = _digests(found.grade, spill, bucket, layout, held)
+    rows = replace(rows, grade=found.grade, digest=digest, extras=brought)
+    labelled = rows if found.label is None else replace(rows, extras=_in_order(brought | {_LABEL: found.label}, layout))
+    judged = labelled.take(found.judged).sorted()
+    unjudged = rows.take(found.unjudged).sorted()
+    if settling.judgments is None:
+        return SettledBucket(judged=judged, unjudged=unjudged, rows=found.tally, judgments=Tally())
+    tally = repeats(judged.qid, judged.doc_id, judged.grade)
+    return SettledBucket(judged=judged, unjudged=unjudged, rows=tally, judgments=found.tally)
+
+
+def _in_order(extras: dict[str, npt.NDArray[np.float64]], layout: Layout) -> dict[str, npt.NDArray[np.float64]]:
+    return {name: extras[name] for name in layout.extras}
+
+
+def _digests(
+    grade: npt.NDArray[np.int32], spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np.float32] | None
+) -> npt.NDArray[np.uint64]:
+    """Return the digests of all rows with their settled grades, (n, 2): what the canonical order goes by."""
+    digest = np.empty((len(grade), 2), dtype=np.uint64)
+    if held is not None:
+        _kernels.digest_rows(held.view(np.uint32), grade, digest)
+        return digest
+    low = 0
+    for _, values in padded(spill, bucket, len(layout.features), layout.absent):
+        high = low + len(values)
+        _kernels.digest_rows(values.view(np.uint32), grade[low:high], digest[low:high])
+        low = high
+    return digest
+
+
+def _values_of(
+    places: Sequence[int], spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np.float32] | None
+) -> npt.NDArray[np.float32]:
+    """Return the values of a few rows, (k, F)."""
+    if held is not None:
+        return held[list(places)]
+    found = np.empty((len(places), len(layout.features)), dtype=np.float32)
+    low = 0
+    for _, values in padded(spill, bucket, len(layout.features), layout.absent):
+        for number, place in enumerate(places):
+            if low <= place < low + len(values):
+                found[number] = values[place - low]
+        low += len(values)
+    return found
+
+
+def _check_splits(rows: BucketRows, layout: Layout) -> None:
+    """Raise DataRejected if the rows of a query come from files of several splits."""
+    if len(set(layout.source_split)) < 2 or not len(rows):
+        return
+    order = pc.sort_indices(rows.qid).to_numpy().astype(np.int64)
+    runs = rows.qid.take(as_array(order)).dictionary_encode()
+    qid = runs.dictionary
+    starts = np.searchsorted(runs.indices.to_numpy(), np.arange(len(qid)))
+    source = rows.source[order]
+    check_one_split(qid, starts, np.asarray(layout.source_split, dtype=np.int64)[source], source, layout.source_name)

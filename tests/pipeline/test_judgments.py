@@ -1,0 +1,433 @@
+"""Grades from qrels, rows of a document made one, unjudged rows apart: laws of whole datasets."""
+
+import json
+import random
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.dataset import Dataset
+from pipeline.describe import describe
+from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.judgments.rules import AGGREGATES
+from pipeline.memory import Share
+from pipeline.sources.batch import ReadOptions
+from pipeline.sources.files import find_files
+from tests import naive_judgments
+
+SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
+FEATURES = ("x", "z")
+
+
+def some_rows(n_queries=12, seed=1):
+    """{(qid, doc_id): (x, z)}."""
+    rng = random.Random(seed)
+    return {
+        (f"q{q}", f"d{d}"): (rng.choice(["", "0.5", "-3"]), f"{rng.random():.3f}")
+        for q in range(n_queries)
+        for d in range(q % 5 + 1)
+    }
+
+
+def write_rows(path, rows, grades=None):
+    """Rows as CSV: of each document once, or with each of its grades in a row of its own."""
+    lines = []
+    for (qid, doc_id), values in rows.items():
+        given = [()] if grades is None else [(str(grade),) for grade in grades.get((qid, doc_id), [])]
+        lines += [",".join([qid, doc_id, *grade, *values]) for grade in given]
+    random.Random(len(lines)).shuffle(lines)
+    header = ["qid", "doc_id", *([] if grades is None else ["grade"]), *FEATURES]
+    path.write_text("\n".join([",".join(header), *lines]) + "\n")
+    return path
+
+
+def write_qrels(path, judgments):
+    path.write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for qid, doc_id, grade in judgments))
+    return path
+
+
+def some_judgments(rows, seed=2, *, conflicting=True):
+    """Up to four judgments of most of the documents, and some of documents that have no row."""
+    rng = random.Random(seed)
+    known = [*rows, ("q1", "gone"), ("nobody", "d0"), ("nothing", "d1")]
+    found = []
+    for qid, doc_id in known:
+        first = rng.randrange(5)
+        times = range(rng.choice([0, 1, 1, 2, 4]))
+        found += [(qid, doc_id, rng.randrange(5) if conflicting else first) for _ in times]
+    rng.shuffle(found)
+    return found
+
+
+def files_of(dataset):
+    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in dataset.rglob("*.parquet")}
+
+
+def table_of(dataset, columns=("qid", "doc_id", "grade")):
+    return Dataset.open(dataset).rows(None, columns).to_pylist()
+
+
+def unjudged_of(dataset):
+    opened = Dataset.open(dataset)
+    tables = [pq.read_table(opened.unjudged_path(shard)) for shard in opened.manifest.unjudged]
+    return [row for table in tables for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("how", [None, "mean", "median", "max", "majority"])
+def test_a_dataset_of_qrels_is_that_of_rows_with_these_grades(tmp_path, how):
+    rows = some_rows()
+    judgments = some_judgments(rows, conflicting=how is not None)
+    by_document = naive_judgments.by_document([(*judgment, 0) for judgment in judgments])
+    answers = {document: naive_judgments.aggregate(given, how) for document, given in by_document.items()}
+    options = IngestOptions(shares=SHARES, buckets=5, aggregate=how)
+    qrels = write_qrels(tmp_path / "qrels", judgments)
+    report = ingest([write_rows(tmp_path / "rows.csv", rows)], tmp_path / "joined", qrels=[qrels], options=options)
+
+    grades = {document: [answers[document][0]] for document in rows if document in answers}
+    plain = write_rows(tmp_path / "graded.csv", rows, grades)
+    columns = ("qid", "doc_id", "grade")
+    if how in {"mean", "median"}:  # rows with label and grade
+        lines = plain.read_text().splitlines()
+        labels = [str(answers[tuple(line.split(",")[:2])][1]) for line in lines[1:]]
+        plain.write_text(
+            "\n".join(f"{line},{label}" for line, label in zip(lines, ["label", *labels], strict=True)) + "\n"
+        )
+        columns = (*columns, "label")
+    ingest([plain], tmp_path / "plain", options=IngestOptions(shares=SHARES, buckets=5))
+    joined, wanted = Dataset.open(tmp_path / "joined"), Dataset.open(tmp_path / "plain")
+    assert joined.manifest.shards == wanted.manifest.shards
+    assert joined.digest == wanted.digest
+    assert table_of(tmp_path / "joined", columns) == table_of(tmp_path / "plain", columns)
+
+    found = report.manifest.judgments
+    assert found.judgments == len(judgments)
+    assert found.without_row == sum((q, d) not in rows for q, d, _ in judgments) > 0
+    assert found.repeated == sum(len(given) > 1 for given in by_document.values()) > 0
+    assert found.conflicting == sum(len({grade for grade, _ in given}) > 1 for given in by_document.values())
+    assert {(row["qid"], row["doc_id"]) for row in unjudged_of(tmp_path / "joined")} == {
+        d for d in rows if d not in answers
+    }
+    assert report.manifest.rows + report.manifest.unjudged_rows == len(rows)
+    assert report.manifest.repeats is None
+
+
+@pytest.mark.parametrize("how", ["mean", "median", "max", "majority"])
+def test_rows_of_several_judges_are_merged_as_their_qrels_are(tmp_path, how):
+    rows = some_rows()
+    judgments = [judgment for judgment in some_judgments(rows) if judgment[:2] in rows]
+    given = {}
+    for qid, doc_id, grade in judgments:
+        given.setdefault((qid, doc_id), []).append(grade)
+    options = IngestOptions(shares=SHARES, buckets=5, aggregate=how)
+    ingest(
+        [write_rows(tmp_path / "rows.csv", rows)],
+        tmp_path / "joined",
+        qrels=[write_qrels(tmp_path / "q", judgments)],
+        options=options,
+    )
+    report = ingest([write_rows(tmp_path / "all.csv", rows, given)], tmp_path / "merged", options=options)
+    assert Dataset.open(tmp_path / "joined").manifest.shards == report.manifest.shards
+    repeats = report.manifest.repeats
+    assert repeats.documents == sum(len(grades) > 1 for grades in given.values())
+    assert repeats.conflicting == sum(len(set(grades)) > 1 for grades in given.values())
+    assert repeats.merged_rows == len(judgments) - len(given)
+    assert report.manifest.rows + repeats.merged_rows == len(judgments)
+    assert report.manifest.meaning.aggregate == how
+
+    plain = ingest([tmp_path / "all.csv"], tmp_path / "kept", options=IngestOptions(shares=SHARES, buckets=5))
+    assert plain.manifest.rows == len(judgments)
+    assert (plain.manifest.repeats.documents, plain.manifest.repeats.conflicting) == (
+        repeats.documents,
+        repeats.conflicting,
+    )
+    assert plain.manifest.repeats.merged_rows == 0
+    assert plain.manifest.meaning.aggregate is None
+
+
+@pytest.mark.parametrize("how", [*AGGREGATES, None])
+@pytest.mark.parametrize("by_qrels", [True, False])
+def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkeypatch):
+    if how is None and not by_qrels:
+        return
+    rows = some_rows(20)
+    rng = random.Random(3)
+    judgments = [(*judgment, rng.randrange(3)) for judgment in some_judgments(rows, conflicting=how is not None)]
+    judgments = [judgment for judgment in judgments if by_qrels or judgment[:2] in rows]
+    options = {"buckets": 3, "aggregate": how, "read": ReadOptions(time_column="when")}
+    seen = set()
+    for seed, (n_files, memory, threads) in enumerate([(1, 2 * 10**9, 1), (3, 512 * 10**6, 2), (2, 2 * 10**9, 2)]):
+        rng = random.Random(seed)
+        rng.shuffle(judgments)
+        if seed == 1:  # too much to be held
+            monkeypatch.setattr("pipeline.ingest.writing_share", lambda *_, **__: Share(2, 1))
+        else:
+            monkeypatch.undo()
+        names = []
+        for k in range(n_files):
+            lines = [
+                f"{q},{d},{g},{t}" + ("" if by_qrels else "," + ",".join(rows[q, d]))
+                for q, d, g, t in judgments[k::n_files]
+            ]
+            names.append(tmp_path / f"{seed}-{k}.csv")
+            names[-1].write_text(
+                "qid,doc_id,grade,when" + ("" if by_qrels else ",x,z") + "\n" + "\n".join(lines) + "\n"
+            )
+        out = tmp_path / f"out-{seed}"
+        chosen = IngestOptions(memory=memory, threads=threads, block_bytes=rng.choice([1, 100]), **options)
+        if by_qrels:
+            order = rng.sample(sorted(rows), len(rows))
+            source = write_rows(tmp_path / f"rows-{seed}.csv", {document: rows[document] for document in order})
+            ingest([source], out, qrels=names, options=chosen)
+        else:
+            ingest(names, out, options=chosen)
+        Dataset.open(out).verify()
+        manifest = json.loads((out / "manifest.json").read_text())
+        del manifest["sources"]
+        if by_qrels:
+            del manifest["judgments"]["sources"]
+        seen.add((json.dumps(manifest), json.dumps(sorted(files_of(out)))))
+    assert len(seen) == 1
+
+
+def test_unjudged_rows_are_candidates_in_the_order_of_the_dataset(tmp_path):
+    rows = some_rows(30)
+    judged = [(q, d, 1) for q, d in rows if q < "q2"]
+    source = write_rows(tmp_path / "rows.csv", rows)
+    with source.open("a") as file:
+        file.write("q0,,7,7\nq0,,6,7\nq99,,5,5\n")
+    report = ingest(
+        [source], tmp_path / "out", qrels=[write_qrels(tmp_path / "q", judged)], options=IngestOptions(buckets=7)
+    )
+    opened = Dataset.open(tmp_path / "out")
+    opened.verify()
+    found = unjudged_of(tmp_path / "out")
+    assert list(found[0]) == ["qid", "doc_id", "x", "z"]
+    assert len(found) == report.manifest.unjudged_rows == len(rows) + 3 - len(judged)
+    for shard in opened.manifest.unjudged:
+        ids = pq.read_table(opened.unjudged_path(shard)).select(["qid", "doc_id"]).to_pylist()
+        assert ids == sorted(ids, key=lambda row: (row["qid"], row["doc_id"] is None, row["doc_id"]))
+    queries = set(opened.queries().qid.to_pylist())
+    assert queries == {q for q, _, _ in judged}
+    assert sorted(find_files([tmp_path / "out" / "unjudged"])) == sorted(
+        map(opened.unjudged_path, opened.manifest.unjudged)
+    )
+
+    # rows that a model is asked for are read as they are, and another ingest of them is the same again
+    again = tmp_path / "again"
+    everything = write_qrels(
+        tmp_path / "all", [*judged, *((row["qid"], row["doc_id"], 1) for row in found if row["doc_id"])]
+    )
+    ingest([tmp_path / "out" / "unjudged"], again, qrels=[everything], options=IngestOptions(buckets=7))
+    assert Dataset.open(again).manifest.rows == len(rows) - len(judged)
+    assert [row["doc_id"] for row in unjudged_of(again)] == [None] * 3
+
+
+def test_a_damaged_or_lost_file_of_unjudged_rows_is_named(tmp_path):
+    rows = some_rows()
+    ingest(
+        [write_rows(tmp_path / "rows.csv", rows)],
+        tmp_path / "out",
+        qrels=[write_qrels(tmp_path / "q", [("q1", "d0", 1)])],
+    )
+    opened = Dataset.open(tmp_path / "out")
+    file = opened.unjudged_path(opened.manifest.unjudged[0])
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DatasetFormatError, match="bytes differ from the digest in the name"):
+        Dataset.open(tmp_path / "out").verify()
+    file.unlink()
+    with pytest.raises(DatasetFormatError, match="shard is missing"):
+        Dataset.open(tmp_path / "out")
+
+
+def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):
+    rows = some_rows()
+    source = write_rows(tmp_path / "rows.csv", rows)
+    for number, n in enumerate((3, 9, 14)):
+        qrels = write_qrels(tmp_path / f"q{number}", [(q, d, 1) for q, d in list(rows)[:n]])
+        ingest([source], tmp_path / "out", qrels=[qrels], options=IngestOptions(buckets=2, overwrite=True))
+        opened = Dataset.open(tmp_path / "out")
+        assert find_files([tmp_path / "out" / "unjudged"]) == sorted(
+            map(opened.unjudged_path, opened.manifest.unjudged)
+        )
+    assert len(list((tmp_path / "out" / "unjudged").iterdir())) <= 4
+    ingest(
+        [source],
+        tmp_path / "out",
+        qrels=[write_qrels(tmp_path / "q", [(q, d, 1) for q, d in rows])],
+        options=IngestOptions(overwrite=True),
+    )
+    with pytest.raises(InputError, match="the dataset has no unjudged rows"):
+        find_files([tmp_path / "out" / "unjudged"])
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+
+def refused(tmp_path, rows, *, qrels=None, files=None, **options):
+    (tmp_path / "rows.csv").write_text(rows)
+    given = []
+    for name, text in (qrels or {}).items():
+        (tmp_path / name).write_text(text)
+        given.append(tmp_path / name)
+    with pytest.raises((DataRejected, InputError)) as caught:
+        ingest([tmp_path / "rows.csv"], tmp_path / "out", qrels=given, options=IngestOptions(**options))
+    assert not (tmp_path / "out").exists()
+    return str(caught.value).replace(f"{tmp_path}/", "")
+
+
+ROWS = "qid,doc_id,x\nq,a,1\nq,b,2\n"
+
+
+@pytest.mark.parametrize(
+    ("qrels", "options", "message"),
+    [
+        ({"j": "q 0 a 1\nq 0 a 2\n"}, {}, "query 'q', document 'a' has the grades 1 and 2 in the judgments; say what they make: --aggregate mean|median|max|majority|latest"),
+        ({"j": "z 0 a 1\nz 0 a 2\n"}, {"buckets": 50}, "query 'z', document 'a' has the grades 1 and 2 in the judgments; say what they make: --aggregate mean|median|max|majority|latest"),
+        ({"j": "q 0 A 1\nq 0 B 2\n"}, {}, "no row has a grade: of 2 judgments 2 are of documents (qid, doc_id) that have no row; are the ids written alike in both?"),
+        ({"j": "q 0 a 1\n"}, {"aggregate": "latest"}, "--aggregate latest goes by the times of judgments; name their column with --time-column"),
+        ({"j": "q 0 a 1\n"}, {"aggregate": "latest", "read": ReadOptions(time_column="t")}, "j: --aggregate latest goes by the times of judgments, and TREC's text has none; give a table"),
+        ({"j.csv": "qid,doc_id,grade,T\nq,a,1,1\n"}, {"aggregate": "latest", "read": ReadOptions(time_column="t")}, "j.csv: no column 't', which --time-column names; --aggregate latest goes by it"),
+        ({"j": "\n\n"}, {}, "j: no judgments in it"),
+        ({"j": "q 0 a 1\nq 0 b\n"}, {}, "j:2:1: expected 4 words, qid iteration doc_id grade, found '3 words'"),
+        ({"j": "q 0 a 7\n"}, {"read": ReadOptions(max_grade=4)}, "j:1:7: expected a grade up to 4, found '7'"),
+    ],
+)  # fmt: skip
+def test_judgments_that_cannot_be_used(tmp_path, qrels, options, message):
+    assert refused(tmp_path, ROWS, qrels=qrels, **options) == message
+
+
+GRADED = "qid,doc_id,grade,x,z\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (GRADED + "q,a,1,1,1\nq,b,1,1,1\nq,a,2,1,7\n", {"aggregate": "mean"}, "query 'q', document 'a': its rows have 1 and 7 in feature 'z'; --aggregate mean makes one row only of rows that differ in nothing but the grade (latest keeps the latest row whole)"),
+        (GRADED + "q,a,1,1,1\nq,a,2,1,1\n", {"aggregate": "latest"}, "--aggregate latest goes by the times of judgments; name their column with --time-column"),
+        ("qid,doc_id,grade,label,x\nq,a,1,1,1\n", {"aggregate": "median"}, "--aggregate median stores the median as the column label, and rows.csv has labels; leave them out, or take another aggregate"),
+        ("qid,doc_id,label,x\nq,a,1,1\n", {"aggregate": "max"}, "--aggregate max makes one grade of several; rows.csv has no grades"),
+        (GRADED + "q,a,1,1,1\n", {"aggregate": "avg"}, "unknown value of --aggregate 'avg'; did you mean 'max'?"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_merged(tmp_path, rows, options, message):
+    try:
+        found = refused(tmp_path, rows, **options)
+    except InputError as error:
+        found = str(error)
+    assert found == message or ("unknown value" in message and found.startswith("unknown value of --aggregate 'avg'"))
+
+
+def test_rows_of_a_query_in_two_splits_are_no_more_hidden_by_merging(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(GRADED + f"q{name},d,1,1,1\nq,d,1,1,1\n")
+    with pytest.raises(DataRejected, match=r"query 'q' is in train \(.*a.csv\) and in test \(.*b.csv\)"):
+        ingest(
+            [tmp_path / "a.csv"], tmp_path / "out", test=[tmp_path / "b.csv"], options=IngestOptions(aggregate="mean")
+        )
+
+
+def test_nothing_is_added_where_judgments_were_made_one(tmp_path):
+    rows = some_rows()
+    graded = write_rows(tmp_path / "graded.csv", rows, {document: [1] for document in rows})
+    plain = write_rows(tmp_path / "rows.csv", rows)
+    qrels = write_qrels(tmp_path / "q", [(q, d, 1) for q, d in rows])
+    ingest([plain], tmp_path / "joined", qrels=[qrels])
+    ingest([graded], tmp_path / "merged", options=IngestOptions(aggregate="max"))
+    ingest([graded], tmp_path / "plain")
+    for name, given, options, message in (
+        ("joined", [], {}, "joined: was made with --qrels: a new judgment may change"),
+        ("merged", [], {}, "merged: was made with --aggregate: a new judgment may change"),
+        ("plain", [qrels], {}, "plain: --append and --qrels: a new judgment may change"),
+        ("plain", [], {"aggregate": "max"}, "plain: --append and --aggregate: a new judgment may change"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ingest([plain], tmp_path / name, qrels=given, options=IngestOptions(append=True, **options))
+
+
+def test_several_rows_of_a_document_are_counted_alike_when_they_come_later(tmp_path):
+    rows = some_rows(8)
+    rng = random.Random(5)
+    parts = []
+    for number in range(3):
+        grades = {document: [rng.randrange(3) for _ in range(rng.randrange(3))] for document in rows}
+        parts.append(write_rows(tmp_path / f"{number}.csv", rows, grades))
+    options = {"buckets": 4, "read": ReadOptions(max_grade=3)}
+    at_once = ingest(parts, tmp_path / "at-once", options=IngestOptions(**options)).manifest
+    for number, part in enumerate(parts):
+        added = ingest([part], tmp_path / "added", options=IngestOptions(append=number > 0, **options)).manifest
+    assert added == at_once
+    assert at_once.repeats.conflicting > 0
+
+
+# ---- what is told --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_counted_is_told(tmp_path):
+    rows = {("q", d): ("1", "2") for d in "abcd"}
+    write_rows(tmp_path / "rows.csv", rows)
+    qrels = write_qrels(tmp_path / "j", [("q", "a", 1), ("q", "a", 3), ("q", "b", 0), ("q", "z", 4)])
+    with qrels.open("a") as file:
+        file.write("q 0 c bad\n")
+    command = [
+        "ingest",
+        str(tmp_path / "rows.csv"),
+        "--qrels",
+        str(qrels),
+        "-o",
+        str(tmp_path / "out"),
+        "--max-rejects",
+        "1",
+    ]
+    command += ["--aggregate", "mean"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "judged    by 4 judgments from 1 file; 1 of documents that have no row" in shown.output
+    assert "1 document judged more than once, 1 of them with different grades" in shown.output
+    assert f"rejected  1 judgments, listed in {tmp_path / 'out' / 'judgment_rejects.parquet'}" in shown.output
+    assert f"unjudged  2 rows, kept for re-ranking in {tmp_path / 'out' / 'unjudged'}" in shown.output
+    (listed,) = pq.read_table(tmp_path / "out" / "judgment_rejects.parquet").to_pylist()
+    assert (listed["source"], listed["line"], listed["column"], listed["text"]) == ("j", 5, 7, "q 0 c bad")
+    facts = json.loads(CliRunner().invoke(app, [*command, "--overwrite", "--json"]).stdout)
+    assert facts["unjudged_rows"] == 2
+    assert {name: facts["judgments"][name] for name in ("judgments", "without_row", "repeated", "conflicting", "rejected")} == {
+        "judgments": 4, "without_row": 1, "repeated": 1, "conflicting": 1, "rejected": 1,
+    }  # fmt: skip
+    assert table_of(tmp_path / "out", ["doc_id", "grade", "label"]) == [
+        {"doc_id": "a", "grade": 2, "label": 2.0},
+        {"doc_id": "b", "grade": 0, "label": 0.0},
+    ]
+    found = describe(Dataset.open(tmp_path / "out"))
+    assert "2 rows that nobody judged" in found.render()
+    assert json.loads(found.to_json())["unjudged_rows"] == 2
+
+
+# ---- TREC's own ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["qrels.test"])
+def test_the_run_and_judgments_of_trec_eval(tmp_path, test_data, name):
+    folder = test_data / "trec_eval"
+    run = [line.split() for line in (folder / "results.test").read_text().splitlines()]
+    judged = {(w[0], w[2]): int(w[3]) for w in map(str.split, (folder / name).read_text().splitlines())}
+    options = IngestOptions(format="run")
+    report = ingest([folder / "results.test"], tmp_path / "out", qrels=[folder / name], options=options)
+    wanted = {(w[0], w[2]): judged[w[0], w[2]] for w in run if judged.get((w[0], w[2]), -1) >= 0}
+    found = {(row["qid"], row["doc_id"]): row["grade"] for row in table_of(tmp_path / "out")}
+    assert found == wanted
+    manifest = report.manifest
+    assert manifest.rows == len(wanted)
+    assert manifest.unjudged_rows == len(run) - len(wanted)
+    graded = {document for document, grade in judged.items() if grade >= 0}
+    assert manifest.judgments.judgments == len(graded)
+    assert manifest.judgments.ungraded == len(judged) - len(graded)
+    assert manifest.judgments.without_row == len(graded - {(w[0], w[2]) for w in run})
+    scores = {(w[0], w[2]): np.float32(float(w[4])) for w in run}
+    table = pl.DataFrame(Dataset.open(tmp_path / "out").rows(None, ["qid", "doc_id", "score"]))
+    assert all(scores[q, d] == np.float32(s) for q, d, s in table.rows())
