@@ -49,8 +49,6 @@ class Base:
             made = f"with --aggregate {manifest.meaning.aggregate}: one judgment was made of several"
         elif manifest.judgments is not None:
             made = "with --qrels: its grades are from judgments in files of their own"
-        elif manifest.unjudged:
-            made = "with rows that nobody had judged"
         else:
             return
         raise InputError(
@@ -75,16 +73,12 @@ class Base:
         return options_for(self.dataset.path, self.manifest, options)
 
     def check_judgments(self, qrels: Collection[object], options: IngestOptions) -> None:
-        """Raise InputError if judgments were made one, or are to be: a dataset does not keep them one by one."""
-        meaning = self.manifest.meaning
-        for option, made, wanted in (
-            ("--qrels", self.manifest.judgments is not None, bool(qrels)),
-            ("--aggregate", meaning.aggregate is not None, options.aggregate is not None),
-        ):
-            if made or wanted:
-                what = f"was made with {option}" if made else f"--append and {option}"
+        """Raise InputError if new judgments are to say something about rows that are there."""
+        for option, wanted in (("--qrels", bool(qrels)), ("--aggregate", options.aggregate is not None)):
+            if wanted:
                 raise InputError(
-                    f"{self.dataset.path}: {what}: a new judgment may change what is there already; make the dataset anew from all files"
+                    f"--append and {option}: a new judgment may be of a row that is in {self.dataset.path} already; "
+                    "make the dataset anew from all files"
                 )
 
     def check_new(self, paths: Iterable[Path], companions: Collection[Path] = ()) -> None:

@@ -342,28 +342,42 @@ def test_nothing_is_added_where_judgments_were_made_one(tmp_path):
     ingest([graded], tmp_path / "merged", options=IngestOptions(aggregate="max"))
     ingest([graded], tmp_path / "plain")
     for name, given, options, message in (
-        ("joined", [], {}, "joined: was made with --qrels: a new judgment may change"),
-        ("merged", [], {}, "merged: was made with --aggregate: a new judgment may change"),
-        ("plain", [qrels], {}, "plain: --append and --qrels: a new judgment may change"),
-        ("plain", [], {"aggregate": "max"}, "plain: --append and --aggregate: a new judgment may change"),
+        ("joined", [], {}, "joined: was made with --qrels: its grades are from judgments in files of their own"),
+        ("merged", [], {}, "merged: was made with --aggregate max: one judgment was made of several"),
+        ("plain", [qrels], {}, "--append and --qrels: a new judgment may be of a row that is in .*plain already"),
+        (
+            "plain",
+            [],
+            {"aggregate": "max"},
+            "--append and --aggregate: a new judgment may be of a row that is in .*plain already",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             ingest([plain], tmp_path / name, qrels=given, options=IngestOptions(append=True, **options))
 
 
-def test_several_rows_of_a_document_are_counted_alike_when_they_come_later(tmp_path):
+def test_repeated_and_unjudged_rows_may_come_later(tmp_path):
     rows = some_rows(8)
     rng = random.Random(5)
     parts = []
     for number in range(3):
         grades = {document: [rng.randrange(3) for _ in range(rng.randrange(3))] for document in rows}
         parts.append(write_rows(tmp_path / f"{number}.csv", rows, grades))
+    with parts[1].open(
+        "a"
+    ) as file:  # q0 is nowhere judged, q1 is so today; a row is judged after all, another one is not
+        file.write("q0,d9,,1,1\nq0,,nan,2,2\nq1,d0,,3,3\nnew,d1,,4,4\n")
+    with parts[2].open("a") as file:
+        file.write("q0,d9,1,1,1\nq0,d9,,1,1\nq3,d3,,1,1\n")
     options = {"buckets": 4, "read": ReadOptions(max_grade=3)}
     at_once = ingest(parts, tmp_path / "at-once", options=IngestOptions(**options)).manifest
     for number, part in enumerate(parts):
         added = ingest([part], tmp_path / "added", options=IngestOptions(append=number > 0, **options)).manifest
     assert added == at_once
     assert at_once.repeats.conflicting > 0
+    assert at_once.unjudged_rows == 6
+    Dataset.open(tmp_path / "added").verify()
+    assert unjudged_of(tmp_path / "added") == unjudged_of(tmp_path / "at-once")
 
 
 # ---- what is told --------------------------------------------------------------------------------------------------
@@ -411,12 +425,12 @@ def test_what_is_counted_is_told(tmp_path):
 # ---- TREC's own ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["qrels.test"])
+@pytest.mark.parametrize("name", ["qrels.test", "qrels.rel_level"])
 def test_the_run_and_judgments_of_trec_eval(tmp_path, test_data, name):
     folder = test_data / "trec_eval"
     run = [line.split() for line in (folder / "results.test").read_text().splitlines()]
     judged = {(w[0], w[2]): int(w[3]) for w in map(str.split, (folder / name).read_text().splitlines())}
-    options = IngestOptions(format="run")
+    options = IngestOptions(format="run", read=ReadOptions(negative_grades="unjudged"))
     report = ingest([folder / "results.test"], tmp_path / "out", qrels=[folder / name], options=options)
     wanted = {(w[0], w[2]): judged[w[0], w[2]] for w in run if judged.get((w[0], w[2]), -1) >= 0}
     found = {(row["qid"], row["doc_id"]): row["grade"] for row in table_of(tmp_path / "out")}
