@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from pipeline.judgments.batch import JudgmentSource
     from pipeline.sources.batch import ReadOptions, Source
 
 
@@ -141,7 +142,7 @@ def judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> 
     return TableColumns(column_of, (), tuple(guessed))
 
 
-def guesses_of(sources: Iterable[Source]) -> dict[str, str]:
+def guesses_of(sources: Iterable[Source | JudgmentSource]) -> dict[str, str]:
     """Return the guessed parts of all ``sources`` with their columns."""
     tables = [source.table for source in sources if source.table is not None]
     return {part: name for table in tables for part, name in table.guesses.items()}
