@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from pipeline.arrow import open_parquet
 from pipeline.binspec import BinSpec
-from pipeline.errors import DatasetFormatError, InputError
+from pipeline.errors import DatasetConflict, DatasetFormatError, InputError
 from pipeline.manifest import (
     FORMAT,
     MANIFEST_NAME,
@@ -39,7 +39,7 @@ from pipeline.manifest import (
     UnjudgedShard,
 )
 from pipeline.pairs.stored import Pairs, by_rows
-from pipeline.publish import file_digest, write_atomically
+from pipeline.publish import alone, file_digest, write_atomically
 from pipeline.sources.files import UNJUDGED
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.times import TIME
@@ -350,13 +350,16 @@ class Dataset:
         """
         if len(entry.shards) != len(self.manifest.shards):
             raise ValueError(f"{len(entry.shards)} binned shards for {len(self.manifest.shards)} shards")
-        current = read_manifest(self.path)
-        if current.data_digest() != self.digest:
-            raise DatasetFormatError(f"{self.path}: was replaced by other data while it was being binned; run it again")
-        others = [bins for bins in current.bins if bins.binspec != entry.binspec]
-        manifest = current.model_copy(update={"bins": [*others, entry]})
-        if manifest != current:
-            write_atomically(self.path / MANIFEST_NAME, manifest.to_bytes())
+        with alone(self.path):
+            current = read_manifest(self.path)
+            if current.data_digest() != self.digest:
+                raise DatasetConflict(
+                    f"{self.path}: was replaced by other data while it was being binned; run it again"
+                )
+            others = [bins for bins in current.bins if bins.binspec != entry.binspec]
+            manifest = current.model_copy(update={"bins": [*others, entry]})
+            if manifest != current:
+                write_atomically(self.path / MANIFEST_NAME, manifest.to_bytes())
         return Dataset(self.path, manifest)
 
     @cached_property

@@ -71,5 +71,9 @@ class TooManyRejects(DataRejected):
         return f"{self.first} (and more bad rows than --max-rejects {self.limit} allows{listed})"
 
 
+class DatasetConflict(PipelineError):
+    """Somebody else changed the dataset while it was being changed; the same again may succeed."""
+
+
 class DatasetFormatError(PipelineError):
     """A dataset on disk is of another format number, incomplete or damaged."""

@@ -338,7 +338,6 @@ def ingest(
         if base is not None:
             manifest = base.extended(manifest, pair_shards, joined)
             row_rejects, pair_rejects = base.with_rejects(row_rejects, pair_rejects)
-            base.check_unchanged()
         for name, rejects in (
             (REJECTS_NAME, row_rejects),
             (JUDGMENT_REJECTS_NAME, quarantine.rejects[rejected_rows:rows_and_judgments]),
@@ -346,7 +345,13 @@ def ingest(
         ):
             if rejects:
                 write_rejects(staged / name, rejects)
-        publish_dataset(staged, out, manifest, overwrite=options.overwrite or base is not None)
+        publish_dataset(
+            staged,
+            out,
+            manifest,
+            overwrite=options.overwrite or base is not None,
+            grown_from=None if base is None else base.manifest,
+        )
     return IngestReport(
         path=out,
         manifest=manifest,

@@ -78,6 +78,23 @@ def keep_by_digest(staged: Path, folder: Path) -> str:
 
 
 @contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the lock on ``folder``: of all that look what is in it and then publish something else, one does at a time.
+
+    Where the file system has no locks there is none.
+    """
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def staging_folder(destination: Path) -> Iterator[Path]:
     """Yield a new folder next to ``destination``; whatever is left of it at the end is removed.
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from pipeline.dataset import read_manifest
-from pipeline.errors import InputError, PipelineError
+from pipeline.errors import DatasetConflict, InputError, PipelineError
 from pipeline.manifest import MANIFEST_NAME, Manifest
-from pipeline.publish import fsync_file, fsync_folder, publish_folder
+from pipeline.publish import alone, fsync_file, fsync_folder, publish_folder
 from pipeline.sources.files import UNJUDGED
 
 REJECTS_NAME = "rejects.parquet"
@@ -31,19 +31,35 @@ def check_destination(out: Path, *, overwrite: bool) -> None:
         raise InputError(f"{out}: there is a dataset already; choose another name, or replace it with --overwrite")
 
 
-def publish_dataset(staged: Path, out: Path, manifest: Manifest, *, overwrite: bool) -> None:
-    """Make the shards in ``staged`` the dataset ``out`` in one step.
+def publish_dataset(
+    staged: Path, out: Path, manifest: Manifest, *, overwrite: bool, grown_from: Manifest | None = None
+) -> None:
+    """Make the shards in ``staged`` the dataset ``out`` in one step; with ``grown_from`` those that this had stay with them.
 
     A new dataset is a rename of the folder.  An older one is replaced by its manifest: shards are named by digest, so
     the new ones go next to the old ones before, and a reader has either all of the old or all of the new.  The old
     shards stay until the next replacement, for the readers that have them open; those older still are removed.
+
+    Raises
+    ------
+    InputError
+        Something is in the way.
+    DatasetConflict
+        The dataset is not ``grown_from`` any more.
     """
     check_destination(out, overwrite=overwrite)
     if not (out / MANIFEST_NAME).exists():
         (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())
         publish_folder(staged, out)
         return
+    with alone(out):
+        _replace(staged, out, manifest, grown_from)
+
+
+def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest | None) -> None:
     old = _old_manifest(out)
+    if grown_from is not None and (old is None or old.data_digest() != grown_from.data_digest()):
+        raise DatasetConflict(f"{out}: was replaced by other data while rows were added to it; run it again")
     if old is not None and old.rows_digest() == manifest.rows_digest():
         manifest = manifest.model_copy(update={"bins": old.bins})
     (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())

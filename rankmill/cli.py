@@ -52,6 +52,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     scorer.errors.CandidatesRejected: DATA_REJECTED,
     registry.errors.PromotionRefused: GATE_NOT_PASSED,
     registry.errors.ConflictError: TRY_AGAIN,
+    pipeline.errors.DatasetConflict: TRY_AGAIN,
     pipeline.errors.InputError: USAGE,
     trainer.errors.InvalidParameter: USAGE,
     scorer.errors.InputError: USAGE,

@@ -11,8 +11,8 @@ from pipeline.append.meaning import options_for, recorded_options
 from pipeline.append.merging import extended, with_pairs
 from pipeline.append.pairs import StoredPairs
 from pipeline.append.rows import Counts, stored_rows, unjudged_rows
-from pipeline.dataset import Dataset, read_manifest
-from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.dataset import Dataset
+from pipeline.errors import DataRejected, InputError
 from pipeline.rejects import read_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME
 from pipeline.validate import sources_disagree
@@ -202,10 +202,3 @@ class Base:
             old = read_rejects(self.dataset.path / name) if count else []
             lists.append(sorted([*old, *new], key=lambda reject: reject.source))
         return lists[0], lists[1]
-
-    def check_unchanged(self) -> None:
-        """Raise DatasetFormatError if the dataset was replaced since it was opened."""
-        if read_manifest(self.dataset.path).data_digest() != self.dataset.digest:
-            raise DatasetFormatError(
-                f"{self.dataset.path}: was replaced by other data while rows were added to it; run it again"
-            )

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 
 from pipeline.dataset import Dataset, read_manifest
 from pipeline.digests import SourceDigests
-from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.errors import DataRejected, DatasetConflict, InputError
 from pipeline.manifest import MANIFEST_NAME, PairSet, SourceFile
 from pipeline.pairs.join import PairSpill, join_pairs
 from pipeline.pairs.opening import open_pairs
-from pipeline.publish import fsync_folder, staging_folder, write_atomically
+from pipeline.publish import alone, fsync_folder, staging_folder, write_atomically
 from pipeline.rejects import listing_rejects, write_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, sweep
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
@@ -150,20 +150,21 @@ def add_pairs(
         read_pairs(sources, spill, block_bytes)
         shards = join_pairs(spill, ids_of, sources, quarantine, staging)
         found = pair_set(shards, source_files(files, digests.results()), len(quarantine.rejects))
-        current = read_manifest(path)
-        if current.data_digest() != dataset.digest:
-            raise DatasetFormatError(f"{path}: was replaced by other data while pairs were joined to it; run it again")
-        (path / "pairs").mkdir(exist_ok=True)
-        for file in (staging / "pairs").iterdir():
-            file.replace(path / "pairs" / file.name)
-        fsync_folder(path / "pairs")
-        if quarantine.rejects:
-            write_rejects(path / PAIR_REJECTS_NAME, quarantine.rejects)
-        manifest = current.model_copy(update={"pairs": found})
-        write_atomically(path / MANIFEST_NAME, manifest.to_bytes())
-        if not quarantine.rejects:
-            (path / PAIR_REJECTS_NAME).unlink(missing_ok=True)
-        sweep(path, current, manifest)
+        with alone(path):
+            current = read_manifest(path)
+            if current.data_digest() != dataset.digest:
+                raise DatasetConflict(f"{path}: was replaced by other data while pairs were joined to it; run it again")
+            (path / "pairs").mkdir(exist_ok=True)
+            for file in (staging / "pairs").iterdir():
+                file.replace(path / "pairs" / file.name)
+            fsync_folder(path / "pairs")
+            if quarantine.rejects:
+                write_rejects(path / PAIR_REJECTS_NAME, quarantine.rejects)
+            manifest = current.model_copy(update={"pairs": found})
+            write_atomically(path / MANIFEST_NAME, manifest.to_bytes())
+            if not quarantine.rejects:
+                (path / PAIR_REJECTS_NAME).unlink(missing_ok=True)
+            sweep(path, current, manifest)
     return PairReport(dataset=Dataset(path, manifest), pairs=found)
 
 

@@ -4,6 +4,7 @@ import json
 import pathlib
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from pipeline.append.meaning import OPTIONS
 from pipeline.binning import bin_dataset
 from pipeline.cli import app
 from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.errors import DataRejected, DatasetConflict, DatasetFormatError, InputError
 from pipeline.group.splits import fold_choice, parse_split_time
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.manifest import Meaning
@@ -104,7 +105,7 @@ def test_text_in_any_number_of_appends_and_any_order(tmp_path, options):
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.booleans())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_wider_text_is_as_if_it_had_been_there_from_the_start(tmp_path_factory, seed, buckets, missing):
     folder = tmp_path_factory.mktemp("wider")
     rng = random.Random(seed)
@@ -477,18 +478,35 @@ def test_a_run_that_dies_at_any_step_leaves_the_old_dataset_or_the_new_one(tmp_p
 def test_a_dataset_that_is_replaced_meanwhile_is_left_alone(tmp_path, monkeypatch):
     first, second, third = (letor(tmp_path / f"{k}.txt", judgments(40, k)) for k in range(3))
     ingest([first], tmp_path / "out", options=IngestOptions(buckets=3))
-    check = Base.check_unchanged
+    settle = Base.with_rejects
 
-    def late(base):
+    def late(base, *lists):
         ingest([third], tmp_path / "out", options=IngestOptions(buckets=3, overwrite=True))
-        check(base)
+        return settle(base, *lists)
 
-    monkeypatch.setattr(Base, "check_unchanged", late)
-    with pytest.raises(DatasetFormatError, match="was replaced by other data while rows were added"):
+    monkeypatch.setattr(Base, "with_rejects", late)
+    with pytest.raises(DatasetConflict, match="was replaced by other data while rows were added"):
         ingest([second], tmp_path / "out", options=IngestOptions(append=True))
     monkeypatch.undo()
     ingest([third], tmp_path / "third", options=IngestOptions(buckets=3))
     same(tmp_path / "out", tmp_path / "third")
+
+
+def test_those_who_add_at_once_do_not_undo_each_other(tmp_path):
+    files = [letor(tmp_path / f"{k}.txt", judgments(20, k)) for k in range(7)]
+    ingest(files, tmp_path / "all", options=IngestOptions(buckets=3))
+    ingest(files[:1], tmp_path / "out", options=IngestOptions(buckets=3))
+
+    def add(file):
+        while True:
+            try:
+                return ingest([file], tmp_path / "out", options=IngestOptions(append=True, threads=1))
+            except (DatasetConflict, DatasetFormatError, FileNotFoundError):  # or its shards were swept meanwhile
+                continue
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(add, files[1:]))
+    same(tmp_path / "out", tmp_path / "all")
 
 
 # ---- queries by their sizes ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pipeline import binning
 from pipeline.binning import bin_dataset
 from pipeline.binspec import apply_bins, feature_bins
 from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, DatasetFormatError, InputError
+from pipeline.errors import DataRejected, DatasetConflict, DatasetFormatError, InputError
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.synth import SynthParameters, write_synthetic
 
@@ -201,7 +201,7 @@ def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
 
 def test_data_replaced_meanwhile_are_noticed(tmp_path, dataset):
     changed = make(tmp_path, seed=5, overwrite=True)
-    with pytest.raises(DatasetFormatError, match="replaced by other data"):
+    with pytest.raises(DatasetConflict, match="replaced by other data"):
         bin_dataset(dataset)
     assert not changed.manifest.bins
 
