@@ -35,6 +35,7 @@ from pipeline.manifest import (
     Manifest,
     PairShard,
     Shard,
+    ShardStatistics,
     SplitName,
     UnjudgedShard,
 )
@@ -104,6 +105,8 @@ class Dataset:
                 (dataset.queries_path(shard), shard.queries_bytes),
             ):
                 _check_size(file, size)
+            if shard.statistics is not None:
+                _check_size(dataset.statistics_path(shard.statistics), shard.statistics.size)
         for pairs in () if dataset.manifest.pairs is None else dataset.manifest.pairs.shards:
             _check_size(dataset.pairs_path(pairs), pairs.size)
         for unjudged in dataset.manifest.unjudged:
@@ -146,6 +149,16 @@ class Dataset:
         """Return the file with the rows of ``shard`` that nobody has judged: a file of candidates."""
         return self.path / UNJUDGED / f"{shard.digest}.parquet"
 
+    def statistics_path(self, statistics: ShardStatistics) -> Path:
+        """Return the file with ``statistics`` of a shard."""
+        return self.path / "statistics" / f"{statistics.digest}.parquet"
+
+    def statistics_table(self, shard: Shard) -> pa.Table:
+        """Return what was counted of the features of ``shard``, a row each; see :mod:`pipeline.statistics`."""
+        if shard.statistics is None:
+            raise ValueError(f"shard {shard.bucket} has no statistics")
+        return self._read(self.statistics_path(shard.statistics))
+
     def verify(self) -> None:
         """Read every shard and compare it with the digest it is named by.
 
@@ -158,6 +171,8 @@ class Dataset:
         for shard in self.manifest.shards:
             self._check(self.features_path(shard))
             self._check(self.queries_path(shard))
+            if shard.statistics is not None:
+                self._check(self.statistics_path(shard.statistics))
         for pairs in () if self.manifest.pairs is None else self.manifest.pairs.shards:
             self._check(self.pairs_path(pairs))
         for unjudged in self.manifest.unjudged:
@@ -196,6 +211,16 @@ class Dataset:
             table = self._read(self.queries_path(shard), ["qid", "split", "n_docs"])
             table = table.filter(pa.array(_is_in(table, split)))
             yield table.column("qid").combine_chunks(), table.column("n_docs").to_numpy()
+
+    def query_starts(self, shard: Shard) -> npt.NDArray[np.int64]:
+        """Return the first row of each query of ``shard``, (q,)."""
+        _, sizes = self._query_sizes[self.manifest.shards.index(shard)]
+        return np.cumsum(sizes, dtype=np.int64) - sizes
+
+    def grades(self, shard: Shard) -> npt.NDArray[np.int32]:
+        """Return the grades of all rows of ``shard``, (rows,)."""
+        grades: npt.NDArray[np.int32] = self._read(self.features_path(shard), ["grade"]).column(0).to_numpy()
+        return grades
 
     def rows_in(self, shard: Shard, split: str) -> npt.NDArray[np.bool_]:
         """Return which rows of ``shard`` are of ``split``, (rows,)."""

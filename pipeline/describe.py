@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
@@ -16,7 +15,9 @@ import polars as pl
 from pipeline.binning import columns_of
 from pipeline.dataset import QUERY_WEIGHT
 from pipeline.manifest import SPLITS
+from pipeline.quantiles import cumulative_counts, sort_values
 from pipeline.report import several
+from pipeline.statistics.stored import statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pipeline.manifest import SplitName
 
 _FEW_GRADES = 10  # shown even where no row has them
+_MOST_COUNTED = 300_000_000  # values among which the different ones are counted, which takes reading all of them
 _MAX_FEATURES_SHOWN = 200  # above, a person wants the remarkable ones
 
 
@@ -88,8 +90,8 @@ class FeatureSummary:
     maximum: float | None
     missing: int
     zeros: int
-    distinct: int
-    """Different values; missing ones do not count."""
+    distinct: int | None
+    """Different values, missing ones not among them; None: not counted, there are too many."""
     bins: int | None
     """Value bins of the newest binned copy; None where there is none."""
     constant_in_query: bool
@@ -100,12 +102,12 @@ class FeatureSummary:
     @property
     def remarks(self) -> list[str]:
         """What a person should know, in words."""
-        if self.distinct == 0:
+        if self.minimum is None:
             return ["all missing"]
         remarks = []
         if self.same_as is not None:
             remarks.append(f"same as {self.same_as}")
-        if self.distinct == 1 and self.missing == 0:
+        if self.minimum == self.maximum and self.missing == 0:
             remarks.append("constant")
         elif self.constant_in_query:
             remarks.append("constant in each query")
@@ -258,12 +260,13 @@ class Description:
             low, high = ("-" if x is None else f"{x:.6g}" for x in (f.minimum, f.maximum))
             bins = "-" if f.bins is None else str(f.bins)
             shares = (_share(f.missing, self.rows), _share(f.zeros, self.rows))
-            table.add_row(f.name, low, high, *shares, f"{f.distinct:,}", bins, ", ".join(f.remarks))
+            distinct = "-" if f.distinct is None else f"{f.distinct:,}"
+            table.add_row(f.name, low, high, *shares, distinct, bins, ", ".join(f.remarks))
         return table
 
 
 def describe(dataset: Dataset) -> Description:
-    """Look through ``dataset``, a few feature columns at a time."""
+    """Look through ``dataset``: what was counted when it was made, and a few feature columns at a time if there are not too many."""
     manifest = dataset.manifest
     return Description(
         digest=dataset.digest,
@@ -322,37 +325,27 @@ def _features(dataset: Dataset) -> tuple[FeatureSummary, ...]:
     bins: dict[str, int] = {}
     if dataset.manifest.bins:
         bins = {feature.name: feature.n_bins - 1 for feature in dataset.binspec().features}
-    starts = dataset.queries().starts
-    first_with: dict[bytes, str] = {}
-    summaries = []
-    for name, stored in columns_of(dataset):
-        values = stored + np.float32(0)  # -0.0 becomes 0.0
-        values[np.isnan(values)] = np.nan  # one NaN of the many
-        same_as = first_with.setdefault(hashlib.blake2b(values.tobytes(), digest_size=16).digest(), name)
-        present = np.sort(values[~np.isnan(values)])
-        summaries.append(
-            FeatureSummary(
-                name=name,
-                minimum=float(present[0]) if len(present) else None,
-                maximum=float(present[-1]) if len(present) else None,
-                missing=len(values) - len(present),
-                zeros=int(np.count_nonzero(values == 0)),
-                distinct=int(np.count_nonzero(present[1:] != present[:-1])) + 1 if len(present) else 0,
-                bins=bins.get(name),
-                constant_in_query=_constant_in_query(values, starts),
-                same_as=None if same_as == name else same_as,
-            )
+    known = statistics_of(dataset).features
+    distinct = _distinct(dataset) if dataset.manifest.rows * len(known) <= _MOST_COUNTED else {}
+    return tuple(
+        FeatureSummary(
+            name=fact.name,
+            minimum=fact.minimum,
+            maximum=fact.maximum,
+            missing=fact.missing,
+            zeros=fact.zeros,
+            distinct=distinct.get(fact.name),
+            bins=bins.get(fact.name),
+            constant_in_query=not fact.varied_queries,
+            same_as=fact.same_as,
         )
-    return tuple(summaries)
+        for fact in known
+    )
 
 
-def _constant_in_query(values: npt.NDArray[np.float32], starts: npt.NDArray[np.int64]) -> bool:
-    """Say whether every query has one value throughout (a missing one is a value here)."""
-    changes = values[1:] != values[:-1]
-    changes &= ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
-    inside = np.ones(len(changes), dtype=np.bool_)
-    inside[starts[1:-1] - 1] = False  # from the last row of a query to the first of the next
-    return not bool(np.any(changes & inside))
+def _distinct(dataset: Dataset) -> dict[str, int]:
+    """Count the different values of each feature."""
+    return {name: len(cumulative_counts(sort_values(values)[0])) - 1 for name, values in columns_of(dataset)}
 
 
 def _files(sources: Sequence[Mapping[str, Any]]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from pipeline.append.base import Base
 from pipeline.cores import available_cores
+from pipeline.dataset import Dataset
 from pipeline.digests import SourceDigests
 from pipeline.errors import DataRejected, InputError
 from pipeline.group.shards import Layout, write_shards
@@ -43,6 +44,7 @@ from pipeline.sources.files import find_files
 from pipeline.sources.letor import check_made_ids, companions_of
 from pipeline.sources.opening import open_source
 from pipeline.sources.optional import TYPES
+from pipeline.statistics.stored import stored_statistics
 from pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
@@ -359,6 +361,7 @@ def ingest(
         added=None if base is None else manifest.rows - base.manifest.rows,
         read=files,
         columns_guessed=guessed,
+        statistics=stored_statistics(Dataset(out, manifest)),
     )
 
 

@@ -48,6 +48,15 @@ class SourceFile(_Strict):
     unless_default = frozenset({"sizes"})
 
 
+class ShardStatistics(_Strict):
+    """What is known of a shard without reading it: ``statistics/<digest>.parquet``, a row a feature, and two counts."""
+
+    digest: Digest
+    size: Count
+    one_document: Count  # queries of one document
+    one_grade: Count  # queries of two or more documents that all have the same grade
+
+
 class Shard(_Strict):
     """The rows and queries of one hash bucket."""
 
@@ -58,6 +67,9 @@ class Shard(_Strict):
     features_bytes: Count
     queries: Digest  # queries/<digest>.parquet
     queries_bytes: Count
+    statistics: ShardStatistics | None = None  # None: of an earlier version
+
+    unless_default = frozenset({"statistics"})
 
 
 class PairShard(_Strict):

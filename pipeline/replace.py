@@ -14,7 +14,7 @@ from pipeline.sources.files import UNJUDGED
 REJECTS_NAME = "rejects.parquet"
 PAIR_REJECTS_NAME = "pair_rejects.parquet"
 JUDGMENT_REJECTS_NAME = "judgment_rejects.parquet"
-_FOLDERS = ("features", "queries", "pairs", UNJUDGED)
+_FOLDERS = ("features", "queries", "statistics", "pairs", UNJUDGED)
 
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
@@ -115,6 +115,7 @@ def _old_manifest(out: Path) -> Manifest | None:
 def _files(manifest: Manifest) -> set[str]:
     files = {f"features/{shard.features}.parquet" for shard in manifest.shards}
     files |= {f"queries/{shard.queries}.parquet" for shard in manifest.shards}
+    files |= {f"statistics/{s.statistics.digest}.parquet" for s in manifest.shards if s.statistics is not None}
     files |= {f"{UNJUDGED}/{shard.digest}.parquet" for shard in manifest.unjudged}
     return files if manifest.pairs is None else files | {f"pairs/{s.digest}.parquet" for s in manifest.pairs.shards}
 

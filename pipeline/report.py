@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pipeline.manifest import Manifest, SourceFile
+    from pipeline.statistics.stored import Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class IngestReport:
     """The files that were read this time."""
     columns_guessed: Mapping[str, str] = field(default_factory=dict)
     """Parts of columns that were guessed, with the names that the input has for them."""
+    statistics: Statistics | None = None
+    """What is in the columns; None where shards of an earlier version do not say it."""
 
     @property
     def megabytes_per_second(self) -> float:
@@ -64,6 +67,10 @@ class IngestReport:
                     f"  rejected  {manifest.pairs.rejected:,} pairs, listed in {self.path / 'pair_rejects.parquet'}"
                 )
         lines += _judged(manifest, self.path)
+        if self.statistics is not None:
+            lines += [
+                f"  {'' if number else 'remarks':<10}{line}" for number, line in enumerate(self.statistics.remarks)
+            ]
         if manifest.rejected_rows:
             lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {self.path / 'rejects.parquet'}")
         return "\n".join(lines)
@@ -88,6 +95,7 @@ class IngestReport:
             "repeats": None if manifest.repeats is None else manifest.repeats.model_dump(mode="json"),
             "judgments": None if manifest.judgments is None else manifest.judgments.model_dump(mode="json"),
             "unjudged_rows": manifest.unjudged_rows,
+            "statistics": None if self.statistics is None else self.statistics.to_json(),
             "missing_values": manifest.missing_values,
             "missing_share": self.missing_share,
             "rejected_rows": manifest.rejected_rows,

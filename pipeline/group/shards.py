@@ -16,11 +16,12 @@ from pipeline.arrow import as_array, schema_of
 from pipeline.group import _kernels
 from pipeline.group.bucket import BucketRows, padded
 from pipeline.group.settled import read_settled
-from pipeline.manifest import SPLITS, Shard, UnjudgedShard
+from pipeline.manifest import SPLITS, Shard, ShardStatistics, UnjudgedShard
 from pipeline.publish import keep_by_digest
 from pipeline.sources.files import UNJUDGED
 from pipeline.sources.optional import TYPES
 from pipeline.sources.times import TIME
+from pipeline.statistics.collector import ColumnCollector, QueryCounts
 from pipeline.validate import check_one_split, check_one_weight
 from pipeline.workers import in_order
 
@@ -141,7 +142,7 @@ def write_shards(
 
 
 def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory: int) -> ShardSummary:
-    """Write ``features/`` and ``queries/`` of ``bucket`` under ``folder``, and ``unjudged/`` if it has such rows.
+    """Write ``features/``, ``queries/`` and ``statistics/`` of ``bucket`` under ``folder``, and ``unjudged/`` if it has such rows.
 
     The values are held at once if they fit in ``memory`` bytes; else the spilled rows are read again for every
     ``memory`` bytes of sorted rows.  The shard has the same bytes either way.  Peak memory: ``memory`` (a row group if that is more), one
@@ -153,7 +154,7 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     settled = read_settled(spill, bucket, layout, held)
     summary = ShardSummary(bucket=bucket, rows_tally=settled.rows, judgments_tally=settled.judgments)
     if len(settled.unjudged):
-        staged, _ = _write_rows(settled.unjudged, spill, bucket, layout, folder, held, memory, judged=False)
+        staged, _ = _write_rows(settled.unjudged, spill, bucket, layout, folder, held, memory)
         size = staged.stat().st_size
         digest = keep_by_digest(staged, folder / UNJUDGED)
         unjudged = UnjudgedShard(bucket=bucket, rows=len(settled.unjudged), digest=digest, size=size)
@@ -161,15 +162,17 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     rows = settled.judged
     if not len(rows):
         return summary
-    staged, missing = _write_rows(rows, spill, bucket, layout, folder, held, memory)
+    qid, starts = _runs(rows.qid)
+    collector = ColumnCollector(width, starts)
+    staged, missing = _write_rows(rows, spill, bucket, layout, folder, held, memory, collector)
     del held
     size = staged.stat().st_size
     digest = keep_by_digest(staged, folder / "features")
 
-    queries = _queries(bucket, rows, layout)
-    with open_writer(staged, queries.schema) as writer:
-        writer.write_table(queries)
-    queries_size = staged.stat().st_size
+    queries = _queries(bucket, qid, starts, rows, layout)
+    queries_digest, queries_size = _keep_table(queries, staged, folder / "queries")
+    statistics_digest, statistics_size = _keep_table(collector.table(layout.features), staged, folder / "statistics")
+    little = QueryCounts.of(rows.grade, starts)
     split = np.array(queries.column("split").to_pylist())
     n_docs = queries.column("n_docs").to_numpy()
     grades, counts = np.unique(rows.grade, return_counts=True)
@@ -179,8 +182,14 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
         n_queries=len(queries),
         features=digest,
         features_bytes=size,
-        queries=keep_by_digest(staged, folder / "queries"),
+        queries=queries_digest,
         queries_bytes=queries_size,
+        statistics=ShardStatistics(
+            digest=statistics_digest,
+            size=statistics_size,
+            one_document=little.one_document,
+            one_grade=little.one_grade,
+        ),
     )
     return replace(
         summary,
@@ -200,23 +209,25 @@ def _write_rows(
     folder: Path,
     held: npt.NDArray[np.float32] | None,
     memory: int,
-    *,
-    judged: bool = True,
+    collector: ColumnCollector | None = None,
 ) -> tuple[Path, int]:
-    """Write ``rows`` with their values, ``held`` or read again; returns the file and how many values are missing."""
+    """Write ``rows`` with their values, ``held`` or read again; returns the file and how many values are missing.
+
+    Judged ones tell ``collector`` about themselves; those that nobody judged have none.
+    """
     staged = folder / f"shard-{bucket:05d}.parquet"
-    schema = _rows_schema(layout, rows, judged=judged)
+    schema = _rows_schema(layout, rows, judged=collector is not None)
     missing = 0
     with open_writer(staged, schema) as writer:
         if held is not None:
             for low in range(0, len(rows), layout.row_group_rows):
                 places = rows.place[low : low + layout.row_group_rows]
-                missing += _write_group(writer, schema, held, places, rows, low)
+                missing += _write_group(writer, schema, held, places, rows, low, collector)
         else:
             for low, values in _regathered(spill, bucket, layout, rows.place, memory):
                 for start in range(0, len(values), layout.row_group_rows):
                     places = np.arange(start, min(start + layout.row_group_rows, len(values)))
-                    missing += _write_group(writer, schema, values, places, rows, low + start)
+                    missing += _write_group(writer, schema, values, places, rows, low + start, collector)
     return staged, missing
 
 
@@ -279,14 +290,17 @@ def _write_group(
     places: npt.NDArray[np.int64],
     rows: BucketRows,
     low: int,
+    collector: ColumnCollector | None,
 ) -> int:
     """Write ``values[places]`` as one row group, whose ids are those of ``rows`` from ``low`` on; returns how many are missing."""
     columns = np.empty((values.shape[1], len(places)), dtype=np.float32)
     missing = int(_kernels.turn(values, places, columns))
+    if collector is not None:
+        collector.add(columns)
     ids = [
         rows.qid.slice(low, len(places)),
         rows.doc_id.slice(low, len(places)),
-        *([as_array(rows.grade[low : low + len(places)])] if schema.names[2] == "grade" else []),
+        *([as_array(rows.grade[low : low + len(places)])] if collector is not None else []),
         *(as_array(column[low : low + len(places)]) for name, column in rows.extras.items() if name not in _OF_QUERIES),
     ]
     table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=schema)
@@ -294,11 +308,24 @@ def _write_group(
     return missing
 
 
-def _queries(bucket: int, rows: BucketRows, layout: Layout) -> pa.Table:
+def _keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
+    """Write a small table, by way of ``staged``, to ``folder``; returns digest and size."""
+    with open_writer(staged, table.schema) as writer:
+        writer.write_table(table)
+    size = staged.stat().st_size
+    return keep_by_digest(staged, folder), size
+
+
+def _runs(qid: pa.Array[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.int64]]:
+    """Return the different ids (q,) of rows of which those of a query stand together, and the first row of each (q,)."""
+    runs = qid.dictionary_encode()  # codes go up by one from query to query
+    return runs.dictionary, np.searchsorted(runs.indices.to_numpy(), np.arange(len(runs.dictionary)))
+
+
+def _queries(
+    bucket: int, qid: pa.Array[Any], starts: npt.NDArray[np.int64], rows: BucketRows, layout: Layout
+) -> pa.Table:
     """Return the queries table of a bucket; DataRejected if a query is in two splits or has two weights."""
-    runs = rows.qid.dictionary_encode()  # rows of a query stand together: codes go up by one from query to query
-    qid = runs.dictionary
-    starts = np.searchsorted(runs.indices.to_numpy(), np.arange(len(qid)))
     ends = np.append(starts[1:], len(rows.qid))
     latest = np.maximum.reduceat(rows.extras[TIME], starts) if TIME in rows.extras else None
     if layout.rule is None:

@@ -1,0 +1,101 @@
+"""One pass over columns on their way to a file.  Sums and extremes are of whole numbers, so that the loops use vectors."""
+
+import numpy as np
+from numba import njit
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+_ZERO = np.float32(0)
+_SIGN = np.int32(31)
+_REST = np.int32(0x7FFFFFFF)
+_LEAST = np.int32(-0x80000000)
+MISSING = np.int32(0x7FC00000)
+
+
+@njit(nogil=True, cache=True)
+def weigh(first, out):
+    """out[k] = number first + k of the splitmix64 sequence of seed 0: what row first + k counts in a digest."""
+    for k in range(out.shape[0]):
+        z = np.uint64(first + k + 1) * _GOLDEN
+        z = (z ^ (z >> _S30)) * _MIX_1
+        z = (z ^ (z >> _S27)) * _MIX_2
+        out[k] = z ^ (z >> _S31)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _digest(words, weights):
+    """Return the sum of ``words`` times ``weights`` modulo 2^64."""
+    total = np.uint64(0)
+    for k in range(words.shape[0]):
+        total += weights[k] * np.uint64(np.uint32(words[k]))
+    return total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _spread(words):
+    """Return the least and the greatest of the values as whole numbers of the same order, and how many are NaN and 0."""
+    low, high, missing, zeros = _REST, _LEAST, 0, 0
+    for k in range(words.shape[0]):
+        word = words[k]
+        absent = word == MISSING
+        missing += absent
+        zeros += word == 0
+        key = word ^ ((word >> _SIGN) & _REST)
+        low = min(low, _REST if absent else key)
+        high = max(high, _LEAST if absent else key)
+    return low, high, missing, zeros
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _normalise(column, words, out):
+    """out[k] = bits of column[k], -0.0 being 0.0 and every NaN the same; ``words`` are those of the column."""
+    for k in range(column.shape[0]):
+        x = column[k]
+        word = words[k]
+        word = np.int32(0) if x == _ZERO else word
+        out[k] = word if x == x else MISSING
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _differ(words, first, last):
+    """Return a number other than 0 if ``words[first:last]`` are not all the same."""
+    found = np.int32(0)
+    start = words[first]
+    for k in range(first, last):
+        found |= words[k] ^ start
+    return found
+
+
+@njit(nogil=True, cache=True)
+def add_columns(columns, words, starts, goes_on, weights, out, counts, digests, keys, before, varied):
+    """Add rows to what is known of each feature.
+
+    ``columns`` (F, m) are their values and ``words`` the same bits as int32; ``starts`` (q + 1,) says where the part of each
+    query begins and where the last ends; ``goes_on`` whether the first of them has rows before.  ``out`` (m,) is scratch.
+    ``counts`` (F, 3): missing values, zeros, queries of several values; ``digests`` (F,); ``keys`` (F, 2): extremes as numbers of
+    the same order; ``before`` (F,) and ``varied`` (F,): last value of the query that is open, and whether it has several.
+    """
+    for f in range(columns.shape[0]):
+        _normalise(columns[f], words[f], out)
+        low, high, missing, zeros = _spread(out)
+        keys[f, 0] = min(keys[f, 0], low)
+        keys[f, 1] = max(keys[f, 1], high)
+        counts[f, 0] += missing
+        counts[f, 1] += zeros
+        digests[f] += _digest(out, weights)
+        several = 0
+        is_varied = varied[f]
+        for q in range(starts.shape[0] - 1):
+            different = _differ(out, starts[q], starts[q + 1]) != 0
+            if q == 0 and goes_on:
+                different = different or out[0] != before[f]
+                several += different and not is_varied
+                is_varied = is_varied or different
+            else:
+                several += different
+                is_varied = different
+        counts[f, 2] += several
+        varied[f] = is_varied
+        before[f] = out[out.shape[0] - 1]

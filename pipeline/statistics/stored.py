@@ -1,0 +1,174 @@
+"""The statistics of a dataset, put together from those of its shards."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.statistics.collector import ColumnCollector, QueryCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from pipeline.dataset import Dataset
+    from pipeline.manifest import Shard
+
+_NAMED = 5  # of the features with the same remark
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureFacts:
+    """One feature over all rows."""
+
+    name: str
+    minimum: float | None
+    """None where all values are missing."""
+    maximum: float | None
+    missing: int
+    zeros: int
+    varied_queries: int
+    """Queries in which it has two values or more; a missing one is a value."""
+    same_as: str | None
+    """The first feature with the same value in every row."""
+
+    @property
+    def constant(self) -> bool:
+        """Whether every row has the same value."""
+        return self.minimum is not None and self.minimum == self.maximum and not self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What is known of a dataset without reading its features."""
+
+    features: tuple[FeatureFacts, ...]
+    one_document: int
+    """Queries of one document."""
+    one_grade: int
+    """Queries of two or more documents that all have the same grade."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; infinite ones are words."""
+        content = asdict(self)
+        for feature in content["features"]:
+            for key in ("minimum", "maximum"):
+                if feature[key] is not None and not math.isfinite(feature[key]):
+                    feature[key] = str(feature[key])
+        return content
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a person should know, a line each: features and queries that teach nothing."""
+        missing = [feature.name for feature in self.features if feature.minimum is None]
+        constant = [feature.name for feature in self.features if feature.constant]
+        same = [
+            f"{feature.name} as {feature.same_as}"
+            for feature in self.features
+            if feature.same_as is not None and feature.minimum is not None and not feature.constant
+        ]
+        named = (("all missing", missing), ("constant", constant), ("the same", same))
+        features = "; ".join(f"{what}: {_few(names)}" for what, names in named if names)
+        counts = ((self.one_document, "document"), (self.one_grade, "grade"))
+        queries = ", ".join(f"{count:,} of one {what}" for count, what in counts if count)
+        return [line for line in (features, f"queries: {queries}" if queries else "") if line]
+
+
+def _few(names: list[str]) -> str:
+    """Name some and count the others.
+
+    >>> _few(["a", "b"]), _few([f"f{i}" for i in range(9)])
+    ('a, b', 'f0, f1, f2, f3, f4 and 4 more')
+    """
+    return (
+        ", ".join(names) if len(names) <= _NAMED + 1 else f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    )
+
+
+def stored_statistics(dataset: Dataset) -> Statistics | None:
+    """Read the statistics of ``dataset``; None where some of its shards have none, being of an earlier version.
+
+    Raises
+    ------
+    DatasetFormatError
+        A file is missing or damaged.
+    """
+    if any(shard.statistics is None for shard in dataset.manifest.shards):
+        return None
+    return statistics_of(dataset)
+
+
+def statistics_of(dataset: Dataset) -> Statistics:
+    """Return the statistics of ``dataset``: read where they are stored, else counted, a row group of rows at a time.
+
+    Raises
+    ------
+    DatasetFormatError
+        A file is missing or damaged.
+    """
+    names = dataset.feature_names
+    facts = [_Sum() for _ in names]
+    one_document = one_grade = 0
+    for shard in dataset.manifest.shards:
+        if shard.statistics is None:
+            table, few = _counted(dataset, shard)
+        else:
+            table = dataset.statistics_table(shard)
+            few = QueryCounts(shard.statistics.one_document, shard.statistics.one_grade)
+        for fact, row in zip(facts, table.to_pylist(), strict=True):
+            fact.add(row)
+        one_document += few.one_document
+        one_grade += few.one_grade
+    first_with: dict[tuple[int, ...], str] = {}
+    first = [first_with.setdefault(tuple(fact.digests), name) for name, fact in zip(names, facts, strict=True)]
+    return Statistics(
+        features=tuple(
+            FeatureFacts(
+                name=name,
+                minimum=fact.minimum,
+                maximum=fact.maximum,
+                missing=fact.missing,
+                zeros=fact.zeros,
+                varied_queries=fact.varied_queries,
+                same_as=None if same == name else same,
+            )
+            for name, fact, same in zip(names, facts, first, strict=True)
+        ),
+        one_document=one_document,
+        one_grade=one_grade,
+    )
+
+
+def _counted(dataset: Dataset, shard: Shard) -> tuple[pa.Table, QueryCounts]:
+    """Count what an earlier version did not store."""
+    starts = dataset.query_starts(shard)
+    collector = ColumnCollector(len(dataset.feature_names), starts)
+    for values in dataset.shard_batches(shard, 16384):
+        collector.add(np.ascontiguousarray(values.T))
+    return collector.table(dataset.feature_names), QueryCounts.of(dataset.grades(shard), starts)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What is known of one feature in some shards."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+    missing: int = 0
+    zeros: int = 0
+    varied_queries: int = 0
+    digests: list[int] = field(default_factory=list)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take one more shard in."""
+        if row["minimum"] is not None:
+            self.minimum = row["minimum"] if self.minimum is None else min(self.minimum, row["minimum"])
+            self.maximum = row["maximum"] if self.maximum is None else max(self.maximum, row["maximum"])
+        self.missing += row["missing"]
+        self.zeros += row["zeros"]
+        self.varied_queries += row["varied_queries"]
+        self.digests.append(row["digest"])

@@ -1,0 +1,223 @@
+"""What is counted of the columns while they are written, a shard at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from typer.testing import CliRunner
+
+from pipeline.binning import bin_dataset
+from pipeline.cli import app
+from pipeline.dataset import Dataset
+from pipeline.describe import describe
+from pipeline.errors import DatasetFormatError
+from pipeline.group import shards
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import ReadOptions
+from pipeline.statistics.collector import ColumnCollector, QueryCounts
+from pipeline.statistics.stored import FeatureFacts, Statistics, statistics_of, stored_statistics
+from pipeline.synth import SynthParameters, write_synthetic
+from tests import naive_statistics
+
+law = settings(deadline=None)
+SOME = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.5, np.nan, np.inf, -np.inf, 1e-45]) | st.floats(width=32)
+COLUMNS = hnp.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(0, 40)), elements=SOME)
+
+
+@law
+@given(COLUMNS, st.lists(st.integers(1, 6), min_size=40, max_size=40), st.lists(st.integers(0, 40), max_size=4))
+def test_what_is_counted_is_what_is_there_in_any_pieces(columns, sizes, cuts):
+    rows = columns.shape[1]
+    queries = [f"q{number}" for number, size in enumerate(sizes) for _ in range(size)][:rows]
+    starts = np.array([row for row in range(rows) if row == 0 or queries[row] != queries[row - 1]], dtype=np.int64)
+    collector = ColumnCollector(len(columns), starts)
+    for piece in np.split(columns, sorted(cut % (rows + 1) for cut in cuts), axis=1):
+        collector.add(np.ascontiguousarray(piece))
+    names = tuple(f"f{number}" for number in range(len(columns)))
+    for name, column, found in zip(names, columns.tolist(), collector.table(names).to_pylist(), strict=True):
+        assert found == {"feature": name, **naive_statistics.facts(column, queries)}
+        assert str(found["minimum"]) != "-0.0"
+    assert collector.missing == np.isnan(columns).sum()
+
+
+@law
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
+def test_queries_that_teach_little(queries):
+    grade = np.array([grade for query in queries for grade in query], dtype=np.int32)
+    starts = np.cumsum([0, *map(len, queries)])[:-1].astype(np.int64)
+    found = QueryCounts.of(grade, starts)
+    assert found.one_document == sum(len(query) == 1 for query in queries)
+    assert found.one_grade == sum(len(query) > 1 and len(set(query)) == 1 for query in queries)
+
+
+def test_columns_that_differ_in_signs_or_places_alone_have_other_digests():
+    one = np.ones((1, 64), dtype=np.float32)
+    seen = set()
+    for first in range(8):
+        for second in range(first, 8):
+            column = one.copy()
+            column[0, [first, second]] *= -1
+            collector = ColumnCollector(1, np.array([0]))
+            collector.add(column)
+            seen.add(collector.table(("x",)).column("digest")[0].as_py())
+    assert len(seen) == 36
+
+
+TEXT = """\
+2 qid:a 1:1 2:1 3:7 4:5 6:-1 7:1 8:nan
+0 qid:a 1:2 2:2 3:7 4:5 6:0 7:inf 8:3
+0 qid:b 1:3 2:3 3:7 4:6 6:0 7:1
+0 qid:b 1:3 2:3 3:7 4:6 6:-0 7:1
+1 qid:c 1:4 2:4 3:7 4:8 6:nan 7:1
+"""
+
+
+def make(folder: Path, text: str = TEXT, name: str = "data", **options: object) -> Dataset:
+    (folder / f"{name}.txt").write_text(text)
+    read = ReadOptions(absent="missing", n_features=8)
+    ingest([folder / f"{name}.txt"], folder / name, options=IngestOptions(read=read, buckets=3, **options))
+    return Dataset.open(folder / name)
+
+
+def test_the_shards_together_say_what_the_dataset_holds(tmp_path):
+    dataset = make(tmp_path)
+    found = statistics_of(dataset)
+    features = {feature.name: feature for feature in found.features}
+    assert features["f1"] == FeatureFacts("f1", 1.0, 4.0, 0, 0, 1, None)
+    assert features["f2"].same_as == "f1"
+    assert features["f3"] == FeatureFacts("f3", 7.0, 7.0, 0, 0, 0, None)
+    assert features["f3"].constant
+    assert features["f4"].varied_queries == 0
+    assert features["f5"] == FeatureFacts("f5", None, None, 5, 0, 0, None)
+    assert features["f6"] == FeatureFacts("f6", -1.0, 0.0, 1, 3, 1, None)
+    assert features["f7"].maximum == np.inf
+    assert (features["f8"].missing, features["f8"].varied_queries, features["f8"].constant) == (4, 1, False)
+    assert (found.one_document, found.one_grade) == (1, 1)
+    assert found.remarks == [
+        "all missing: f5; constant: f3; the same: f2 as f1",
+        "queries: 1 of one document, 1 of one grade",
+    ]
+
+
+def test_pieces_and_order_do_not_show_in_the_files(tmp_path, monkeypatch):
+    write_synthetic(tmp_path / "in.txt", SynthParameters(queries=40, documents_per_query=30, features=12, seed=2))
+    files = {}
+    for name, group_bytes, blocks in (("one", 64 << 20, 1 << 20), ("other", 4 * 12 * 16, 4096)):
+        monkeypatch.setattr(shards, "ROW_GROUP_BYTES", group_bytes)
+        ingest([tmp_path / "in.txt"], tmp_path / name, options=IngestOptions(buckets=4, block_bytes=blocks))
+        files[name] = {file.name: file.read_bytes() for file in (tmp_path / name / "statistics").iterdir()}
+    assert files["one"] == files["other"]
+    dataset = Dataset.open(tmp_path / "other")
+    assert {shard.statistics.digest for shard in dataset.manifest.shards} == {name[:64] for name in files["one"]}
+    for shard in dataset.manifest.shards:
+        (columns,) = (np.concatenate(list(dataset.shard_batches(shard))).T,)
+        queries = dataset.ids(shard).column("qid").to_pylist()
+        for column, row in zip(columns.tolist(), dataset.statistics_table(shard).to_pylist(), strict=True):
+            assert row == {"feature": row["feature"], **naive_statistics.facts(column, queries)}
+
+
+def without(dataset: Dataset) -> Dataset:
+    """The dataset as an earlier version has written it."""
+    manifest = json.loads((dataset.path / "manifest.json").read_bytes())
+    for shard in manifest["shards"]:
+        del shard["statistics"]
+    (dataset.path / "manifest.json").write_text(json.dumps(manifest))
+    return Dataset.open(dataset.path)
+
+
+def test_a_dataset_of_an_earlier_version_is_read_instead(tmp_path):
+    dataset = make(tmp_path)
+    wanted, described = statistics_of(dataset), describe(dataset)
+    old = without(dataset)
+    assert old.digest == dataset.digest
+    assert stored_statistics(old) is None
+    assert statistics_of(old) == wanted
+    assert describe(old) == described
+
+
+def test_an_append_keeps_those_of_other_shards(tmp_path):
+    more = "1 qid:a 1:9 2:9 3:7\n"
+    (tmp_path / "more.txt").write_text(more)
+    dataset = make(tmp_path)
+    before = {shard.bucket: shard.statistics for shard in dataset.manifest.shards}
+    ingest([tmp_path / "more.txt"], dataset.path, options=IngestOptions(append=True))
+    after = Dataset.open(dataset.path)
+    changed = [shard.bucket for shard in after.manifest.shards if shard.statistics != before.get(shard.bucket)]
+    assert len(changed) == 1
+    assert statistics_of(after) == statistics_of(make(tmp_path, TEXT + more, "once"))
+    after.verify()
+
+
+def test_an_append_to_a_dataset_of_an_earlier_version_says_nothing_of_the_whole(tmp_path):
+    old = without(make(tmp_path))
+    (tmp_path / "more.txt").write_text("1 qid:a 1:9 2:9 3:7\n")
+    report = ingest([tmp_path / "more.txt"], old.path, options=IngestOptions(append=True))
+    assert report.statistics is None
+    assert report.to_json()["statistics"] is None
+    features = {feature.name: feature for feature in statistics_of(Dataset.open(old.path)).features}
+    assert features["f1"].maximum == 9.0
+
+
+def test_lost_and_damaged_files_are_named(tmp_path):
+    dataset = make(tmp_path)
+    file = next((dataset.path / "statistics").iterdir())
+    data = file.read_bytes()
+    file.write_bytes(bytes(reversed(data)))
+    with pytest.raises(DatasetFormatError, match=file.name):
+        statistics_of(Dataset.open(dataset.path))
+    with pytest.raises(DatasetFormatError, match=file.name):
+        dataset.verify()
+    file.unlink()
+    with pytest.raises(DatasetFormatError, match=file.name):
+        Dataset.open(dataset.path)
+
+
+def test_files_of_replaced_data_go_with_them(tmp_path):
+    make(tmp_path)
+    for number in range(3):
+        dataset = make(tmp_path, TEXT.replace("1:1 ", f"1:{number + 7} "), overwrite=True)
+    named = {shard.statistics.digest for shard in dataset.manifest.shards}
+    assert named <= {file.stem for file in (dataset.path / "statistics").iterdir()}
+    assert len(list((dataset.path / "statistics").iterdir())) <= 2 * len(named)
+
+
+def test_describe_needs_no_columns_where_there_are_too_many(tmp_path, monkeypatch):
+    dataset = make(tmp_path)
+    bin_dataset(dataset)
+    whole = describe(Dataset.open(dataset.path))
+    monkeypatch.setattr("pipeline.describe._MOST_COUNTED", 10)
+    monkeypatch.setattr(Dataset, "column_batches", lambda *_: pytest.fail("reads columns"))
+    quick = describe(Dataset.open(dataset.path))
+    assert [feature.distinct for feature in quick.features] == [None] * 8
+    assert [feature.remarks for feature in quick.features] == [feature.remarks for feature in whole.features]
+    assert [feature.bins for feature in quick.features] == [feature.bins for feature in whole.features]
+    assert "-" in quick.render()
+
+
+def test_ingest_tells_what_teaches_nothing(tmp_path):
+    (tmp_path / "in.txt").write_text(TEXT)
+    arguments = ["ingest", os.fspath(tmp_path / "in.txt"), "--absent", "missing", "--n-features", "8"]
+    told = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "a")]).stdout
+    assert "  remarks   all missing: f5; constant: f3; the same: f2 as f1\n" in told
+    assert "            queries: 1 of one document, 1 of one grade\n" in told
+    told = json.loads(CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "b"), "--json"]).stdout)
+    assert told["statistics"]["one_document"] == 1
+    assert told["statistics"]["features"][6]["maximum"] == "inf"
+    assert told["statistics"]["features"][1]["same_as"] == "f1"
+
+
+def test_nothing_is_said_where_there_is_nothing_to_say():
+    plain = FeatureFacts("a", 0.0, 1.0, 0, 3, 4, None)
+    assert Statistics((plain,), 0, 0).remarks == []
+    many = tuple(FeatureFacts(f"f{i}", 1.0, 1.0, 0, 0, 0, None if not i else "f0") for i in range(30))
+    assert Statistics(many, 0, 2).remarks == [
+        "constant: f0, f1, f2, f3, f4 and 25 more",
+        "queries: 2 of one grade",
+    ]
