@@ -51,10 +51,26 @@ def number(word: str) -> float | None:
     return float(word) + 0.0 if math.isfinite(float(word)) else None
 
 
-def letor(
-    data: bytes, *, base: int = 1, top: int = 65535, max_grade: int = 2**31 - 1, real: bool = False
-) -> Read | None:
-    """Read LETOR text; a row is (grade or label, qid, doc_id or None, {index: value})."""
+def grade(cell: str | None, rules) -> int | None:
+    """Return the grade of a cell by rules with words, negative, unjudged and highest; -1 for none, None where it is bad."""
+    nothing = {"keep": -1, "zero": 0, "reject": None}[rules.unjudged]
+    word = "" if cell is None else cell.strip(BLANKS)
+    value = float(word) if re.fullmatch(r"-?\d+(\.\d*)?", word, re.ASCII) else None
+    for key, mapped in rules.words:
+        if key.casefold() == word.casefold() or (value is not None and key[-1].isdigit() and float(key) == value):
+            value, word = float(mapped), "a number"
+            break
+    if word.lower() in {"", "nan", "null"}:
+        return nothing
+    if value is None or not math.isfinite(value) or value != math.floor(value) or value > rules.highest:
+        return None
+    if value < 0:
+        return {"reject": None, "zero": 0, "unjudged": nothing}[rules.negative]
+    return int(value)
+
+
+def letor(data: bytes, rules, *, base: int = 1, top: int = 65535, real: bool = False) -> Read | None:
+    """Read LETOR text, grades by ``rules``; a row is (grade or label, qid, doc_id or None, {index: value})."""
     lines = lines_of(data)
     if lines is None:
         return None
@@ -66,12 +82,11 @@ def letor(
             continue
         (column, first), *rest = words
         if real:
-            grade = number(first)
-            good = grade is not None and math.isfinite(number_of(first))
+            target = number(first)
+            good = target is not None and math.isfinite(number_of(first))
         else:
-            whole = re.fullmatch(r"(\d+|-0+)(\.0*)?", first, re.ASCII)
-            grade = int(whole[1]) if whole else -1
-            good = 0 <= grade <= max_grade
+            target = grade(first, rules)
+            good = target is not None
         if not good:
             read.bad.append((line_number, column))
             continue
@@ -89,7 +104,7 @@ def letor(
             features[index] = value
         else:
             named = re.match("[ \t]*docid[ \t]*=[ \t]*([^ \t]+)", comment, re.IGNORECASE)
-            read.rows.append((grade, rest[0][1][4:], named[1] if named else None, features))
+            read.rows.append((target, rest[0][1][4:], named[1] if named else None, features))
     return read
 
 

@@ -35,6 +35,7 @@ GOOD_LETOR = (
 GOOD_PAIRS = b"7 d1 d2\nq d2 d1 0.5\r\n# a comment\n\tq\td3  d1 1e3 0.25\n\n8 a b 1 1\n"
 GOOD_CSV = b"qid,doc_id,grade,f1,f2\n7,a,2,0.5,nan\n7,,0,,1e-3\r\n\n8,b, 1.0 , 5 ,NULL\n9,c,3,-inf,16777217.000000001\n"
 
+GRADES = (("a", 1), ("1.5", 2), ("qid", 0), ("1", 2))
 TOKENS = [
     *[b"qid:", b"qid", b"#", b"#docid = x", b"# docid=", b" ", b"\t", b"\n", b"\r\n", b"\r", b":", b"::", b",", b",,", b";"],
     *[b"nan", b"-nan", b"NULL", b"null", b"inf", b"-inf", b"Infinity", b"infinit", b"0x1p3", b"1_0", b"1e", b"1e+", b"--1", b"+"],
@@ -100,7 +101,7 @@ def expected_letor(data: bytes, options: ReadOptions) -> Read | None:
     """Read with the naive reader, and make its rows dense."""
     base = options.index_base
     top = base + options.n_features - 1 if options.n_features else 65535
-    naive = naive_letor.letor(data, base=base, top=top, max_grade=options.highest_grade, real=options.labels == "real")
+    naive = naive_letor.letor(data, options.grade_rules, base=base, top=top, real=options.labels == "real")
     if naive is None:
         return None
     width = options.n_features or max((index - base + 1 for *_, found in naive.rows for index in found), default=0)
@@ -160,11 +161,15 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
         kind = rng.random()
         if kind < 0.7:
             data = damaged(rng, letor)
+            labels = rng.choice(["grade", "grade", "real"])
             options = ReadOptions(
                 index_base=rng.choice([1, 1, 0]),
                 n_features=rng.choice([None, None, 40]),
                 max_grade=rng.choice([None, None, 2]),
-                labels=rng.choice(["grade", "grade", "real"]),
+                labels=labels,
+                grades=rng.choice([(), (), GRADES]) if labels == "grade" else (),
+                negative_grades=rng.choice(["reject", "zero", "unjudged"]),
+                unjudged=rng.choice(["keep", "zero", "reject"]),
                 absent=rng.choice(["zero", "missing"]),
             )
             path.write_bytes(data)

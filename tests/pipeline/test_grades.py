@@ -16,32 +16,12 @@ from pipeline.cli import app
 from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.sources.batch import ReadOptions
-from pipeline.sources.grades import GRADE_RULE, MAX_GRADE, UNKNOWN_GRADE, GradeRules, parse_words
+from pipeline.sources.grades import GRADE_RULE, MAX_GRADE, GradeRules, parse_words
+from tests import naive_letor
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))
 CELLS = ["perfect", " GOOD ", "bad", "b a d", "Somewhat Bad", "-2", "-2.0", "-1", "0", "-0", "1", "2.0", "2.5", ".5"]
 CELLS += ["0.5", "7", "07", "3", "9", "1e1", "inf", "x", "", " ", "nan", "NULL", None, "99999999999", "-3.5"]
-
-
-def naive(cell, rules):
-    """The grade of a cell, or None where it is bad."""
-    nothing = UNKNOWN_GRADE if rules.unjudged == "keep" else 0 if rules.unjudged == "zero" else None
-    word = "" if cell is None else cell.strip().lower()
-    plain = word.replace("-", "", 1) if word.startswith("-") else word
-    number = float(word) if plain[:1].isdigit() and set(plain) <= set("0123456789.") else None
-    for key, grade in rules.words:
-        if word == key.strip().lower() or (
-            number is not None and key.strip("-.0123456789") == "" and float(key) == number
-        ):
-            number, word = float(grade), None
-            break
-    if word in {"", "nan", "null"}:
-        return nothing
-    if number is None or number != int(number) or number > rules.highest:
-        return None
-    if number < 0:
-        return {"reject": None, "zero": 0, "unjudged": nothing}[rules.negative]
-    return int(number)
 
 
 @given(
@@ -61,7 +41,7 @@ def test_a_cell_is_read_by_the_map_then_by_its_sign_then_by_whether_it_is_there(
     grades, bad = rules.read_words(pa.array(cells, pa.string()))
     assert grades.dtype == np.int32
     assert [None if b else g for g, b in zip(grades.tolist(), bad.tolist(), strict=True)] == [
-        naive(c, rules) for c in cells
+        naive_letor.grade(c, rules) for c in cells
     ]
 
 
