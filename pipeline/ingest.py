@@ -281,8 +281,9 @@ def ingest(
             options.memory,
             options.allowed_threads,
             row_group_bytes=layout.row_group_bytes,
-            bucket_rows=int(rows_of_bucket.max()) if settling is None else settling.rows_held(rows_of_bucket),
+            bucket_rows=int(rows_of_bucket.max()),
             row_bytes=4 * len(features),
+            settling_bytes=0 if settling is None else settling.bytes_held(rows_of_bucket),
         )
         summaries = write_shards(
             spill, layout, staged, buckets, threads=share.threads, memory=share.values, before=again

@@ -39,7 +39,9 @@ def reading_threads(memory: int, threads: int, block_bytes: int) -> int:
     return max(1, min(threads, (memory - RESIDENT) // each))
 
 
-def writing_share(memory: int, threads: int, *, row_group_bytes: int, bucket_rows: int, row_bytes: int) -> Share:
+def writing_share(
+    memory: int, threads: int, *, row_group_bytes: int, bucket_rows: int, row_bytes: int, settling_bytes: int = 0
+) -> Share:
     """Return how to write the shards.
 
     Parameters
@@ -54,13 +56,15 @@ def writing_share(memory: int, threads: int, *, row_group_bytes: int, bucket_row
         Rows of the largest bucket.
     row_bytes
         Values of a row.
+    settling_bytes
+        What looking up or merging the judgments of a bucket takes besides.
 
     Raises
     ------
     InputError
         Not even one thread has room for the ids of the largest bucket.
     """
-    fixed = row_group_bytes + bucket_rows * BYTES_A_ROW
+    fixed = row_group_bytes + bucket_rows * BYTES_A_ROW + settling_bytes
     whole = bucket_rows * row_bytes
     least = max(row_group_bytes, min(_LEAST_VALUES, whole))
     for count in range(threads, 0, -1):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _ROW = "row"
 _DIGEST = ("high", "low")
-_COPIES = 4  # of narrow columns: as they are, as frames, joined or sorted, and what was made of them
+_BYTES_A_JUDGMENT = 320  # or row: narrow columns as frames, joined or sorted, and what was made of them; measured
 _NO_ROWS = BucketRows(
     qid=pa.array([], pa.string()),
     doc_id=pa.array([], pa.string()),
@@ -67,10 +67,10 @@ class Settling:
         """Whether rows get a label besides the grade."""
         return self.aggregate in WITH_LABEL
 
-    def rows_held(self, rows: npt.NDArray[np.int64]) -> int:
-        """Return how many rows of a bucket take the memory that settling the largest of ``rows`` (buckets,) takes."""
+    def bytes_held(self, rows: npt.NDArray[np.int64]) -> int:
+        """Return how much memory settling a bucket takes besides its rows; ``rows`` (buckets,) says how many each has."""
         judgments = 0 if self.judgments is None else self.judgments.judgments
-        return int(_COPIES * (rows + judgments).max())
+        return int(_BYTES_A_JUDGMENT * (rows + judgments).max())
 
     def left_over(self, buckets: Collection[int]) -> Tally:
         """Count the judgments of queries in other buckets than these: there are no rows of them at all."""
