@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.cores import available_cores
 from pipeline.errors import DatasetFormatError, InputError
-from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME
+from pipeline.replace import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,8 +52,8 @@ def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, n_threads:
     """Run one SQL statement over the views of ``dataset`` and yield its answer; rows come as they are asked for.
 
     The views are ``features`` (a missing value is NULL), ``queries``, and where the dataset has them ``bins`` (the newest),
-    ``pairs``, ``rejects`` and ``pair_rejects``.  ``features`` and ``bins`` say where a row stands besides: ``shard``, the number
-    that ``queries`` has too, and ``row``, from 0.
+    ``pairs``, ``unjudged``, ``rejects``, ``judgment_rejects`` and ``pair_rejects``.  ``features`` and ``bins`` say where a row
+    stands besides: ``shard``, the number that ``queries`` has too, and ``row``, from 0.
 
     Parameters
     ----------
@@ -186,7 +186,11 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
     if manifest.pairs is not None and manifest.pairs.shards:
         pairs = [dataset.pairs_path(shard) for shard in manifest.pairs.shards]
         yield "pairs", (_select(["*"], pairs), pairs)
-    for name, file in (("rejects", REJECTS_NAME), ("pair_rejects", PAIR_REJECTS_NAME)):
+    if manifest.unjudged:
+        unjudged = [dataset.unjudged_path(shard) for shard in manifest.unjudged]
+        yield "unjudged", (_select(["*"], unjudged), unjudged)
+    lists = {"rejects": REJECTS_NAME, "judgment_rejects": JUDGMENT_REJECTS_NAME, "pair_rejects": PAIR_REJECTS_NAME}
+    for name, file in lists.items():
         if (dataset.path / file).is_file():
             yield name, (_select(["*"], [dataset.path / file]), [dataset.path / file])
 

@@ -18,6 +18,7 @@ from pipeline.judgments.rules import AGGREGATES
 from pipeline.memory import Share
 from pipeline.sources.batch import ReadOptions
 from pipeline.sources.files import find_files
+from pipeline.sql import query_dataset
 from tests import naive_judgments
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
@@ -417,6 +418,8 @@ def test_what_is_counted_is_told(tmp_path):
         {"doc_id": "a", "grade": 2, "label": 2.0},
         {"doc_id": "b", "grade": 0, "label": 0.0},
     ]
+    with query_dataset(Dataset.open(tmp_path / "out"), "SELECT doc_id, text FROM unjudged, judgment_rejects") as answer:
+        assert sorted(answer.rows) == [("c", "q 0 c bad"), ("d", "q 0 c bad")]
     found = describe(Dataset.open(tmp_path / "out"))
     assert "2 rows that nobody judged" in found.render()
     assert json.loads(found.to_json())["unjudged_rows"] == 2

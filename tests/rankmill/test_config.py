@@ -46,6 +46,14 @@ def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) ->
     assert config.rerank is None
 
 
+def test_judgments_may_come_in_files_of_their_own(tmp_path: Path) -> None:
+    config = read(tmp_path, ingest='qrels = ["qrels/*"]\naggregate = "majority"')
+    assert config.ingest.qrels == ("qrels/*",)
+    assert config.ingest.options == IngestOptions(overwrite=True, aggregate="majority")
+    with pytest.raises(ConfigError, match=r"ingest.aggregate: found 'medain', expected .*; did you mean 'median'\?"):
+        read(tmp_path, ingest='aggregate = "medain"')
+
+
 def test_every_convention_is_a_key(tmp_path: Path) -> None:
     policy = Policy(
         gain="table(0,1,5)", discount="letor", ties="random", ties_seed=3, nothing_relevant="one", relevant_from=2,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.errors import MalformedLine
+from pipeline.ingest import IngestOptions, ingest
 from scorer import memory, ranked_file, sorting
 from scorer.errors import CandidatesRejected, InputError, ModelFormatError
 from scorer.evaluate import evaluate
@@ -74,6 +75,19 @@ def test_several_outputs_rank_by_the_score_that_their_link_gives(tmp_path, rows,
     rerank(source, forest, tmp_path / "whole")
     scored = evaluate(tmp_path / "whole", metrics=["ndcg@5", "err"])
     assert evaluate(source, model=forest, metrics=["ndcg@5", "err"]).means == scored.means
+
+
+def test_the_unjudged_rows_of_a_dataset_are_ranked_as_they_came(tmp_path, forest):
+    rows = random_candidates(4)
+    source = write_letor(tmp_path / "rows.txt", rows)
+    for n in (250, 60):  # of the first, files lie in the folder that are not of the dataset any more
+        judged = [f"{qid} 0 {doc_id} {grade}\n" for grade, qid, doc_id, _ in rows[:n]]
+        (tmp_path / "qrels").write_text("".join(judged))
+        ingest(
+            [source], tmp_path / "data", qrels=[tmp_path / "qrels"], options=IngestOptions(overwrite=True, buckets=4)
+        )
+    rerank(tmp_path / "data" / "unjudged", forest, tmp_path / "out")
+    assert read_ranked(tmp_path / "out") == [(*row[:4], None) for row in ranked(forest, rows[60:])]
 
 
 def test_input_files_scattered_rows_and_their_numbers(tmp_path, forest, rows):
