@@ -88,7 +88,7 @@ def ingest(
     format: Annotated[  # noqa: A002
         str,
         typer.Option(
-            metavar="auto|letor|csv|tsv|parquet|arrow|run|pairs",
+            metavar="auto|letor|csv|tsv|parquet|arrow|jsonl|run|pairs",
             help="Format of the files; auto: by suffix; pairs: preference pairs of the dataset that -o names.",
         ),
     ] = "auto",

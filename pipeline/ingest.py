@@ -41,6 +41,7 @@ from pipeline.report import IngestReport
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
 from pipeline.sources.columns import check_ignored, guesses_line, guesses_of, tables_disagree
 from pipeline.sources.files import find_files
+from pipeline.sources.jsonl.source import share_features
 from pipeline.sources.letor import check_made_ids, companions_of
 from pipeline.sources.opening import open_source
 from pipeline.sources.optional import TYPES
@@ -72,7 +73,7 @@ class IngestOptions:
     Attributes
     ----------
     format
-        ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``run``; ``auto`` goes by each file's suffix.
+        ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``jsonl``, ``run``; ``auto`` goes by each file's suffix.
     read
         What the input means.
     shares
@@ -201,6 +202,7 @@ def ingest(
     if qrels:
         read = without_grades(read, timed=options.split_time is not None)
     sources = [open_source(given.path, options.format, read, quarantine) for given in inputs]
+    share_features(sources, () if base is None else base.manifest.features)
     columns = _common_columns(sources, options, read)
     check_made_ids(sources)
     companions = companions_of(sources)

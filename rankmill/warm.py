@@ -30,6 +30,7 @@ data synth -o {folder}/judgments.parquet --queries 60 --docs-per-query 12 --feat
 data ingest {folder}/judgments.parquet -o {folder}/from-parquet
 data ingest {folder}/judgments.csv -o {folder}/from-csv
 data ingest {folder}/judgments.tsv -o {folder}/from-tsv
+data ingest {folder}/judgments.jsonl -o {folder}/from-jsonl
 data ingest {folder}/columns.parquet -o {folder}/columns
 data bin {folder}/columns
 data ingest {folder}/bare.txt -o {folder}/bare --absent missing
@@ -175,6 +176,8 @@ def run_quietly(arguments: list[str]) -> None:
 
 def _write_other_formats(folder: Path) -> None:
     """Write the generated rows as CSV and TSV, as text that leaves out and marks what is missing, and as judgments."""
+    import json
+
     import numpy as np
     import pyarrow.csv
     import pyarrow.parquet
@@ -196,6 +199,8 @@ def _write_other_formats(folder: Path) -> None:
     for suffix, delimiter in (("csv", ","), ("tsv", "\t")):
         options = pyarrow.csv.WriteOptions(delimiter=delimiter)
         pyarrow.csv.write_csv(table, folder / f"judgments.{suffix}", options)
+    objects = (json.dumps(row, default=float) for row in table.slice(0, 50).to_pylist())
+    (folder / "judgments.jsonl").write_text("\n".join(objects), encoding="utf-8")
     (folder / "bare.txt").write_text("".join(_bare_lines(folder / "judgments.txt")), encoding="utf-8")
     rows = zip(*(table.column(name).to_pylist() for name in ("qid", "doc_id", "grade")), strict=True)
     _write_pairs(folder, *(list(map(str, table.column(name).to_pylist())) for name in ("qid", "doc_id")))

@@ -22,7 +22,8 @@ RegistryFolder = Annotated[
 InputFormat = Annotated[
     str,
     typer.Option(
-        "--format", help="Format of the candidates: auto (by suffix), letor, csv, tsv, parquet, arrow or run (TREC)."
+        "--format",
+        help="Format of the candidates: auto (by suffix), letor, csv, tsv, parquet, arrow, jsonl or run (TREC).",
     ),
 ]
 Absent = Annotated[

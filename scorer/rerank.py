@@ -204,11 +204,15 @@ def open_sources(
         There is none, or columns are named for text that has none; that of the pipeline for one that is no file.
     """
     from pipeline.sources.columns import guesses_line, guesses_of
+    from pipeline.sources.jsonl.source import share_features
+    from pipeline.sources.letor import check_made_ids
     from pipeline.sources.opening import open_source
 
     if not paths:
         raise InputError("no candidates: name at least one file")
     sources = [open_source(path, input_format, options) for path in paths]
+    share_features(sources)
+    check_made_ids(sources)
     unnamed = next((source.path for source in sources if source.table is None), None)
     if options.columns and unnamed is not None:
         raise InputError(f"--columns is for tables; {unnamed} is LETOR text, whose columns have no names")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pipeline.sources.columns import TableColumns
 
-Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "run"]
+Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run"]
 Absent = Literal["zero", "missing"]
 Labels = Literal["grade", "real"]
 

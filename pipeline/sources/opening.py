@@ -19,6 +19,7 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
     ".pq": "parquet",
     **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     ".run": "run",
     **dict.fromkeys(_TEXT, "letor"),
 }
@@ -58,7 +59,7 @@ def open_source(
     path
         The file.  Text may be compressed: ``.gz``, ``.bz2``, ``.zst``, ``.lz4``.
     format
-        ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``run``; ``auto`` goes by the suffix.
+        ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``jsonl``, ``run``; ``auto`` goes by the suffix.
     options, quarantine
         How to read, and where bad rows go; by default the first bad row is an error.
 
@@ -85,6 +86,10 @@ def open_source(
         from pipeline.sources.arrow_ipc import ArrowSource
 
         return ArrowSource(path, options, quarantine)
+    if chosen == "jsonl":
+        from pipeline.sources.jsonl.source import JsonSource
+
+        return JsonSource(path, options, quarantine)
     if chosen == "run":
         from pipeline.sources.trec_run import RunSource
 

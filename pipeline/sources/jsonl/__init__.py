@@ -1,0 +1,1 @@
+"""JSON lines: one object a line is one row."""

@@ -1,0 +1,163 @@
+"""Where the objects of JSON lines begin and end, and which keys they have.
+
+Nothing here says that a line is JSON: brackets are counted whatever their kind, and a word may be anything.  It is made sure
+that a line has one object and nothing else, so that Arrow, which reads values one after the other whatever the lines,
+cannot take two rows for one; besides, it crashes where ``null`` stands in place of a row (pyarrow 26.0).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_1 = np.uint64(1)
+_SEED, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
+
+OBJECT, ARRAY = 1, 2  # what stands at the key ``features``
+
+# Cells of ``state`` of find_keys.
+KEYS, FORM, FORM_LINE = range(3)
+STATE_CELLS = 3
+
+
+@njit(nogil=True, cache=True)
+def find_objects(text, start, stop, number, line_from, line_to, wrong):
+    """Find the lines of ``text[start:stop]`` (the last one ends with a newline) that are not blank; return how many.
+
+    The k-th is line ``number[k]`` from 0, and is ``text[line_from[k]:line_to[k]]`` without blanks around it.  ``wrong[k]`` is
+    where it goes wrong: at what is no ``{`` at its beginning, at what follows its object, or at its end if a bracket
+    or a string is still open there; -1 if it is one object.
+    """
+    i = np.uint64(start)
+    stop = np.uint64(stop)
+    row = 0
+    lines = 0
+    while i < stop:
+        while text[i] == 32 or text[i] == 9 or text[i] == 13:
+            i += _1
+        if text[i] == 10:
+            lines += 1
+            i += _1
+            continue
+        begin = i
+        depth = 0
+        broken = np.int64(-1)
+        if text[i] != 123:
+            broken = np.int64(i)
+        while text[i] != 10:
+            c = text[i]
+            if c == 34:
+                if depth <= 0 and broken < 0:
+                    broken = np.int64(i)
+                i += _1
+                while text[i] != 34 and text[i] != 10:
+                    if text[i] == 92 and text[i + _1] != 10:
+                        i += _1
+                    i += _1
+                if text[i] == 10:
+                    depth += 1
+                    break
+            elif c == 123 or c == 91:
+                if depth == 0 and i != begin and broken < 0:
+                    broken = np.int64(i)
+                depth += 1
+            elif c == 125 or c == 93:
+                depth -= 1
+                if depth < 0 and broken < 0:
+                    broken = np.int64(i)
+            elif depth <= 0 and broken < 0 and not (c == 32 or c == 9 or c == 13):
+                broken = np.int64(i)
+            i += _1
+        end = i
+        while end > begin and (text[end - _1] == 32 or text[end - _1] == 9 or text[end - _1] == 13):
+            end -= _1
+        if broken < 0 and depth != 0:
+            broken = np.int64(end)
+        number[row] = lines
+        line_from[row] = begin
+        line_to[row] = end
+        wrong[row] = broken
+        row += 1
+        lines += 1
+        i += _1
+    return row
+
+
+@njit(nogil=True, cache=True)
+def find_keys(text, line_from, line_to, wrong, word, table, key_from, key_to, key_level, state):
+    """Find the keys of the lines' objects, each once, in the order of the text.
+
+    The k-th of ``state[KEYS]`` is ``text[key_from[k]:key_to[k]]`` between its quotes, with escapes as they are written.  Its
+    level is 1, or 2 in the object at the key ``word`` of level 1.  ``state[FORM]`` says what stands there first, and ``state[FORM_LINE]``
+    in which line.  ``table`` is a hash set, zeros at first and kept from block to block; its size is a power of two.  Where there
+    are more new keys than ``key_from`` has cells it stops, with one more in ``state[KEYS]``.
+    """
+    mask = np.uint64(table.shape[0] - 1)
+    found = 0
+    for line in range(line_from.shape[0]):
+        if wrong[line] >= 0:
+            continue
+        i = np.uint64(line_from[line])
+        end = np.uint64(line_to[line])
+        depth = 0
+        inside = False  # of the object at the word
+        ahead = False  # its value comes next
+        expected = False  # a key comes next
+        while i < end:
+            c = text[i]
+            if c == 34:
+                i += _1
+                first = i
+                h = _SEED
+                while text[i] != 34:
+                    if text[i] == 92:
+                        h = (h ^ np.uint64(text[i])) * _PRIME
+                        i += _1
+                    h = (h ^ np.uint64(text[i])) * _PRIME
+                    i += _1
+                if expected:
+                    expected = False
+                    h = (h ^ np.uint64(depth)) * _PRIME | _1
+                    place = (h ^ (h >> np.uint64(32))) & mask
+                    while table[place] != 0 and table[place] != h:
+                        place = (place + _1) & mask
+                    if table[place] == 0:
+                        if found == key_from.shape[0]:
+                            state[KEYS] = found + 1
+                            return
+                        table[place] = h
+                        key_from[found] = first
+                        key_to[found] = i
+                        key_level[found] = depth
+                        found += 1
+                    if depth == 1:
+                        ahead = i - first == np.uint64(word.shape[0])
+                        for k in range(word.shape[0]):
+                            ahead = ahead and text[first + np.uint64(k)] == word[k]
+            elif c == 123:
+                depth += 1
+                if depth == 2 and ahead:
+                    inside = True
+                    if state[FORM] == 0:
+                        state[FORM] = OBJECT
+                        state[FORM_LINE] = line
+                expected = depth == 1 or (depth == 2 and inside)
+            elif c == 91:
+                depth += 1
+                if depth == 2 and ahead and state[FORM] == 0:
+                    state[FORM] = ARRAY
+                    state[FORM_LINE] = line
+                expected = False
+            elif c == 125 or c == 93:
+                depth -= 1
+                if depth == 1:
+                    inside = False
+                expected = False
+            elif c == 44:
+                if depth == 1:
+                    expected = True
+                    ahead = False
+                elif depth == 2 and inside:
+                    expected = True
+            i += _1
+    state[KEYS] = found

@@ -1,0 +1,153 @@
+"""What is wrong with a line that Arrow refuses: Python's own reader says where it is no JSON, else its values are looked at."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipeline.sources.batch import shorten
+from pipeline.sources.jsonl.keys import FEATURES
+from pipeline.sources.times import TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pipeline.sources.columns import TableColumns
+    from pipeline.sources.jsonl.keys import Form
+
+_EXPECTED = {
+    "Extra data": "one object a line",
+    "Expecting value": "a value",
+    "Expecting ',' delimiter": "a comma or a bracket",
+    "Expecting ':' delimiter": "a colon",
+    "Expecting property name enclosed in double quotes": "a key in double quotes",
+    "Illegal trailing comma before end of object": "no comma before the bracket",
+    "Illegal trailing comma before end of array": "no comma before the bracket",
+    "Unterminated string starting at": "a string that ends in its line",
+    "Invalid control character at": "an escape in place of a control character",
+}
+
+
+class Explanation(NamedTuple):
+    """What is wrong with a line, and where in it, counted from 1."""
+
+    column: int
+    found: str
+    expected: str
+    cure: str = ""
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The keys and values of an object, in its order, the same key perhaps several times."""
+
+
+def explain(text: str, columns: TableColumns, form: Form, reason: str) -> Explanation:
+    """Say what is wrong with the line ``text``; ``reason`` is what Arrow says."""
+    try:
+        found = json.loads(text, object_pairs_hook=_Pairs)
+    except json.JSONDecodeError as error:
+        expected = _EXPECTED.get(error.msg, f"JSON ({error.msg})")
+        return Explanation(error.pos + 1, _word(text[error.pos :]), expected)
+    except (ValueError, RecursionError) as error:
+        return Explanation(1, _word(text), f"JSON ({error})")
+    if not isinstance(found, _Pairs):
+        cure = "an array of objects must be written one object a line" if isinstance(found, list) else ""
+        return Explanation(1, _word(text), "an object: {..}", cure)
+    for explanation in _problems(text, found, columns, form):
+        return explanation
+    return Explanation(1, _word(text), f"an object that Arrow reads ({reason})" if reason else "one object a line")
+
+
+def place_of(text: str, key: str, start: int = 0) -> int:
+    """Return the column, from 1, where ``key`` stands in ``text`` from ``start``; 1 where it does not as it is."""
+    match = re.compile(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:").search(text, start)
+    return match.start() + 1 if match else 1
+
+
+def _problems(text: str, pairs: _Pairs, columns: TableColumns, form: Form) -> Iterator[Explanation]:
+    parts = {key: part for part, key in columns.column_of.items()}
+    features = frozenset(columns.features)
+    seen: set[str] = set()
+    for key, value in pairs:
+        nested = form != "flat" and key == FEATURES
+        if not nested and key not in parts and (form != "flat" or key not in features):
+            continue
+        at = place_of(text, key)
+        if key in seen:
+            yield Explanation(place_of(text, key, at), repr(key), "each key once")
+        seen.add(key)
+        if nested:
+            yield from _nested_problems(text, value, columns, form, at)
+        else:
+            yield from _value_problems(parts.get(key, ""), key, value, columns, at)
+    if form != "flat" and FEATURES not in seen:
+        yield Explanation(1, "", f"{_form_of(columns, form)} at {FEATURES!r}", "every row must have its features there")
+
+
+def _nested_problems(text: str, value: Any, columns: TableColumns, form: Form, at: int) -> Iterator[Explanation]:
+    expected = f"{_form_of(columns, form)} at {FEATURES!r}"
+    if form == "object" and isinstance(value, _Pairs):
+        seen: set[str] = set()
+        for key, number in value:
+            if key in columns.features:
+                place = place_of(text, key, at)
+                if key in seen:
+                    yield Explanation(place_of(text, key, place), repr(key), "each key once")
+                seen.add(key)
+                yield from _value_problems("", key, number, columns, place)
+    elif form == "array" and isinstance(value, list) and not isinstance(value, _Pairs):
+        if len(value) != len(columns.features):
+            yield Explanation(at, f"{len(value)} values", expected, "the first row says how many there are")
+        for name, number in zip(columns.features, value, strict=False):
+            yield from _value_problems("", name, number, columns, at)
+    else:
+        yield Explanation(at, "" if value is None else _shown(value), expected)
+
+
+def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: int) -> Iterator[Explanation]:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    whole = number and isinstance(value, int)
+    text = isinstance(value, str)
+    if value is None:
+        return
+    if part in {"qid", "doc_id"}:
+        good, expected = text or whole, "text or a whole number"
+    elif part == "grade":
+        good, expected = text or number, "a number or a word"
+    elif part == TIME:
+        good, expected = text or whole, "a time: ISO text or whole seconds since 1970"
+    else:
+        good, expected = number, "a number"
+    if good and whole and not -(2**63) <= value < 2**64 and part in {"qid", "doc_id", TIME}:
+        good, expected = False, f"{expected} below 2^64 (longer ones as text)"
+    if good and text and not _is_unicode(value):
+        good, expected = False, "text without half a surrogate pair"
+    if not good:
+        yield Explanation(at, _shown(value), f"{expected} as {key!r}", "" if part else columns.cure_of(key))
+
+
+def _form_of(columns: TableColumns, form: Form) -> str:
+    return "an object of numbers" if form == "object" else f"an array of {len(columns.features)} numbers"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a message shows it."""
+    if isinstance(value, _Pairs):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    return shorten(json.dumps(value))
+
+
+def _word(text: str) -> str:
+    words = text.split(maxsplit=1)
+    return shorten(words[0]) if words else ""

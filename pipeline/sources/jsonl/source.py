@@ -1,0 +1,144 @@
+"""JSON lines: one object a line is one row, with the keys that tables have as columns.
+
+Features stand beside the ids, or at the key ``features``: in an object, or in an array whose numbers are called ``f1``, ``f2``, ..
+Where there is such a key, other keys that play no part are passed over.  A document may leave a key out, or say ``null``: there
+is no value.  So the features of a file are all the keys that any of its objects has, sorted by name; of several
+files they are those of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import DataRejected, MalformedLine
+from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
+from pipeline.sources.blocks import read_blocks, unchecked_blocks
+from pipeline.sources.columnar import RecordReader
+from pipeline.sources.columns import TableColumns, table_columns
+from pipeline.sources.jsonl.explaining import explain, place_of
+from pipeline.sources.jsonl.keys import FEATURES, Keys, lines_of, naturally_sorted, read_keys
+from pipeline.sources.jsonl.reading import LineReader
+from pipeline.sources.parts import PARTS, RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pipeline.sources.batch import Source
+    from pipeline.sources.blocks import Block
+    from pipeline.sources.columnar import Problem
+    from pipeline.sources.jsonl.keys import Lines
+    from pipeline.sources.jsonl.reading import Found
+
+
+class JsonSource:
+    """One file of JSON lines, plain or compressed; its keys are read when it is opened."""
+
+    def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
+        self.path = path
+        self.position = 0
+        self._options = options
+        self._quarantine = Quarantine() if quarantine is None else quarantine
+        self._keys = read_keys(path)
+        if not self._keys.top:
+            raise self._no_object()
+        self._settle(_columns(path, self._keys, options))
+
+    def names(self, width: int) -> tuple[str, ...]:
+        """Return the names of the features."""
+        if width != len(self._columns.features):
+            raise ValueError(f"{len(self._columns.features)} features, not {width}")
+        return self._columns.features
+
+    def add_features(self, names: Iterable[str]) -> None:
+        """Take ``names`` for features that no object of this file happens to have; an array has no more than it has."""
+        if self._keys.form != "array":
+            others = set(names) - set(self._columns.column_of.values())
+            self._settle(replace(self._columns, features=naturally_sorted({*self._columns.features, *others})))
+
+    def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
+        """Yield what reads each block of the file."""
+        for block in unchecked_blocks(self.path, block_bytes):
+            yield ReadTask(partial(self._rows, block), block.position)
+
+    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
+        """Yield the rows in the order of the file."""
+        for task in self.tasks(block_bytes):
+            yield from task.rows()
+            self.position = task.position
+
+    def _settle(self, columns: TableColumns) -> None:
+        self._columns = columns
+        self.table: TableColumns | None = columns
+        self.columns: tuple[str, ...] | None = columns.features
+        self.fields = columns.fields
+        self._lines = LineReader(columns, self._keys.form, self._keys.first)
+        self._records = RecordReader(columns, self._options.grade_rules)
+
+    def _rows(self, block: Block) -> Iterator[RowBatch]:
+        block.check()
+        lines = lines_of(block)
+        for found in self._lines.read(lines):
+            if found.batch is None:
+                self._refuse(lines, found)
+                continue
+            rows, problems = self._records.rows(found.batch)
+            for problem in problems:
+                self._put_aside(lines, found.lines[problem.row], problem)
+            yield rows
+
+    def _refuse(self, lines: Lines, found: Found) -> None:
+        (k,) = found.lines
+        why = explain(lines.text(k), self._columns, self._keys.form, found.reason)
+        self._add(lines, k, why.column, why.found, why.expected, why.cure)
+
+    def _put_aside(self, lines: Lines, k: int, problem: Problem) -> None:
+        column = place_of(lines.text(k), self._columns.column_of[problem.part])
+        found = "" if problem.found == "nothing" else problem.found.strip("'")
+        self._add(lines, k, column, found, problem.expected, problem.cure)
+
+    def _add(self, lines: Lines, k: int, column: int, found: str, expected: str, cure: str) -> None:
+        self._quarantine.add(self._error(lines, k, column, found, expected, cure), column, lines.text(k))
+
+    def _error(self, lines: Lines, k: int, column: int, found: str, expected: str, cure: str = "") -> MalformedLine:
+        number = lines.block.first_line + int(lines.number[k])
+        return MalformedLine(self.path, number, column, shorten(found), expected, cure)
+
+    def _no_object(self) -> DataRejected:
+        """Return what is wrong with a file in which no line is an object."""
+        nothing = TableColumns({}, ())
+        for block in read_blocks(self.path, DEFAULT_BLOCK_BYTES):
+            lines = lines_of(block)
+            if len(lines):
+                why = explain(lines.text(0), nothing, "flat", "")
+                return self._error(lines, 0, why.column, why.found, why.expected, why.cure)
+        return DataRejected(f"{self.path}: no rows in it")
+
+
+def share_features(sources: Sequence[Source], others: Iterable[str] = ()) -> None:
+    """Give all files of JSON lines among ``sources`` the features that any of them has, and ``others``."""
+    found = [source for source in sources if isinstance(source, JsonSource)]
+    names = {*others, *(name for source in found for name in source.columns or ())}
+    for source in found:
+        source.add_features(names)
+
+
+def _columns(path: Path, keys: Keys, options: ReadOptions) -> TableColumns:
+    """Say what the keys are for."""
+    if keys.form == "flat":
+        return table_columns(path, naturally_sorted(keys.top), options)
+    taken = [name for name in keys.features if name in PARTS or name in RESERVED]
+    if taken:
+        raise DataRejected(
+            f"{path}: {taken[0]!r} in {FEATURES!r} has a meaning of its own; a feature needs another name"
+        )
+    beside = [name for name in keys.top if name not in {*keys.features, *RESERVED, FEATURES}]
+    known = replace(options, known_features=options.known_features | set(keys.features))
+    columns = table_columns(path, [*beside, *keys.features], known)
+    nested = set(keys.features)
+    features = tuple(name for name in columns.features if name in nested)
+    if not features:
+        raise DataRejected(f"{path}: there is nothing in {FEATURES!r}")
+    return replace(columns, features=features)
