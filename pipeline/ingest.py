@@ -444,7 +444,10 @@ def _settling(
 
 def _nothing_judged(judgments: Tally) -> str:
     if not judgments.judgments:
-        return "no row has a grade: there is nothing to learn from"
+        return (
+            "no row has a grade: there is nothing to learn from; --qrels FILE names judgments, and with --pairs FILE the rows"
+            " may all have grade 0: --unjudged zero"
+        )
     alike = "; are the ids written alike in both?" if judgments.without_row == judgments.judgments else ""
     return (
         f"no row has a grade: of {judgments.judgments:,} judgments {judgments.without_row:,} are of documents (qid, doc_id)"

@@ -124,7 +124,8 @@ def _judged(manifest: Manifest, path: Path) -> list[str]:
         merged = f"; {repeats.merged_rows:,} rows merged into others" if repeats.merged_rows else ""
         lines.append(f"  repeated  {several(repeats.documents, repeats.conflicting, 'with several rows')}{merged}")
     if manifest.unjudged:
-        lines.append(f"  unjudged  {manifest.unjudged_rows:,} rows, kept for re-ranking in {path / 'unjudged'}")
+        n = manifest.unjudged_rows
+        lines.append(f"  unjudged  {n:,} row{'s' * (n != 1)}, kept for re-ranking in {path / 'unjudged'}")
     return lines
 
 

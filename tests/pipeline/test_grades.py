@@ -220,3 +220,20 @@ def test_what_is_appended_is_read_by_the_same_rules(tmp_path):
     (tmp_path / "c.txt").write_text("good qid:9 1:2\n")
     with pytest.raises(InputError, match="was made with another --grades"):
         ingest([tmp_path / "c.txt"], tmp_path / "twice", options=again)
+
+
+def test_rows_that_nobody_judged_need_judgments_or_pairs(tmp_path):
+    (tmp_path / "a.csv").write_text("qid,doc_id,grade,x\n1,a,,1\n1,b,-1,2\n")
+    (tmp_path / "pairs.txt").write_text("1 b a\n")
+    (tmp_path / "qrels").write_text("1 0 b 2\n")
+    told = {"negative_grades": "unjudged"}
+    with pytest.raises(DataRejected, match=r"no row has a grade: .*; --qrels FILE .* --pairs FILE .*: --unjudged zero"):
+        ingest([tmp_path / "a.csv"], tmp_path / "out", options=IngestOptions(read=ReadOptions(**told)))
+    assert not (tmp_path / "out").exists()
+    options = IngestOptions(read=ReadOptions(**told, unjudged="zero"))
+    report = ingest([tmp_path / "a.csv"], tmp_path / "paired", pairs=[tmp_path / "pairs.txt"], options=options)
+    assert [(count.grade, count.rows) for count in report.manifest.grades] == [(0, 2)]
+    options = IngestOptions(read=ReadOptions(**told))
+    report = ingest([tmp_path / "a.csv"], tmp_path / "judged", qrels=[tmp_path / "qrels"], options=options)
+    assert [(count.grade, count.rows) for count in report.manifest.grades] == [(2, 1)]
+    assert report.manifest.unjudged_rows == 1
