@@ -1,0 +1,201 @@
+"""The same rows make the same bytes: in any order, in any number of files, by any threads, memory and size of blocks.
+
+Row groups are made small here, and the values that may be held at once less than a shard has, so that shards are written in
+several goes, as those of large data are.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline import ingest as ingest_module
+from pipeline.binning import bin_dataset
+from pipeline.dataset import Dataset
+from pipeline.group import shards
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.manifest import MANIFEST_NAME
+from pipeline.memory import Share
+
+WIDTH = 5
+ROW_GROUP = 1 << 10  # bytes: 32 rows of 5 numbers
+GRADES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A judgment."""
+
+    qid: str
+    doc_id: str | None
+    grade: int | None
+    weight: float
+    query_weight: float
+    values: tuple[float | None, ...]
+
+
+def letor(rows: list[Row], path: Path) -> None:
+    lines = []
+    for row in rows:
+        features = " ".join(f"{k}:{'nan' if x is None else repr(x)}" for k, x in enumerate(row.values, start=1))
+        lines.append(f"{row.grade or 0} qid:{row.qid} {features}{f' #docid = {row.doc_id}' if row.doc_id else ''}\n")
+    path.write_text("".join(lines))
+
+
+def delimited(rows: list[Row], path: Path) -> None:
+    mark = "," if path.suffix == ".csv" else "\t"
+    lines = [["qid", "doc_id", "grade", "weight", "query_weight", *(f"x{k}" for k in range(WIDTH))]]
+    for row in rows:
+        cells = (row.qid, row.doc_id, row.grade, row.weight, row.query_weight, *row.values)
+        lines.append(["" if cell is None else str(cell) for cell in cells])
+    path.write_text("".join(mark.join(cells) + "\n" for cells in lines))
+
+
+def table(rows: list[Row]) -> pa.Table:
+    columns = {
+        "qid": [row.qid for row in rows],
+        "grade": pa.array([row.grade for row in rows], pa.int8()),
+        "doc_id": pa.array([row.doc_id for row in rows], pa.string()),
+        "query_weight": [row.query_weight for row in rows],
+        "weight": [row.weight for row in rows],
+    }
+    columns |= {f"x{k}": pa.array([row.values[k] for row in rows], pa.float64()) for k in range(WIDTH)}
+    return pa.table(columns)
+
+
+def parquet(rows: list[Row], path: Path) -> None:
+    pq.write_table(table(rows), path, row_group_size=50)
+
+
+def arrow(rows: list[Row], path: Path) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table(rows).schema) as writer:
+        writer.write_table(table(rows), max_chunksize=40)
+
+
+WRITERS = {".txt": letor, ".csv": delimited, ".tsv": delimited, ".parquet": parquet, ".arrow": arrow}
+KINDS = {
+    "letor": (".txt",),
+    "csv": (".csv",),
+    "parquet": (".parquet",),
+    "arrow": (".arrow",),
+    "tables of several kinds": (".csv", ".tsv", ".parquet", ".arrow"),
+}
+
+
+def judgments(seed: int, n: int) -> list[Row]:
+    """Rows of queries of very different sizes: without ids and grades here and there, some of them more than once."""
+    rng = random.Random(seed)
+    weights = {str(qid): rng.choice([0.5, 1.0, 2.0]) for qid in range(40)}
+    rows = []
+    for k in range(n):
+        qid = str(min(rng.randrange(40), rng.randrange(40)) if rng.random() < 0.6 else 7)
+        values = tuple(rng.choice([None, 0.0, -0.0, 1.0, rng.random(), rng.gauss(0, 1e4)]) for _ in range(WIDTH))
+        doc_id = None if rng.random() < 0.2 else f"d{k}"
+        grade = None if doc_id and rng.random() < 0.1 else rng.choice(GRADES)
+        rows.append(Row(qid, doc_id, grade, rng.choice([1.0, 0.25]), weights[qid], values))
+    return [*rows, *rng.choices([row for row in rows if row.doc_id is None], k=n // 20)]
+
+
+def contents(dataset: Path) -> dict[str, bytes]:
+    """Return the files of a dataset but for its manifest, which names the files it was made of."""
+    files = (path for path in dataset.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
+    return {str(path.relative_to(dataset)): path.read_bytes() for path in files}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to ingest the same rows."""
+
+    seed: int
+    files: int
+    threads: int
+    memory: int
+    block_bytes: int
+    held: int | None  # bytes of values at once in the second pass, None: as the memory allows
+
+
+ONE = Way(seed=0, files=1, threads=1, memory=2 * 10**9, block_bytes=16 << 20, held=None)
+WAYS = [
+    Way(seed=1, files=8, threads=1, memory=512 * 10**6, block_bytes=1 << 20, held=ROW_GROUP),
+    Way(seed=2, files=8, threads=2, memory=4 * 10**9, block_bytes=1000, held=None),
+    Way(seed=3, files=3, threads=3, memory=4 * 10**9, block_bytes=64, held=3 * ROW_GROUP),
+]
+
+
+def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monkeypatch, options: IngestOptions) -> Path:
+    """Ingest and bin ``rows`` in one way; the order of ``seed`` 0 is that of queries and documents."""
+    folder.mkdir()
+    rng = random.Random(way.seed)
+    ordered = rng.sample(rows, len(rows)) if way.seed else sorted(rows, key=repr)
+    parts = [folder / f"{rng.random()}{kinds[k % len(kinds)]}" for k in range(way.files)]
+    for k, part in enumerate(parts):
+        WRITERS[part.suffix](ordered[k :: way.files], part)
+    monkeypatch.setattr(shards, "ROW_GROUP_BYTES", ROW_GROUP)
+    if way.held is not None:
+        monkeypatch.setattr(ingest_module, "writing_share", lambda *_, **__: Share(way.threads, way.held))
+    options = replace(options, threads=way.threads, memory=way.memory, block_bytes=way.block_bytes)
+    ingest(rng.sample(parts, len(parts)), folder / "out", options=options)
+    bin_dataset(Dataset.open(folder / "out"), max_bin=15)
+    return folder / "out"
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_order_files_threads_memory_and_blocks_do_not_show(tmp_path, monkeypatch, kinds):
+    rows = judgments(1, 900)
+    options = IngestOptions(buckets=3, shares={"train": 0.7, "valid": 0.2, "test": 0.1})
+    if kinds != (".txt",):
+        options = replace(options, read=replace(options.read, unjudged="keep"))
+    out = build(rows, kinds[:1], ONE, tmp_path / "one", monkeypatch, options)
+    expected, digest = contents(out), Dataset.open(out).digest
+    assert {name.split("/")[0] for name in expected} >= {"features", "queries", "bins"}
+    shard = max((out / "features").iterdir(), key=lambda path: path.stat().st_size)
+    assert pq.read_metadata(shard).num_row_groups > 3
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            found = build(rows, kinds, way, tmp_path / str(way.seed), patch, options)
+        assert contents(found) == expected, way
+        assert Dataset.open(found).digest == digest
+
+
+ways = st.builds(
+    Way,
+    seed=st.integers(1, 10**6),
+    files=st.integers(1, 8),
+    threads=st.integers(1, 3),
+    memory=st.sampled_from([512 * 10**6, 4 * 10**9]),
+    block_bytes=st.sampled_from([1, 30, 500, 1 << 16, 1 << 20]),
+    held=st.sampled_from([None, ROW_GROUP, 2 * ROW_GROUP, 1]),
+)
+
+
+@given(
+    st.sampled_from(list(KINDS)),
+    st.integers(0, 10**6),
+    st.integers(8, 150),
+    st.integers(1, 4),
+    st.sampled_from([None, None, "mean", "median", "max", "majority"]),
+    ways,
+)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_rows_in_any_way(tmp_path_factory, monkeypatch, kind, seed, n, buckets, aggregate, way):
+    folder = tmp_path_factory.mktemp("any")
+    rows = judgments(seed, n)
+    if aggregate is not None:  # several judges of a document
+        rng = random.Random(seed)
+        rows += [replace(row, grade=rng.choice(GRADES)) for row in rng.choices(rows, k=n // 2) if row.doc_id]
+    options = IngestOptions(buckets=buckets, aggregate=aggregate)
+    if kind != "letor":
+        options = replace(options, read=replace(options.read, unjudged="keep"))
+        rows = [replace(rows[0], grade=1), *rows[1:]]
+    with monkeypatch.context() as patch:
+        one = build(rows, KINDS[kind][:1], ONE, folder / "one", patch, options)
+    with monkeypatch.context() as patch:
+        other = build(rows, KINDS[kind], way, folder / "other", patch, options)
+    assert contents(other) == contents(one)
