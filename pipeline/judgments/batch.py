@@ -39,10 +39,13 @@ class JudgmentSource(Protocol):
     """One file of judgments."""
 
     path: Path
-    position: int
-    """Bytes of the file used up so far; may stay 0 where that is not known."""
     table: TableColumns | None
     """Which of its columns plays which part; None for text."""
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file used up so far; may stay 0 where that is not known."""
+        ...
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[JudgmentBatch]:
         """Yield the judgments in the order of the file."""

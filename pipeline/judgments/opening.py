@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_judgments(path: Path, options: ReadOptions, quarantine: Quarantine) -> JudgmentSource:
-    """Open one file of judgments; its suffix says whether it is CSV, TSV or Parquet, else it is TREC's text.
+    """Open one file of judgments; its suffix says whether it is a table, else it is TREC's text.
 
     Parameters
     ----------
@@ -33,14 +33,10 @@ def open_judgments(path: Path, options: ReadOptions, quarantine: Quarantine) -> 
     """
     check_file(path)
     chosen = format_of(path)
-    if chosen == "parquet":
-        from pipeline.judgments.tables import ParquetJudgments
+    if chosen not in {"letor", "run"}:
+        from pipeline.judgments.tables import TableJudgments
 
-        return ParquetJudgments(path, options, quarantine)
-    if chosen in {"csv", "tsv"}:
-        from pipeline.judgments.tables import DelimitedJudgments
-
-        return DelimitedJudgments(path, "," if chosen == "csv" else "\t", options, quarantine)
+        return TableJudgments(path, chosen, options, quarantine)
     from pipeline.judgments.text import TextJudgments
 
     return TextJudgments(path, options.grade_rules, quarantine)

@@ -88,6 +88,8 @@ class ReadOptions:
         Column of a table that says when each row was judged or seen (see :mod:`pipeline.sources.times`); None: there is none.
     time_optional
         Whether a file may be without that column.
+    judgments_alone
+        Whether a table holds judgments and no features: qid, doc_id and grade in every row, other columns passed over.
     """
 
     absent: Absent = "zero"
@@ -99,6 +101,7 @@ class ReadOptions:
     labels: Labels = "grade"
     time_column: str | None = None
     time_optional: bool = False
+    judgments_alone: bool = False
     grades: Words = ()
     negative_grades: NegativeGrades = "reject"
     unjudged: Unjudged = "keep"

@@ -73,7 +73,7 @@ class ColumnarSource:
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
         least, most = ROWS
-        size = min(max(block_bytes // (4 * len(self._columns.features)), least), most)
+        size = min(max(block_bytes // (4 * max(1, len(self._columns.features))), least), most)
         first = 1
         bytes_of_file = self.path.stat().st_size
         for batch, share in self.record_batches(size):
@@ -109,7 +109,9 @@ class RecordReader:
         qid = as_strings(batch.column(column_of["qid"]))
         doc_id = as_strings(batch.column(column_of["doc_id"])) if "doc_id" in column_of else None
         found = _Problems(len(batch))
-        self._check_qid(qid, found)
+        self._check_id("qid", qid, found, "an id of the query")
+        if doc_id is not None and self._columns.needs_doc_id:
+            self._check_id("doc_id", doc_id, found, "an id of the document")
         grade = self._grades(batch.column(column_of["grade"]), found) if "grade" in column_of else None
         extras = {part: self._extra(part, batch.column(column_of[part]), found) for part in self._columns.extras}
         when = self._when(batch.column(column_of[TIME]), found) if TIME in column_of else None
@@ -131,11 +133,11 @@ class RecordReader:
         )
         return rows, found.sorted()
 
-    def _check_qid(self, qid: pa.Array[Any], problems: _Problems) -> None:
-        offsets, _ = parts_of(qid)
-        good: Mask = qid.is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
+    def _check_id(self, part: str, ids: pa.Array[Any], problems: _Problems, expected: str) -> None:
+        offsets, _ = parts_of(ids)
+        good: Mask = ids.is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
         for row in problems.new(~good):
-            problems.add(row, "qid", "nothing", "an id of the query")
+            problems.add(row, part, "nothing", expected)
 
     def _grades(self, column: pa.Array[Any], problems: _Problems) -> npt.NDArray[np.int32]:
         """Return the grades (n,) int32."""

@@ -39,6 +39,8 @@ class TableColumns:
         Columns that ``--ignore`` leaves out.
     of_judgments
         Whether it is an ingest, which can leave columns out, that reads the table.
+    needs_doc_id
+        Whether a row without one is a bad row.
     """
 
     column_of: Mapping[str, str]
@@ -46,6 +48,7 @@ class TableColumns:
     guessed: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     of_judgments: bool = True
+    needs_doc_id: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -83,6 +86,8 @@ def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Tab
         A name is empty, given twice or reserved, ``qid`` or a required ``grade`` (or ``label``) is missing or could be several
         columns, or no feature is left.
     """
+    if options.judgments_alone:
+        return _judgment_columns(path, names, options)
     _check_names(path, names)
     ignored = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in options.ignore))
     rest = [name for name in names if name not in ignored]
@@ -115,7 +120,7 @@ def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Tab
     return TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required)
 
 
-def judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> TableColumns:
+def _judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> TableColumns:
     """Say which columns of a table of judgments alone are qid, doc_id, grade and time; others are passed over.
 
     What ``options`` says of columns is meant for tables of rows, too: a name that is not here is passed over.
@@ -139,7 +144,7 @@ def judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> 
                 raise DataRejected(f"{path}: no column {part!r}{_instead(part, names)}")
             column_of[part] = found
             guessed.append(part)
-    return TableColumns(column_of, (), tuple(guessed))
+    return TableColumns(column_of, (), tuple(guessed), needs_doc_id=True)
 
 
 def guesses_of(sources: Iterable[Source | JudgmentSource]) -> dict[str, str]:

@@ -64,6 +64,9 @@ class DelimitedSource:
         qid = batch.column(column_of["qid"])
         offsets, _ = parts_of(qid)
         note(np.diff(offsets) == 0, keep, first, column_of["qid"], "an id of the query")
+        if self._columns.needs_doc_id:
+            ids, _ = parts_of(batch.column(column_of["doc_id"]))
+            note(np.diff(ids) == 0, keep, first, column_of["doc_id"], "an id of the document")
         grade = None
         if "grade" in column_of:
             words, name = batch.column(column_of["grade"]), column_of["grade"]

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 from pipeline.errors import DataRejected, InputError, TooManyRejects
 from pipeline.group.hashing import buckets_of
@@ -23,6 +24,9 @@ def write(path, judgments):
     if path.suffix == ".parquet":
         columns = dict(zip(("qid", "doc_id", "grade", "when"), map(list, zip(*judgments, strict=True)), strict=True))
         pq.write_table(pa.table({"judge": ["me"] * len(judgments)} | columns), path, row_group_size=7)
+    elif path.suffix == ".feather":
+        columns = dict(zip(("qid", "doc_id", "grade", "when"), map(list, zip(*judgments, strict=True)), strict=True))
+        feather.write_feather(pa.table({"judge": ["me"] * len(judgments)} | columns), path, chunksize=9)
     elif path.suffix in {".csv", ".tsv"}:
         mark = "," if path.suffix == ".csv" else "\t"
         lines = [mark.join(("when", "grade", "judge", "qid", "doc_id"))]
@@ -61,12 +65,12 @@ def some_judgments(n=200, seed=1):
     ]
 
 
-@pytest.mark.parametrize("name", ["a.txt", "qrels", "a.gz", "a.csv", "a.tsv", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.txt", "qrels", "a.gz", "a.csv", "a.tsv", "a.parquet", "a.feather"])
 @pytest.mark.parametrize("block_bytes", [1, 64, 1 << 20])
 def test_every_form_says_the_same(tmp_path, name, block_bytes):
     judgments = some_judgments()
     path = write(tmp_path / name, judgments)
-    table = path.suffix in {".csv", ".tsv", ".parquet"}
+    table = path.suffix in {".csv", ".tsv", ".parquet", ".feather"}
     wanted = [(q, d, g, t if table else None) for q, d, g, t in judgments]
     assert read(path, time_column="when" if table else None, block_bytes=block_bytes) == (wanted, [])
     if table:
@@ -147,8 +151,8 @@ def test_what_is_no_judgment_is_named(tmp_path, name, text, message):
         ({"grade": [1, 0.5]}, ": row 2, column 'grade': expected a grade: a whole number, 0 or more, found 0.5"),
         ({"grade": [[1], [2]]}, ": column 'grade' must hold numbers or words, its type is list<element: int64>"),
         ({"qid": [1.5, 2.5]}, ": column 'qid' must hold strings or whole numbers, its type is double"),
-        ({"when": ["2026-01-01", "soon"]}, ": row 2, column 'when': expected a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970, found 'soon'"),
-        ({"when": [True, False]}, ": column 'when' must hold times, its type is bool"),
+        ({"when": ["2026-01-01", "soon"]}, ": row 2, column 'when': expected a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970, found soon"),
+        ({"when": [True, False]}, ": column 'when' must hold timestamps, dates, ISO text or whole seconds since 1970, its type is bool"),
     ],
 )  # fmt: skip
 def test_what_is_no_judgment_in_parquet_is_named(tmp_path, columns, message):
