@@ -29,7 +29,7 @@ from pipeline.judgments.opening import open_judgments
 from pipeline.judgments.rules import check_aggregate
 from pipeline.judgments.tally import Tally
 from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, Repeats, SourceFile, SplitCount, SplitName
-from pipeline.memory import check_memory, reading_threads, writing_share
+from pipeline.memory import check_memory, reading_threads, release_freed, settle_malloc, writing_share
 from pipeline.pairs.adding import pair_set, read_ids, read_pairs, sorted_files, source_files
 from pipeline.pairs.join import PairSpill, join_pairs
 from pipeline.pairs.opening import open_pairs
@@ -195,6 +195,7 @@ def ingest(
         options = base.options(options)
     inputs = _inputs(train, valid, test, options)
     check_destination(out, overwrite=options.overwrite or base is not None)
+    settle_malloc()
     quarantine = Quarantine(options.max_rejects)
     read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
     if base is not None:
@@ -239,6 +240,7 @@ def ingest(
             block_bytes=options.block_bytes,
             advance=advance,
         )
+        release_freed()
         rejected_rows = len(quarantine.rejects)
         names = [str(given.path) for given in inputs]
         splits = [SPLITS.index(given.split) for given in inputs]

@@ -76,3 +76,13 @@ def turn(values, order, out):
                 missing += x != x
                 out[f, k] = x
     return missing
+
+
+@njit(nogil=True, cache=True)
+def put_rows(values, place, out):
+    """out[place[r]] = values[r] for every row r whose place is one of ``out``."""
+    for r in range(values.shape[0]):
+        at = place[r]
+        if 0 <= at < out.shape[0]:
+            for f in range(values.shape[1]):
+                out[at, f] = values[r, f]

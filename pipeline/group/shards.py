@@ -18,6 +18,7 @@ from pipeline.group.bucket import BucketRows, padded
 from pipeline.group.settled import read_settled
 from pipeline.manifest import SPLITS, Shard, ShardStatistics, UnjudgedShard
 from pipeline.publish import keep_by_digest
+from pipeline.room import Room
 from pipeline.sources.files import UNJUDGED
 from pipeline.sources.optional import TYPES
 from pipeline.sources.times import TIME
@@ -126,11 +127,14 @@ def write_shards(
     ``before`` with each bucket, which may bring the last of its rows, and ``done`` with the number of rows written, after each.
     """
     summaries: dict[int, ShardSummary] = {}
+    idle: list[Rooms] = []
 
     def write(bucket: int) -> None:
         if before is not None:
             before(bucket)
-        summaries[bucket] = write_shard(spill, bucket, layout, folder, memory)
+        rooms = idle.pop() if idle else Rooms()
+        summaries[bucket] = write_shard(spill, bucket, layout, folder, memory, rooms)
+        idle.append(rooms)
         spill.drop(bucket)
         if done is not None:
             done(int(spill.rows[bucket]))
@@ -141,7 +145,17 @@ def write_shards(
     return [summaries[bucket] for bucket in sorted(summaries)]
 
 
-def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory: int) -> ShardSummary:
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """What the writing of a shard needs most memory for, to be used again for the next shard."""
+
+    values: Room = field(default_factory=Room)  # rows of the bucket
+    columns: Room = field(default_factory=Room)  # a row group, as columns
+
+
+def write_shard(
+    spill: Spill, bucket: int, layout: Layout, folder: Path, memory: int, rooms: Rooms | None = None
+) -> ShardSummary:
     """Write ``features/``, ``queries/`` and ``statistics/`` of ``bucket`` under ``folder``, and ``unjudged/`` if it has such rows.
 
     The values are held at once if they fit in ``memory`` bytes; else the spilled rows are read again for every
@@ -150,11 +164,12 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
     """
     n = int(spill.rows[bucket])
     width = len(layout.features)
-    held = np.empty((n, width), dtype=np.float32) if n * width * 4 <= memory else None
+    rooms = Rooms() if rooms is None else rooms
+    held = rooms.values.array(n, width) if n * width * 4 <= memory else None
     settled = read_settled(spill, bucket, layout, held)
     summary = ShardSummary(bucket=bucket, rows_tally=settled.rows, judgments_tally=settled.judgments)
     if len(settled.unjudged):
-        staged, _ = _write_rows(settled.unjudged, spill, bucket, layout, folder, held, memory)
+        staged, _ = _write_rows(settled.unjudged, spill, bucket, layout, folder, held, memory, rooms)
         size = staged.stat().st_size
         digest = keep_by_digest(staged, folder / UNJUDGED)
         unjudged = UnjudgedShard(bucket=bucket, rows=len(settled.unjudged), digest=digest, size=size)
@@ -164,8 +179,7 @@ def write_shard(spill: Spill, bucket: int, layout: Layout, folder: Path, memory:
         return summary
     qid, starts = _runs(rows.qid)
     collector = ColumnCollector(width, starts)
-    staged, missing = _write_rows(rows, spill, bucket, layout, folder, held, memory, collector)
-    del held
+    staged, missing = _write_rows(rows, spill, bucket, layout, folder, held, memory, rooms, collector)
     size = staged.stat().st_size
     digest = keep_by_digest(staged, folder / "features")
 
@@ -209,6 +223,7 @@ def _write_rows(
     folder: Path,
     held: npt.NDArray[np.float32] | None,
     memory: int,
+    rooms: Rooms,
     collector: ColumnCollector | None = None,
 ) -> tuple[Path, int]:
     """Write ``rows`` with their values, ``held`` or read again; returns the file and how many values are missing.
@@ -222,17 +237,18 @@ def _write_rows(
         if held is not None:
             for low in range(0, len(rows), layout.row_group_rows):
                 places = rows.place[low : low + layout.row_group_rows]
-                missing += _write_group(writer, schema, held, places, rows, low, collector)
+                missing += _write_group(writer, schema, held, places, rows, low, collector, rooms.columns)
         else:
-            for low, values in _regathered(spill, bucket, layout, rows.place, memory):
+            for low, values in _regathered(spill, bucket, layout, rows.place, memory, rooms.values):
                 for start in range(0, len(values), layout.row_group_rows):
                     places = np.arange(start, min(start + layout.row_group_rows, len(values)))
-                    missing += _write_group(writer, schema, values, places, rows, low + start, collector)
+                    at = low + start
+                    missing += _write_group(writer, schema, values, places, rows, at, collector, rooms.columns)
     return staged, missing
 
 
 def _regathered(
-    spill: Spill, bucket: int, layout: Layout, order: npt.NDArray[np.int64], memory: int
+    spill: Spill, bucket: int, layout: Layout, order: npt.NDArray[np.int64], memory: int, room: Room
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Yield (first place, rows in canonical order), whole row groups that fit in ``memory``, one pass over the spill each.
 
@@ -243,13 +259,12 @@ def _regathered(
     place_of = np.full(int(spill.rows[bucket]), -1, dtype=np.int64)
     place_of[order] = np.arange(m)
     for low in range(0, m, step):
-        chunk = np.empty((min(step, m - low), width), dtype=np.float32)
+        chunk = room.array(min(step, m - low), width)
         first = 0
         for rows, values in padded(spill, bucket, width, layout.absent):
             place = place_of[first : first + len(rows.grade)] - low
             first += len(rows.grade)
-            here = (place >= 0) & (place < len(chunk))
-            chunk[place[here]] = values[here]
+            _kernels.put_rows(values, place, chunk)
         yield low, chunk
 
 
@@ -291,9 +306,10 @@ def _write_group(
     rows: BucketRows,
     low: int,
     collector: ColumnCollector | None,
+    room: Room,
 ) -> int:
     """Write ``values[places]`` as one row group, whose ids are those of ``rows`` from ``low`` on; returns how many are missing."""
-    columns = np.empty((values.shape[1], len(places)), dtype=np.float32)
+    columns = room.array(values.shape[1], len(places))
     missing = int(_kernels.turn(values, places, columns))
     if collector is not None:
         collector.add(columns)

@@ -22,7 +22,7 @@ from pipeline.group.hashing import buckets_of
 from pipeline.sources.optional import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from io import FileIO
 
     from pipeline.sources.batch import RowBatch
@@ -53,10 +53,15 @@ class BucketFiles:
         self.rows = np.zeros(buckets, dtype=np.int64)
         self._adding = [threading.Lock() for _ in range(buckets)]
 
-    def add(self, rows: pa.RecordBatch, counts: npt.NDArray[np.int64], raw: npt.NDArray[Any] | None = None) -> None:
+    def add(
+        self,
+        rows: pa.RecordBatch,
+        counts: npt.NDArray[np.int64],
+        raw: Callable[[slice], npt.NDArray[Any]] | None = None,
+    ) -> None:
         """Append ``rows``, which stand in the order of their buckets; ``counts`` (buckets,) says how many each gets.
 
-        ``raw`` (n, ...) goes to the files of raw bytes, row by row.
+        ``raw`` returns what goes to the files of raw bytes for some of the rows.
         """
         ends = np.cumsum(counts)
         buckets = np.flatnonzero(counts)
@@ -71,7 +76,7 @@ class BucketFiles:
                     _write_all(file, rows.slice(start, stop - start).serialize())
                 if raw is not None:
                     with self.raw_path(number).open("ab", buffering=0) as file:
-                        _write_all(file, bytes_of(raw[start:stop]))
+                        _write_all(file, bytes_of(raw(slice(start, stop))))
                 self.rows[number] += counts[number]
 
     def batches(self, bucket: int) -> Iterator[pa.RecordBatch]:
@@ -102,7 +107,7 @@ def _write_all(file: FileIO, data: Any) -> None:
 
 
 class Spill:
-    """The buckets of an ingest.  Memory: a copy of each batch that is being added, by any thread."""
+    """The buckets of an ingest.  Memory: a copy of the part of a batch that goes to one bucket, for each thread that adds."""
 
     def __init__(self, folder: Path, buckets: int, extras: Sequence[str] = ()) -> None:
         self._extras = tuple(extras)
@@ -150,7 +155,7 @@ class Spill:
             ],
             schema=self._files.schema,
         )
-        self._files.add(rows, counts, batch.values[order])
+        self._files.add(rows, counts, lambda some: batch.values[order[some]])
 
     def batches(self, bucket: int, into: npt.NDArray[np.float32] | None = None) -> Iterator[SpilledRows]:
         """Yield the rows of ``bucket`` in the order they were added.

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from pipeline.arrow import as_array
 from pipeline.errors import InputError, MalformedLine
+from pipeline.room import Room
 from pipeline.sources import _kernels
 from pipeline.sources.batch import (
     BATCH_BYTES,
@@ -70,7 +71,6 @@ class LetorSource:
         sizes = find_sizes(path)
         self.sizes_path: Path | None = sizes if sizes is not None and not _names_queries(path) else None
         """The file with the sizes of the queries, where the lines do not name them."""
-        self._idle: list[_Parser] = []  # as many as there were threads at once; appending and popping is atomic
 
     def names(self, width: int) -> tuple[str, ...]:
         """Return ``f<index as written>`` for each of ``width`` features, or of ``n_features`` if that was given."""
@@ -78,35 +78,49 @@ class LetorSource:
         return tuple(f"f{index}" for index in range(base, base + (self._options.n_features or width)))
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
-        """Yield what reads each block of the file."""
-        if self.sizes_path is None:
-            for block in unchecked_blocks(self.path, block_bytes):
-                yield ReadTask(partial(self._rows, block), block.position)
-            return
-        sizes = QuerySizes(self.sizes_path, self.path)  # which query a row is of depends on all rows before it
-        for block in unchecked_blocks(self.path, block_bytes):
-            rows = self._parsed(block).grouped(sizes, block)
-            yield ReadTask(partial(rows.batches, self._options.absent_value), block.position)
-        sizes.close()
+        """Yield what reads each block of the file; the values of a batch are overwritten by the next one."""
+        kept = _Kept([], [])
+        # which query a row is of depends on all rows before it, where lines do not name their queries
+        sizes = None if self.sizes_path is None else QuerySizes(self.sizes_path, self.path)
+        for block in unchecked_blocks(self.path, block_bytes, kept.texts):
+            if sizes is None:
+                yield ReadTask(partial(self._read, block, kept), block.position)
+            else:
+                parser, rows = self._parsed(block, kept)
+                grouped = rows.grouped(sizes, block)
+                yield ReadTask(partial(self._handed_over, block, kept, parser, grouped), block.position)
+        if sizes is not None:
+            sizes.close()
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file; a batch is as wide as the highest index of its block."""
         for task in self.tasks(block_bytes):
-            yield from task.rows()
+            for batch in task.rows():
+                yield replace(batch, values=batch.values.copy())
             self.position = task.position
 
-    def _parsed(self, block: Block) -> _Rows:
+    def _read(self, block: Block, kept: _Kept) -> Iterator[RowBatch]:
+        yield from self._handed_over(block, kept, *self._parsed(block, kept))
+
+    def _parsed(self, block: Block, kept: _Kept) -> tuple[_Parser, _Rows]:
         lines = block.check()
-        if self._idle:
-            parser = self._idle.pop()
+        if kept.parsers:
+            parser = kept.parsers.pop()
         else:
             parser = _Parser(self.path, self._options, self._quarantine, grouped=self.sizes_path is not None)
-        rows = parser.parse(block, lines)
-        self._idle.append(parser)
-        return rows
+        return parser, parser.parse(block, lines)
 
-    def _rows(self, block: Block) -> Iterator[RowBatch]:
-        return self._parsed(block).batches(self._options.absent_value)
+    def _handed_over(self, block: Block, kept: _Kept, parser: _Parser, rows: _Rows) -> Iterator[RowBatch]:
+        yield from rows.batches(self._options.absent_value, parser.room)
+        kept.parsers.append(parser)  # not before: the rows are in its arrays
+        kept.texts.append(block.data)
+
+
+class _Kept(NamedTuple):
+    """What blocks were read with and can be again: as many as there are threads; lists are appended and popped in one step."""
+
+    parsers: list[_Parser]
+    texts: list[bytearray]
 
 
 def check_made_ids(sources: Sequence[Source]) -> None:
@@ -143,7 +157,7 @@ def _names_queries(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of one block, features still sparse."""
+    """The rows of one block, features still sparse, in arrays that belong to the parser."""
 
     qid: pa.StringArray  # empty where no line names its query
     doc_id: pa.StringArray | None
@@ -178,12 +192,13 @@ class _Rows:
             width=max(narrow, int(feature.max(initial=-1)) + 1),
         )
 
-    def batches(self, absent: float) -> Iterator[RowBatch]:
-        """Yield dense rows, a bounded number of bytes at a time: a few bytes of text may stand for a very wide row."""
+    def batches(self, absent: float, room: Room) -> Iterator[RowBatch]:
+        """Yield dense rows in ``room``, a bounded number of bytes at a time: little text may stand for a very wide row."""
         step = max(1, BATCH_BYTES // (4 * max(1, self.width)))
         for first in range(0, len(self.grade), step):
             grade = self.grade[first : first + step]
-            values = np.full((len(grade), self.width), absent, dtype=np.float32)
+            values = room.array(len(grade), self.width)
+            values[:] = absent
             _kernels.densify(self.feature, self.value, self.entry_from, first, values)
             yield RowBatch(
                 qid=self.qid.slice(first, step),
@@ -192,6 +207,21 @@ class _Rows:
                 values=values,
                 extras={} if self.label is None else {"label": self.label[first : first + step]},
             )
+
+
+class _Entries(NamedTuple):
+    """Room for the features of a block, used again for the next: pages that were touched stay, others cost nothing."""
+
+    feature: npt.NDArray[np.int32]
+    value: npt.NDArray[np.float32]
+    defer_entry: Positions
+    defer_from: Positions
+    defer_to: Positions
+
+    @classmethod
+    def empty(cls, most: int) -> _Entries:
+        positions = [np.empty(most, dtype=np.int64) for _ in range(3)]
+        return cls(np.empty(most, dtype=np.int32), np.empty(most, dtype=np.float32), *positions)
 
 
 class _Complaint(NamedTuple):
@@ -219,20 +249,22 @@ class _Parser:
         self._top = base + (options.n_features or MAX_FEATURES - base) - 1
         self._last_line = np.zeros(self._top + 1, dtype=np.int64)
         self._lines = 0
+        self._entries = _Entries.empty(0)
+        self.room = Room()
 
     def parse(self, block: Block, lines: int) -> _Rows:
         """Parse all ``lines`` of ``block``."""
         text = block.bytes_view
-        entries = (block.stop - block.start) // _LEAST_ENTRY  # untouched memory costs nothing
+        most = (block.stop - block.start) // _LEAST_ENTRY
+        if len(self._entries.feature) < most:
+            self._entries = _Entries.empty(most)
+        feature, value, defer_entry, defer_from, defer_to = self._entries
         real = self._options.labels == "real"
         grade = np.empty(lines, dtype=np.int32)
         label_from, label_to = (np.empty(lines, dtype=np.int64) for _ in range(2))
         scratch = np.empty(1, dtype=np.float32)
         qid_from, qid_to, doc_from, doc_to = (np.empty(lines, dtype=np.int64) for _ in range(4))
         entry_from = np.zeros(lines + 1, dtype=np.int64)
-        feature = np.empty(entries, dtype=np.int32)
-        value = np.empty(entries, dtype=np.float32)
-        defer_entry, defer_from, defer_to = (np.empty(entries, dtype=np.int64) for _ in range(3))
         state = np.zeros(_kernels.STATE_CELLS, dtype=np.int64)
         state[_kernels.AT], state[_kernels.STAMP], state[_kernels.WIDTH] = (
             block.start,

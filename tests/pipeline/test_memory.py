@@ -1,0 +1,87 @@
+"""The memory bound of an ingest: what the plan promises, and what a process takes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.ingest import IngestOptions
+from pipeline.memory import BYTES_A_ROW, MIN_MEMORY, RESIDENT, check_memory, reading_threads, writing_share
+from pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES
+from pipeline.synth import SynthParameters, write_synthetic
+
+
+@pytest.mark.parametrize("memory", [MIN_MEMORY, 10**9, 4 * 10**9, 64 * 10**9])
+@pytest.mark.parametrize("threads", [1, 2, 64])
+def test_the_first_pass_has_as_many_threads_as_there_is_room_for(memory, threads):
+    found = reading_threads(memory, threads, DEFAULT_BLOCK_BYTES)
+    each = 4 * DEFAULT_BLOCK_BYTES + 2 * BATCH_BYTES
+    assert 1 <= found <= threads
+    assert RESIDENT + found * each <= memory
+    assert found == threads or RESIDENT + (found + 1) * each > memory
+    assert reading_threads(memory, threads, 1 << 30) == max(1, min(threads, (memory - RESIDENT) // (4 << 30)))
+
+
+@pytest.mark.parametrize("memory", [MIN_MEMORY, 10**9, 64 * 10**9])
+@pytest.mark.parametrize("threads", [1, 2, 64])
+@pytest.mark.parametrize("bucket_rows", [1, 1000, 200_000, 400_000])
+@pytest.mark.parametrize("features", [1, 46, 136, 700])
+def test_the_second_pass_keeps_within_the_bound(memory, threads, bucket_rows, features):
+    row_group_bytes = min(1 << 26, features << 22)
+    share = writing_share(
+        memory, threads, row_group_bytes=row_group_bytes, bucket_rows=bucket_rows, row_bytes=4 * features
+    )
+    assert 1 <= share.threads <= threads
+    assert share.values >= min(row_group_bytes, 4 * features * bucket_rows)
+    assert (
+        RESIDENT + share.threads * (share.values + row_group_bytes + bucket_rows * BYTES_A_ROW)
+        <= memory - 2 * BATCH_BYTES
+    )
+
+
+def test_what_does_not_fit_is_said_with_the_cure():
+    with pytest.raises(InputError, match=r"largest bucket has 9,000,000 rows.* give --memory 1500MB or more --buckets"):
+        writing_share(10**9, 8, row_group_bytes=1 << 26, bucket_rows=9_000_000, row_bytes=544)
+    share = writing_share(15 * 10**8, 8, row_group_bytes=1 << 26, bucket_rows=9_000_000, row_bytes=544)
+    assert share.threads == 1
+    with pytest.raises(InputError, match=r"--memory must be at least 512MB, got 100 bytes"):
+        check_memory(100)
+    with pytest.raises(InputError, match=r"--threads must be 0 or more, got -1"):
+        IngestOptions(threads=-1)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from pipeline.ingest import IngestOptions, ingest
+
+options = IngestOptions(shares={"train": 1.0}, memory=512 * 10**6, buckets=4, threads=2)
+ingest([Path(sys.argv[1])], Path(sys.argv[2]), options=options)
+print([int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
+"""
+
+
+def peak(text, out):
+    done = subprocess.run([sys.executable, "-c", SCRIPT, text, out], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
+@pytest.mark.parametrize(("features", "queries", "big"), [(136, 6000, 0), (700, 400, 200_000)])
+def test_the_process_stays_under_the_bound(tmp_path, features, queries, big):
+    """Values of several times the bound; ``big`` documents are of one query, 560 MB in one bucket."""
+    text, small = tmp_path / "in.txt", tmp_path / "small.txt"
+    write_synthetic(small, SynthParameters(queries=2, features=features))
+    peak(small, tmp_path / "warm")
+    write_synthetic(text, SynthParameters(queries=queries, documents_per_query=120, features=features))
+    if big:
+        more = tmp_path / "more.txt"
+        write_synthetic(more, SynthParameters(queries=5300, documents_per_query=40, features=features, seed=2))
+        with more.open("rb") as lines, text.open("ab") as file:
+            for line, _ in zip(lines, range(big), strict=False):
+                grade, _, rest = line.split(b" ", 2)
+                file.write(b"%s qid:big %s" % (grade, rest))
+        more.unlink()
+    assert peak(text, tmp_path / "out") < 512 * 10**6
