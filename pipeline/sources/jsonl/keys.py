@@ -50,7 +50,7 @@ class Lines:
 
     def data(self, first: int, after: int) -> bytes:
         """Return the bytes of lines ``first`` to ``after`` - 1."""
-        return self.block.data[self.start[first] : self.stop[after - 1]]
+        return bytes(self.block.data[self.start[first] : self.stop[after - 1]])
 
     def text(self, k: int) -> str:
         """Return line ``k``."""
@@ -113,7 +113,7 @@ def read_keys(path: Path) -> Keys:
         if found > room:
             raise DataRejected(f"{path}: more than {_MOST_KEYS} different keys; values do not belong in keys")
         for k in range(found):
-            name = _unquoted(block.data[key_from[k] : key_to[k]])
+            name = _unquoted(bytes(block.data[key_from[k] : key_to[k]]))
             if name is not None:
                 keys[int(level[k]), name] = None
         if form == "flat" and state[_kernels.FORM]:
