@@ -66,6 +66,8 @@ def write(path, rows, called=None, more=None):
         else:
             with pa.ipc.new_file(path, table.schema) as file:
                 file.write_table(table)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         delimiter = "," if path.suffix == ".csv" else "\t"
         lines = [delimiter.join(map(str, row.values())) for row in rows]
@@ -87,7 +89,7 @@ def test_what_columns_are_called_and_what_is_ignored_does_not_show(tmp_path):
     expected = data(tmp_path / "plain")
     more = {"title": "some text", "debug_a": "x", "debug_b": 1, "split": "train"}
     options = IngestOptions(read=ReadOptions(columns=NAMES, ignore=("title", "debug_*", "split")))
-    for suffix in (".csv", ".tsv", ".parquet", ".arrow"):
+    for suffix in (".csv", ".tsv", ".parquet", ".arrow", ".jsonl"):
         out = tmp_path / f"out{suffix}"
         report = ingest([write(tmp_path / f"in{suffix}", rows, NAMES, more)], out, options=options)
         assert data(out) == expected

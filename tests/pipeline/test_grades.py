@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pipeline.cli import app
+from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.sources.batch import ReadOptions
@@ -126,6 +127,10 @@ def write(path, grades, words):
     elif path.suffix == ".csv":
         lines = [f"{q},d{k}, {cell} ,{k}" for k, (cell, q) in enumerate(zip(cells, queries, strict=True))]
         path.write_text("\n".join(["qid,doc_id,grade,f1", *lines]) + "\n")
+    elif path.suffix == ".jsonl":
+        rows = zip(queries, grades, cells, strict=True)
+        keys = [{"qid": q, "doc_id": f"d{k}", "f1": k, "grade": c if words else g} for k, (q, g, c) in enumerate(rows)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in keys))
     else:
         column = pa.array(cells).dictionary_encode() if words else pa.array(grades, pa.int8())
         table = {"qid": queries, "doc_id": [f"d{k}" for k in range(len(cells))], "grade": column}
@@ -139,7 +144,7 @@ def data(dataset):
     return {key: value for key, value in manifest.items() if key not in {"sources", "meaning"}}, files
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet", ".jsonl"])
 @pytest.mark.parametrize(
     ("words", "options"),
     [
@@ -184,7 +189,7 @@ def test_the_manifest_says_what_was_told_of_grades_and_nothing_else(tmp_path):
     }
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet", ".jsonl"])
 def test_a_word_that_is_not_in_the_map_is_a_bad_row_that_lists_it(tmp_path, suffix):
     path = write(tmp_path / f"in{suffix}", [0, 1, 2], {0: "bad", 1: "good", 2: "fair"})
     options = IngestOptions(read=ReadOptions(grades=parse_words("good=1,bad=0")), max_rejects=1)
@@ -205,6 +210,32 @@ def test_grades_that_are_mapped_are_bounded_and_no_labels(tmp_path):
     options = IngestOptions(read=ReadOptions(grades=parse_words("1=0"), max_grade=2))
     with pytest.raises(DataRejected, match=r"in.txt:2:1: expected a grade up to 2, found '7'"):
         ingest([tmp_path / "in.txt"], tmp_path / "out", options=options)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".parquet", ".jsonl"])
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ({0: "nan", 1: "1", 2: "2"}, {}),
+        ({0: "-1", 1: "1", 2: "2"}, {"negative_grades": "unjudged"}),
+        ({0: "?", 1: "1", 2: "2"}, {"negative_grades": "unjudged", "grades": parse_words("?=-1")}),
+    ],
+)
+def test_unjudged_rows_leave_the_dataset_of_the_others(tmp_path, suffix, words, options):
+    rng = random.Random(6)
+    grades = [0, 1, 2] + [rng.randrange(3) for _ in range(60)]
+    unjudged = {f"d{k}" for k, grade in enumerate(grades) if grade == 0}
+    report = ingest(
+        [write(tmp_path / f"in{suffix}", grades, words)],
+        tmp_path / "out",
+        options=IngestOptions(read=ReadOptions(**options)),
+    )
+    assert report.manifest.unjudged_rows == len(unjudged)
+    kept = [pq.read_table(file, columns=["doc_id"]) for file in (tmp_path / "out" / "unjudged").iterdir()]
+    assert {doc_id for table in kept for doc_id in table["doc_id"].to_pylist()} == unjudged
+    rows = Dataset.open(tmp_path / "out").rows(None, ["doc_id", "grade", "f1"])
+    found = zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)
+    assert sorted(found) == sorted((f"d{k}", grade, float(k)) for k, grade in enumerate(grades) if grade)
 
 
 def test_what_is_appended_is_read_by_the_same_rules(tmp_path):
