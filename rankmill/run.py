@@ -18,6 +18,7 @@ from pipeline.dataset import Dataset
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.ingest import ingest
 from pipeline.publish import write_atomically
+from pipeline.sources.columns import guesses_line
 from pipeline.sources.files import find_files
 from rankmill.errors import InputError
 from registry import Registry, Version
@@ -169,6 +170,8 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
             overwrite=True,
             identity=ModelIdentity(sha256=version.sha256, name=version.name, number=version.number),
         )
+        if ranked.columns_guessed:
+            say(guesses_line(ranked.columns_guessed))
     if config.promote is not None:  # last: what could not be ranked with is not to be what users see
         say(f"promote: {version} becomes {config.promote.alias}")
         store.promote(version.name, version.number, alias=config.promote.alias, reason="rankmill run")

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from pipeline.cores import available_cores
 from pipeline.publish import file_digest, fsync_file, fsync_folder, staging_folder
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions, Source
+from pipeline.sources.columns import guesses_line, guesses_of
 from pipeline.sources.files import find_files
 from scorer import memory, ranked_file
 from scorer.candidates import score_sources
@@ -50,7 +51,10 @@ class ModelIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankReport:
-    """What was written where.  ``rows`` counts candidates, ``rows_written`` those among the first ``top_k``."""
+    """What was written where.  ``rows`` counts candidates, ``rows_written`` those among the first ``top_k``.
+
+    ``columns_guessed`` says which columns of the candidates were guessed to be qid, doc_id and grade.
+    """
 
     out: str
     model: ModelIdentity
@@ -59,6 +63,7 @@ class RerankReport:
     queries: int
     top_k: int | None
     files: tuple[str, ...]
+    columns_guessed: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the report as one JSON object."""
@@ -127,7 +132,7 @@ def rerank(
     identity
         What to record about the model; its digest if left out.
     announce
-        Print the memory plan on stderr.
+        Print the memory plan on stderr, and before it what was guessed of the columns.
 
     Raises
     ------
@@ -169,7 +174,8 @@ def rerank(
                     spill.write(batch)
                     rows += batch.num_rows
             spill.close_for_reading()
-            return _write(spill, staging, target, known, forest, rows, top_k)
+            report = _write(spill, staging, target, known, forest, rows, top_k)
+    return replace(report, columns_guessed=guesses_of(sources))
 
 
 def read_options(
@@ -203,7 +209,6 @@ def open_sources(
     InputError
         There is none, or columns are named for text that has none; that of the pipeline for one that is no file.
     """
-    from pipeline.sources.columns import guesses_line, guesses_of
     from pipeline.sources.jsonl.source import share_features
     from pipeline.sources.letor import check_made_ids
     from pipeline.sources.opening import open_source

@@ -43,12 +43,12 @@ def test_what_columns_are_called_and_what_else_there_is_does_not_show(tmp_path, 
     mean = evaluate(write(tmp_path / "plain.parquet", rows, {}), model=forest).means
     more = ("title", "split", "weight", "debug")
     path = write(tmp_path / "guessed.parquet", rows, NAMES, more)
-    rerank(path, forest, tmp_path / "guessed")
+    assert rerank(path, forest, tmp_path / "guessed").columns_guessed == NAMES
     assert read_ranked(tmp_path / "guessed") == expected
     assert evaluate(path, model=forest).means == mean
     other = {"qid": "kw", "doc_id": "page", "grade": "stars"}
     path = write(tmp_path / "told.parquet", rows, other, more)
-    rerank(path, forest, tmp_path / "told", columns=other)
+    assert rerank(path, forest, tmp_path / "told", columns=other).columns_guessed == {}
     assert read_ranked(tmp_path / "told") == expected
     assert evaluate(path, model=forest, columns=other).means == mean
     with pytest.raises(DataRejected, match=r"no column 'qid'; .*--columns qid=NAME"):
