@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 import rankmill.cli
+from pipeline.sources.files import COMPANIONS
 from rankmill.cli import execute
 from tests.pipeline.malformed.generated import GENERATED
 
@@ -31,11 +32,12 @@ def built_once():
 
 
 def put(name: str, folder: Path) -> None:
-    """Bring the file ``name`` into ``folder``, if the corpus has it."""
+    """Bring the file ``name``, and the sizes of its queries, into ``folder``, if the corpus has them."""
     if name in GENERATED:
         GENERATED[name](folder / name)
-    elif (FOLDER / name).is_file():
-        shutil.copy(FOLDER / name, folder)
+    for companion in ("", *COMPANIONS):
+        if (FOLDER / f"{name}{companion}").is_file():
+            shutil.copy(FOLDER / f"{name}{companion}", folder)
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), CASES)
@@ -66,7 +68,8 @@ def test_what_is_put_beside_them_is_good(tmp_path, monkeypatch, name):
 
 
 def test_every_file_of_the_corpus_has_its_answer():
-    used = {word for case in CASES for word in case.values[0]}
+    named = {word for case in CASES for word in case.values[0]}
+    used = named | {f"{word}{companion}" for word in named for companion in COMPANIONS}
     kept = {path.name for path in FOLDER.iterdir() if path.is_file()} - {"cases.toml", "generated.py"}
     assert sorted(kept | GENERATED.keys()) == sorted(used & (kept | GENERATED.keys()))
     assert len(CASES) >= 60

@@ -36,6 +36,17 @@ def damaged_parquet(path: Path) -> None:
     path.write_bytes(data)
 
 
+def arrow(rows: pa.Table, *, cut: int = 0) -> Callable[[Path], None]:
+    """Return what writes ``rows`` to an Arrow IPC file, all but the last ``cut`` bytes."""
+
+    def write(path: Path) -> None:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
+
+    return write
+
+
 def text(content: str) -> Callable[[Path], None]:
     """Return what writes ``content``."""
     return lambda path: path.write_bytes(content.encode())
@@ -81,6 +92,14 @@ GENERATED: dict[str, Callable[[Path], None]] = {
     "weight-null.parquet": parquet(table(weight=[1.0, None])),
     "weight-negative.parquet": parquet(table(weight=[1.0, -1.0])),
     "weight-text.parquet": parquet(table(weight=["1", "2"])),
+    "text.arrow": text("qid,grade,bm25\n7,2,0.5\n"),
+    "empty.arrow": text(""),
+    "cut-off.arrow": arrow(table(), cut=20),
+    "no-rows.arrow": arrow(table().slice(0, 0)),
+    "no-qid.arrow": arrow(table().drop_columns(["qid"])),
+    "qid-fraction.arrow": arrow(table(qid=[7.0, 7.5])),
+    "feature-text.arrow": arrow(table(bm25=["0.5", "0.25"])),
+    "nothing-in-it": Path.mkdir,
     "other-feature.parquet": parquet(table().rename_columns(["qid", "doc_id", "grade", "pagerank"])),
     "pairs-of-fractions.parquet": parquet(pa.table({"qid": ["7"], "better": [1.5], "worse": ["b"]})),
     "pairs-null.parquet": parquet(pa.table({"qid": ["7"], "better": ["a"], "worse": pa.array([None], pa.string())})),
