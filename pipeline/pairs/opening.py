@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.errors import InputError
 from pipeline.pairs.tables import DelimitedPairs, ParquetPairs
 from pipeline.pairs.text import TextPairs
 from pipeline.sources.opening import check_file, format_of
@@ -20,7 +21,7 @@ def open_pairs(path: Path, quarantine: Quarantine) -> PairSource:
     Raises
     ------
     InputError
-        There is no such file.
+        There is no such file, or pairs do not come in its format.
     DataRejected
         The header breaks the rules; the batches raise it for pairs.
     """
@@ -30,4 +31,6 @@ def open_pairs(path: Path, quarantine: Quarantine) -> PairSource:
         return ParquetPairs(path, quarantine)
     if chosen in {"csv", "tsv"}:
         return DelimitedPairs(path, "," if chosen == "csv" else "\t", quarantine)
+    if chosen not in {"letor", "run"}:
+        raise InputError(f"{path}: pairs come as text, CSV, TSV or Parquet, not as {chosen}")
     return TextPairs(path, quarantine)

@@ -20,12 +20,15 @@ UNJUDGED = "unjudged"
 COMPANIONS = (".query", ".group")
 """Suffixes of files that belong to the file whose name they follow, and hold no rows."""
 
+_DOCUMENTS = frozenset({"readme", "license", "licence", "notice", "copying", "authors", "changelog"})
+
 
 def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None) -> list[Path]:
     """Return the files that are meant, sorted by path.
 
     A name of something that is there is that, whatever characters it has.  A folder stands for all files directly in it
-    whose name has a known suffix or none, but for hidden ones (``.name``, ``_name``).  Any other name with ``*``, ``?`` or
+    whose name has a known suffix or none, but for hidden ones (``.name``, ``_name``) and what is there to be read by people
+    (``README``, ``LICENSE.txt``).  Any other name with ``*``, ``?`` or
     ``[`` in it is a pattern, in which ``**`` stands for any number of folders; it matches files only.  Neither a folder nor
     a pattern means companions (:data:`COMPANIONS`).  A file that several patterns or folders mean is there once.
 
@@ -95,6 +98,8 @@ def _unjudged_of(dataset: Path) -> list[Path]:
 def _holds_rows(path: Path) -> bool:
     """Say whether the name of a file in a folder is one of a file of rows."""
     suffix = uncompressed(path).suffix.lower()
+    if path.name.split(".")[0].lower() in _DOCUMENTS:
+        return False
     return not path.name.startswith((".", "_")) and (not suffix or suffix in SUFFIXES)
 
 

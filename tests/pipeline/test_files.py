@@ -30,6 +30,8 @@ def tree(tmp_path, monkeypatch):
         "day/.hidden.txt",
         "day/_SUCCESS",
         "day/notes.md",
+        "day/LICENSE",
+        "day/Readme.dat",
         "day/sub/d.txt",
         "day/sub/deep/e.txt",
         "day/sub/deep/.more/f.txt",

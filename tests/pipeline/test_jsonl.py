@@ -248,6 +248,19 @@ def test_files_share_their_keys(tmp_path):
     assert [source.columns for source in arrays] == [("f1", "f2"), ("f1", "f2", "f3")]
 
 
+def test_judgments_of_their_own_may_be_json_lines(tmp_path):
+    (tmp_path / "rows.csv").write_text("qid,doc_id,x\nq,1,1\nq,2,2\nq,3,3\n")
+    texts = {
+        "flat": '{"qid":"q","doc_id":1,"grade":2}\n{"qid":"q","doc_id":"2","grade":0,"judge":"me"}\n',
+        "nested": '{"qid":"q","doc_id":1,"grade":2,"features":{"x":1}}\n{"qid":"q","doc_id":"2","grade":0}\n',
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.jsonl").write_text(text)
+        ingest([tmp_path / "rows.csv"], tmp_path / name, qrels=[tmp_path / f"{name}.jsonl"])
+        rows = Dataset.open(tmp_path / name).rows(None, ["doc_id", "grade"])
+        assert rows.to_pydict() == {"doc_id": ["1", "2"], "grade": [2, 0]}
+
+
 def test_wide_rows_are_read_in_small_batches(tmp_path):
     path = tmp_path / "a.jsonl"
     lines = [json.dumps({"qid": 1, "grade": 0, f"k{k}": 1}) + "\n" for k in range(5000)]

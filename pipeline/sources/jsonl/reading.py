@@ -43,9 +43,9 @@ class LineReader:
 
     def __init__(self, columns: TableColumns, form: Form, first: Mapping[str, Any] | None) -> None:
         self._columns = columns
-        self._form = form
+        self._form: Form = form if columns.features else "flat"  # judgments have none
         self._kinds = self._kinds_of(first or {}, dict.fromkeys(columns.column_of, pa.string()))
-        self._rows = max(1, BATCH_BYTES // (8 * len(columns.features)))
+        self._rows = max(1, BATCH_BYTES // (8 * max(1, len(columns.features))))
 
     def read(self, lines: Lines) -> Iterator[Found]:
         """Yield the rows of ``lines`` and the bad ones, in their order."""

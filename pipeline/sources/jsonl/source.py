@@ -139,6 +139,6 @@ def _columns(path: Path, keys: Keys, options: ReadOptions) -> TableColumns:
     columns = table_columns(path, [*beside, *keys.features], known)
     nested = set(keys.features)
     features = tuple(name for name in columns.features if name in nested)
-    if not features:
+    if not features and not options.judgments_alone:
         raise DataRejected(f"{path}: there is nothing in {FEATURES!r}")
     return replace(columns, features=features)
