@@ -219,7 +219,7 @@ def ingest(
             say(what + guesses_line(guess))
     if base is not None:
         base.check_new([*(given.path for given in inputs), *pair_files], companions)
-        columns = base.check_columns(sources[0], read)
+        columns = base.check_columns(sources[0], options)
     with (
         staging_folder(out) as staging,
         SourceDigests(
@@ -249,9 +249,11 @@ def ingest(
         if base is not None:
             rows.labels_are_grades &= base.labels_were_grades()
             there = base.touched(
-                np.flatnonzero(spill.rows), width=len(features), labels_are_grades=rows.labels_are_grades
+                np.flatnonzero(spill.rows), features=features, labels_are_grades=rows.labels_are_grades
             )
-            again = base.spilling(there, spill, len(inputs), labels_are_grades=rows.labels_are_grades)
+            again = base.spilling(
+                there, spill, len(inputs), features=features, labels_are_grades=rows.labels_are_grades
+            )
             for bucket, count in there.items():
                 rows_of_bucket[bucket] += count
             names += [str(out)] * len(SPLITS)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from pipeline.append.meaning import options_for, recorded_options
 from pipeline.append.merging import extended, with_pairs
 from pipeline.append.pairs import StoredPairs
-from pipeline.append.rows import Counts, stored_rows, unjudged_rows
+from pipeline.append.rows import Counts, places_among, spread, stored_rows, unjudged_rows
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, InputError
 from pipeline.rejects import read_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME
+from pipeline.sources.jsonl.keys import naturally_sorted
+from pipeline.sources.opening import format_of
 from pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pipeline.ingest import IngestOptions
     from pipeline.manifest import Manifest, PairShard
     from pipeline.pairs.join import PairSpill
-    from pipeline.sources.batch import ReadOptions, Reject, Source
+    from pipeline.sources.batch import Reject, Source
 
 
 class Base:
@@ -40,6 +42,7 @@ class Base:
         """Open the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`, and InputError if nothing can be added."""
         self.dataset = Dataset.open(path)
         self._check_settled()
+        self._of_text = False  # whether the new files are text with numbered features
         self._replaced: dict[int, Counts] = {}  # what was in the shards that are written again, by bucket
 
     def _check_settled(self) -> None:
@@ -105,15 +108,21 @@ class Base:
                     f"{path}: {self.dataset.path} has queries called {path.name}:1, .. of another file of that name; rename the file"
                 )
 
-    def check_columns(self, first: Source, read: ReadOptions) -> tuple[str, ...] | None:
-        """Return the features in the dataset's order if the files name them, None for LETOR text; errors if they do not fit."""
+    def check_columns(self, first: Source, options: IngestOptions) -> tuple[str, ...] | None:
+        """Return the features if the files name them, None for LETOR text; errors if they do not fit.
+
+        Their order is that of the dataset.  Only JSON lines, added to JSON lines, may bring new ones, which take their places.
+        """
         old, name = self.manifest.features, str(self.dataset.path)
+        self._of_text = first.columns is None
         if first.columns is None:
-            lowest = read.index_base
+            lowest = options.read.index_base
             if old != [f"f{index}" for index in range(lowest, lowest + len(old))]:
                 raise InputError(
                     f"{first.path} and {name}: text with numbered features cannot be added to tables with named ones"
                 )
+        elif self._is_of_json_lines(options) and set(old) < set(first.columns):
+            old = list(naturally_sorted(first.columns))
         else:
             complaint = sources_disagree(tuple(old), name, first.columns, str(first.path))
             if complaint:
@@ -123,23 +132,27 @@ class Base:
             raise DataRejected(complaint)
         return None if first.columns is None else tuple(old)
 
+    def _is_of_json_lines(self, options: IngestOptions) -> bool:
+        """Say whether all files of the dataset were JSON lines, as far as their names tell."""
+        return all(format_of(Path(file.name), options.format) == "jsonl" for file in self.manifest.sources)
+
     def labels_were_grades(self) -> bool:
         """Say whether grades were taken from labels, or can be as far as the dataset goes."""
         return self.manifest.meaning.grades_from == "label"
 
-    def touched(self, new_rows: Collection[int], *, width: int, labels_are_grades: bool) -> dict[int, int]:
+    def touched(self, new_rows: Collection[int], *, features: Sequence[str], labels_are_grades: bool) -> dict[int, int]:
         """Return the buckets whose shards are to be written again, each with the rows it has.
 
         Parameters
         ----------
         new_rows
             The buckets that get rows.
-        width
-            Features there will be.
+        features
+            The features there will be.
         labels_are_grades
             Whether all labels can be grades, with the new ones.
         """
-        everything = width != len(self.manifest.features) or labels_are_grades != self.labels_were_grades()
+        everything = list(features) != self.manifest.features or labels_are_grades != self.labels_were_grades()
         there = [(shard.bucket, shard.rows) for shard in self.manifest.shards]
         there += [(shard.bucket, shard.rows) for shard in self.manifest.unjudged]
         found: dict[int, int] = {}
@@ -149,13 +162,21 @@ class Base:
         return found
 
     def spilling(
-        self, buckets: Collection[int], spill: Spill, first_source: int, *, labels_are_grades: bool
+        self,
+        buckets: Collection[int],
+        spill: Spill,
+        first_source: int,
+        *,
+        features: Sequence[str],
+        labels_are_grades: bool,
     ) -> Callable[[int], None]:
         """Return what puts the rows of a bucket into ``spill``, if it is one of ``buckets``, right before it is written.
 
         They are rows of source ``first_source`` plus the number of their split; those that nobody has judged have no split, and go
         with the first.  Several threads may call it.
         """
+        # what text leaves out has a meaning of its own: narrower rows of it are filled up in the second pass
+        place = None if self._of_text else places_among(features, self.manifest.features)
         graded = labels_are_grades or not self.labels_were_grades()
         shard_of = {shard.bucket: shard for shard in self.manifest.shards if shard.bucket in buckets}
         unjudged_of = {shard.bucket: shard for shard in self.manifest.unjudged if shard.bucket in buckets}
@@ -164,11 +185,11 @@ class Base:
             if bucket in shard_of:
                 counts = Counts()
                 for split, rows in stored_rows(self.dataset, shard_of[bucket], counts, graded=graded):
-                    spill.add(rows, first_source + split)
+                    spill.add(spread(rows, place, len(features)), first_source + split)
                 self._replaced[bucket] = counts
             if bucket in unjudged_of:
                 for rows in unjudged_rows(self.dataset, unjudged_of[bucket], spill.extras):
-                    spill.add(rows, first_source)
+                    spill.add(spread(rows, place, len(features)), first_source)
 
         return put
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from pipeline.sources.optional import TYPES
 from pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from pipeline.dataset import Dataset
     from pipeline.manifest import Shard, UnjudgedShard
@@ -110,3 +110,20 @@ def unjudged_rows(dataset: Dataset, shard: UnjudgedShard, extras: Collection[str
                 for name in extras
             },
         )
+
+
+def places_among(features: Sequence[str], old: Sequence[str]) -> npt.NDArray[np.int64] | None:
+    """Return which of ``features`` each of the ``old`` ones is; None where they are the same."""
+    if list(features) == list(old):
+        return None
+    place_of = {name: place for place, name in enumerate(features)}
+    return np.array([place_of[name] for name in old], dtype=np.int64)
+
+
+def spread(rows: RowBatch, place: npt.NDArray[np.int64] | None, width: int) -> RowBatch:
+    """Return ``rows`` with their values at ``place`` (F,) of ``width`` features, the others missing; as they are for None."""
+    if place is None:
+        return rows
+    values = np.full((len(rows), width), np.nan, dtype=np.float32)
+    values[:, place] = rows.values
+    return replace(rows, values=values)

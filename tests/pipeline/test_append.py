@@ -129,6 +129,32 @@ def table(path, rows):
     return path
 
 
+def test_json_lines_may_bring_new_features(tmp_path):
+    rng = random.Random(5)
+    files = []
+    for k, names in enumerate((["f9", "b"], ["f10", "f9"], ["a", "b", "z"])):
+        rows = [
+            {
+                "qid": rng.randrange(9),
+                "grade": rng.randrange(3),
+                **{name: rng.random() for name in names if rng.random() < 0.8},
+            }
+            for _ in range(30)
+        ]
+        files.append(tmp_path / f"{k}.jsonl")
+        files[-1].write_text(
+            "".join(json.dumps(row) + "\n" for row in [*rows, {"qid": 1, "grade": 0, **dict.fromkeys(names, 1)}])
+        )
+    options = IngestOptions(buckets=4)
+    ingest(files, tmp_path / "all", options=options)
+    assert Dataset.open(tmp_path / "all").feature_names == ("a", "b", "f9", "f10", "z")
+    for seed in range(3):
+        same(grown(random.Random(seed).sample(files, 3), tmp_path / f"grown-{seed}", options), tmp_path / "all")
+    ingest([table(tmp_path / "0.csv", [{"qid": 1, "grade": 1, "b": 2}])], tmp_path / "table")
+    with pytest.raises(DataRejected, match=r"2.jsonl: column 'a' is not in .*table"):
+        ingest(files[2:], tmp_path / "table", options=IngestOptions(append=True))
+
+
 def full_rows(n, seed):
     rng = random.Random(seed)
     weight_of = {f"q{query}": rng.choice([0.0, 1.0, 1 / 3]) for query in range(25)}

@@ -1,5 +1,6 @@
 """Times: every way to write one gives the same microsecond, and a query has the latest of its rows."""
 
+import json
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -143,6 +144,10 @@ def write(path, rows, as_text=lambda moment: moment.isoformat()):
         table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
         pq.write_table(table, path) if path.suffix == ".parquet" else feather.write_feather(table, str(path))
         return path
+    if path.suffix == ".jsonl":
+        objects = [{**row, "seen": as_text(row["seen"])} for row in rows]
+        path.write_text("".join(json.dumps(found) + "\n" for found in objects))
+        return path
     delimiter = "," if path.suffix == ".csv" else "\t"
     lines = [delimiter.join(as_text(v) if k == "seen" else str(v) for k, v in row.items()) for row in rows]
     path.write_text("\n".join([delimiter.join(rows[0]), *lines]) + "\n")
@@ -165,7 +170,7 @@ def test_a_query_has_the_latest_time_of_its_rows_whatever_the_file(tmp_path):
         latest[row["qid"]] = max(latest.get(row["qid"], EPOCH), row["seen"])
     options = IngestOptions(buckets=4, read=ReadOptions(time_column="seen"))
     seen = set()
-    for number, suffix in enumerate(["csv", "tsv", "parquet", "arrow"]):
+    for number, suffix in enumerate(["csv", "tsv", "parquet", "arrow", "jsonl"]):
         out = tmp_path / f"out-{suffix}"
         shuffled = random.Random(number).sample(rows, len(rows))
         files = [write(tmp_path / f"{part}.{suffix}", shuffled[part::2]) for part in range(2)]
@@ -220,6 +225,27 @@ def test_bad_times_have_a_place(tmp_path):
     letor.write_text("1 qid:a 1:2\n")
     with pytest.raises(InputError, match="--time-column is for tables"):
         ingest([letor], tmp_path / "out", options=IngestOptions(read=options))
+
+
+def test_json_lines_have_times_as_text_or_as_seconds(tmp_path):
+    file = tmp_path / "in.jsonl"
+    file.write_text(
+        '{"qid": "a", "when": 7, "grade": 1, "x": 2}\n{"qid": "b", "when": "1970-01-01T00:00:08Z", "grade": 1, "x": 2}\n'
+    )
+    options = ReadOptions(time_column="when")
+    times = np.concatenate([batch.extras["time"] for batch in open_source(file, options=options).batches()])
+    assert times.tolist() == [7_000_000, 8_000_000]
+    for bad, found in (
+        ('"soon"', "'soon'"),
+        ("1.5", "'1.5'"),
+        ("null", "nothing"),
+        ("1700000000000", "'1700000000000'"),
+    ):
+        file.write_text(
+            f'{{"qid": "a", "when": 7, "grade": 1, "x": 2}}\n{{"qid": "a", "when": {bad}, "grade": 1, "x": 2}}\n'
+        )
+        with pytest.raises(MalformedLine, match=rf"in.jsonl:2:\d+: expected a time.*, found {found}"):
+            list(open_source(file, options=options).batches())
 
 
 def test_rows_with_bad_times_are_put_aside(tmp_path):
