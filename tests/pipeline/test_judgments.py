@@ -268,6 +268,48 @@ def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):
         find_files([tmp_path / "out" / "unjudged"])
 
 
+@pytest.mark.parametrize("how", [*AGGREGATES, None])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_row_is_somewhere(tmp_path, how, seed):
+    """Rows in = judged + unjudged + merged + rejected, and each is where plain Python has it."""
+    rng = random.Random(seed)
+    lines, rows, bad = [], [], 0
+    for time in range(60):
+        qid, doc_id = f"q{rng.randrange(4)}", rng.choice(["", "a", "b", "c"])
+        x = rng.randrange(3) if not doc_id or how in {"latest", None} else len(qid + doc_id)
+        grade = rng.choice(["", "0", "1", "3", "null", "x"])
+        bad += grade == "x"
+        lines.append(f"{qid},{doc_id},{grade},{x},{time}")
+        if grade != "x":
+            rows.append((qid, doc_id or None, int(grade) if grade.isdigit() else -1, float(x), time))
+    source = tmp_path / "rows.csv"
+    source.write_text("qid,doc_id,grade,x,when\n" + "\n".join(rng.sample(lines, len(lines))) + "\n")
+    options = IngestOptions(aggregate=how, max_rejects=99, buckets=3, read=ReadOptions(time_column="when"))
+    manifest = ingest([source], tmp_path / "out", options=options).manifest
+
+    groups = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(number if how is None or row[1] is None else row[:2], []).append(row)
+    judged, unjudged = [], []
+    for group in groups.values():
+        known = [row for row in group if row[2] >= 0] or group
+        qid, doc_id, _, x, _ = max(known, key=lambda row: row[4]) if how == "latest" else known[0]
+        if known[0][2] >= 0:
+            grade, label = naive_judgments.aggregate([(row[2], row[4]) for row in known], how)
+            judged.append((qid, doc_id, grade, x) if label is None else (qid, doc_id, grade, x, label))
+        else:
+            unjudged.append((qid, doc_id, x))
+    columns = ("qid", "doc_id", "grade", "x", *(["label"] if how in {"mean", "median"} else []))
+    key = str
+    assert sorted((tuple(row.values()) for row in table_of(tmp_path / "out", columns)), key=key) == sorted(
+        judged, key=key
+    )
+    assert sorted((tuple(row.values()) for row in unjudged_of(tmp_path / "out")), key=key) == sorted(unjudged, key=key)
+    merged = 0 if manifest.repeats is None else manifest.repeats.merged_rows
+    assert manifest.rejected_rows == bad
+    assert len(lines) == manifest.rows + manifest.unjudged_rows + merged + manifest.rejected_rows
+
+
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 

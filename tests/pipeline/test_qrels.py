@@ -1,6 +1,7 @@
 """Judgments in files of their own: every form of them says the same, and what is none is named with its place."""
 
 import gzip
+import json
 import random
 
 import numpy as np
@@ -27,6 +28,9 @@ def write(path, judgments):
     elif path.suffix == ".feather":
         columns = dict(zip(("qid", "doc_id", "grade", "when"), map(list, zip(*judgments, strict=True)), strict=True))
         feather.write_feather(pa.table({"judge": ["me"] * len(judgments)} | columns), path, chunksize=9)
+    elif path.suffix == ".jsonl":
+        lines = [{"judge": 1, "when": t, "grade": g, "doc_id": d, "qid": q} for q, d, g, t in judgments]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     elif path.suffix in {".csv", ".tsv"}:
         mark = "," if path.suffix == ".csv" else "\t"
         lines = [mark.join(("when", "grade", "judge", "qid", "doc_id"))]
@@ -65,12 +69,12 @@ def some_judgments(n=200, seed=1):
     ]
 
 
-@pytest.mark.parametrize("name", ["a.txt", "qrels", "a.gz", "a.csv", "a.tsv", "a.parquet", "a.feather"])
+@pytest.mark.parametrize("name", ["a.txt", "qrels", "a.gz", "a.csv", "a.tsv", "a.parquet", "a.feather", "a.jsonl"])
 @pytest.mark.parametrize("block_bytes", [1, 64, 1 << 20])
 def test_every_form_says_the_same(tmp_path, name, block_bytes):
     judgments = some_judgments()
     path = write(tmp_path / name, judgments)
-    table = path.suffix in {".csv", ".tsv", ".parquet", ".feather"}
+    table = path.suffix in {".csv", ".tsv", ".parquet", ".feather", ".jsonl"}
     wanted = [(q, d, g, t if table else None) for q, d, g, t in judgments]
     assert read(path, time_column="when" if table else None, block_bytes=block_bytes) == (wanted, [])
     if table:
@@ -129,6 +133,7 @@ def test_whole_numbers_may_be_ids_and_grades_may_be_floats(tmp_path):
         ("a.csv", "qid,doc_id,grade\n1,2,\n", ":2:5: expected a grade: a whole number, 0 or more, found nothing; --unjudged keep|zero says what no grade means"),
         ("a.csv", "grade,qid,doc_id\n0,1,2\n0,,2\n", ":3:3: expected an id of the query, found nothing"),
         ("a.csv", "grade,qid,doc_id\n0,1,\n", ":2:5: expected an id of the document, found nothing"),
+        ("a.jsonl", '{"qid": 1, "doc_id": "", "grade": 1}\n', ":1:12: expected an id of the document, found nothing"),
         ("a.csv", "qid,doc_id,grade\n1,2\n", ":2:1: expected 3 cells as in the first line, found '2 cells'"),
     ],
 )  # fmt: skip
