@@ -6,6 +6,7 @@ several goes, as those of large data are.
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,13 +80,33 @@ def arrow(rows: list[Row], path: Path) -> None:
         writer.write_table(table(rows), max_chunksize=40)
 
 
-WRITERS = {".txt": letor, ".csv": delimited, ".tsv": delimited, ".parquet": parquet, ".arrow": arrow}
+def json_lines(rows: list[Row], path: Path) -> None:
+    """Write objects whose keys come in any order, and are not there, but in the first row, where there is no value."""
+    rng = random.Random(len(rows))
+    lines = []
+    for number, row in enumerate(rows):
+        features = {f"x{k}": x for k, x in enumerate(row.values) if x is not None or not number}
+        parts = {part: getattr(row, part) for part in ("qid", "doc_id", "grade", "weight", "query_weight")}
+        found = list((parts | {key: features[key] for key in rng.sample(sorted(features), len(features))}).items())
+        lines.append(json.dumps(dict(rng.sample(found, len(found)))) + "\n")
+    path.write_text("".join(lines))
+
+
+WRITERS = {
+    ".txt": letor,
+    ".csv": delimited,
+    ".tsv": delimited,
+    ".parquet": parquet,
+    ".arrow": arrow,
+    ".jsonl": json_lines,
+}
 KINDS = {
     "letor": (".txt",),
     "csv": (".csv",),
     "parquet": (".parquet",),
     "arrow": (".arrow",),
-    "tables of several kinds": (".csv", ".tsv", ".parquet", ".arrow"),
+    "json lines": (".jsonl",),
+    "tables of several kinds": (".csv", ".tsv", ".parquet", ".arrow", ".jsonl"),
 }
 
 
