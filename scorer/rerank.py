@@ -186,11 +186,17 @@ def read_options(
     n_features: int | None,
     columns: Mapping[str, str] | None = None,
 ) -> ReadOptions:
-    """Options for reading candidates of ``forest``: what is None is as in its training, else the reader's default."""
+    """Options for reading candidates of ``forest``: what is None is as in its training, else the reader's default.
+
+    Grades mean what they meant in the judgments that it was trained on.
+    """
     told: dict[str, Any] = {"absent": absent, "index_base": index_base}
     known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
+    known["negative_grades"] = forest.info.get("negative_grades")
     known = {key: value for key, value in known.items() if value is not None}
+    words = forest.info.get("grades")
     return ReadOptions(
+        grades=tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
         n_features=n_features,
         grade_required=False,
         columns=columns or {},

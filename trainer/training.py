@@ -316,13 +316,14 @@ def _train_rows(
 
 def _facts(dataset: Dataset, binspec_digest: str) -> dict[str, Any]:
     """Return what the model is to know of its data, and what must be the same where a training goes on."""
-    return {
-        "dataset_digest": dataset.digest,
-        "binspec_digest": binspec_digest,
-        # candidates in text must be read as the judgments were
-        "absent": dataset.manifest.meaning.absent,
-        "index_base": dataset.manifest.meaning.index_base,
-    }
+    meaning = dataset.manifest.meaning
+    # candidates must be read as the judgments were
+    facts: dict[str, Any] = {"absent": meaning.absent, "index_base": meaning.index_base}
+    if meaning.grades:
+        facts["grades"] = meaning.grades
+    if meaning.negative_grades != "reject":
+        facts["negative_grades"] = meaning.negative_grades
+    return {"dataset_digest": dataset.digest, "binspec_digest": binspec_digest, **facts}
 
 
 def _warn(line: str) -> None:

@@ -94,18 +94,20 @@ class DelimitedCells:
         keep: npt.NDArray[np.bool_],
         first: int,
         name: str,
-        *,
-        curable: bool = True,
+        cure: str | None = None,
     ) -> npt.NDArray[np.int32]:
-        """Read ``words`` (n,) of column ``name`` as grades (n,), and remember those that are none; clears ``keep`` for them."""
+        """Read ``words`` (n,) of column ``name`` as grades (n,), and remember those that are none; clears ``keep`` for them.
+
+        ``cure`` is what to do about them where that of the rules does not help.
+        """
         grades, bad = rules.read_words(words)
         complaints: dict[tuple[str, str], list[int]] = {}
         for row in np.flatnonzero(bad & keep).tolist():
             complaints.setdefault(rules.expected(words[row].as_py()), []).append(row)
-        for (expected, cure), rows in complaints.items():
+        for (expected, of_rules), rows in complaints.items():
             here = np.zeros_like(bad)
             here[rows] = True
-            told = cure if curable else ""
+            told = of_rules if cure is None else cure
             self.note(here, keep, first, name, expected, told, told)
         return grades
 

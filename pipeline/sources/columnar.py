@@ -154,7 +154,8 @@ class RecordReader:
             nothing = cell is None or cell == "" or cell != cell  # noqa: PLR0124  NaN
             found = "nothing" if nothing else repr(cell) if isinstance(cell, str) else _shown(cell)
             expected, cure = self._rules.expected(cell)
-            problems.add(row, "grade", found, expected, cure if self._columns.of_judgments else "")
+            of_table = self._columns.cure_of_grade
+            problems.add(row, "grade", found, expected, cure if of_table is None else of_table)
         return grades
 
     def _extra(self, part: str, column: pa.Array[Any], problems: _Problems) -> npt.NDArray[np.float64]:

@@ -70,6 +70,11 @@ class TableColumns:
         return f"--ignore {feature} leaves the column out" if self.of_judgments else ""
 
     @property
+    def cure_of_grade(self) -> str | None:
+        """What to do about a grade that is none; None where the rules of grades know better."""
+        return None if self.of_judgments else "candidates need no grades: --columns grade= passes the column over"
+
+    @property
     def guesses(self) -> dict[str, str]:
         """The guessed parts with their columns."""
         return {part: self.column_of[part] for part in self.guessed}

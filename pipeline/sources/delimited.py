@@ -70,8 +70,7 @@ class DelimitedSource:
         grade = None
         if "grade" in column_of:
             words, name = batch.column(column_of["grade"]), column_of["grade"]
-            curable = self._columns.of_judgments
-            grade = self._cells.note_grades(self._rules, words, keep, first, name, curable=curable)
+            grade = self._cells.note_grades(self._rules, words, keep, first, name, self._columns.cure_of_grade)
         extras = {part: read_numbers(batch.column(column_of[part])) for part in self._columns.extras}
         for part, column in extras.items():
             rule = OPTIONAL[part]

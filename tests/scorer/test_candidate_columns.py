@@ -6,14 +6,20 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from pipeline.binning import bin_dataset
+from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected
 from pipeline.errors import InputError as PipelineInputError
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.sources.batch import ReadOptions
 from rankmill.cli import app
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate import evaluate
 from scorer.rerank import rerank
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
+from trainer.parameters import TrainParameters
+from trainer.training import train
 
 NAMES = {"qid": "query_id", "doc_id": "url", "grade": "relevance"}
 
@@ -93,3 +99,43 @@ def test_the_guess_is_told_and_mistakes_are_named(tmp_path, forest, rows, monkey
     lacking = write(tmp_path / "d.parquet", rows, {forest.feature_names[0]: "another"})
     with pytest.raises(CandidatesRejected, match=f"found no {forest.feature_names[0]} .*another"):
         rerank(lacking, forest, tmp_path / "x")
+
+
+def test_grades_of_candidates_mean_what_they_meant_in_training(tmp_path, rows):
+    plain = random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 6})
+    path = write(tmp_path / "plain.parquet", rows, {})
+    table = as_table(rows)
+    words = [
+        None if grade is None else ["-3", "Fair", "good"][grade] if grade < 3 else str(grade)
+        for grade in table["grade"].to_pylist()
+    ]
+    worded = table.set_column(table.column_names.index("grade"), "grade", [words])
+    pq.write_table(worded, tmp_path / "worded.parquet")
+    facts = {"max_grade": 6, "grades": {"good": 2, "fair": 1}, "negative_grades": "zero"}
+    forest = random_forest(5, n_trees=10, max_leaves=12, info=facts)
+    rerank(tmp_path / "worded.parquet", forest, tmp_path / "out")
+    assert read_ranked(tmp_path / "out") == ranked(plain, rows)
+    assert evaluate(tmp_path / "worded.parquet", model=forest).means == evaluate(path, model=plain).means
+    with pytest.raises(DataRejected, match=r"expected a grade: .*; candidates need no grades: --columns grade= passes"):
+        rerank(tmp_path / "worded.parquet", plain, tmp_path / "none")
+    rerank(tmp_path / "worded.parquet", plain, tmp_path / "none", columns={"grade": ""})
+    assert [row[:4] for row in read_ranked(tmp_path / "none")] == [row[:4] for row in ranked(plain, rows)]
+
+
+def test_a_model_knows_how_the_grades_of_its_dataset_were_read(tmp_path):
+    lines = [
+        f"{word} qid:{q} 1:{d}.{q} 2:{(d * 7 + q) % 5}"
+        for q in range(30)
+        for d, word in enumerate(["bad", "good", "-1"])
+    ]
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+    plain = [line.replace("bad", "0").replace("good", "1").replace("-1", "0") for line in lines]
+    (tmp_path / "plain.txt").write_text("\n".join(plain) + "\n")
+    read = ReadOptions(grades=(("good", 1), ("bad", 0)), negative_grades="zero")
+    facts = []
+    for name, options in (("in", read), ("plain", ReadOptions())):
+        ingest([tmp_path / f"{name}.txt"], tmp_path / name, options=IngestOptions(buckets=2, read=options))
+        bin_dataset(Dataset.open(tmp_path / name))
+        facts.append(train(Dataset.open(tmp_path / name), TrainParameters(n_rounds=1, min_rows_in_leaf=1)).forest.info)
+    assert facts[0] == {**facts[1], "grades": {"good": 1, "bad": 0}, "negative_grades": "zero"}
+    assert "grades" not in facts[1]
