@@ -26,7 +26,7 @@ from pipeline.sampled.column import SampledColumn
 from pipeline.sampled.rows import sampled_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -148,16 +148,20 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def columns_of(
-    dataset: Dataset, split: SplitName | None = None, together: int | None = None
+    dataset: Dataset,
+    split: SplitName | None = None,
+    together: int | None = None,
+    features: Sequence[str] | None = None,
 ) -> Iterator[tuple[str, Values]]:
-    """Yield every feature of ``split`` with its values (n,) in canonical order, which the caller may change.
+    """Yield every feature of ``split`` (or only ``features``) with its values (n,) in canonical order, which the caller may change.
 
     ``together`` columns are in memory at a time (None: a few), and the values of one are overwritten when the next ones come.
     """
     rows = dataset.manifest.rows if split is None else dataset.manifest.splits[split].rows
     together = together or max(1, _COLUMN_BYTES // (4 * max(1, rows)))
-    columns = np.empty((min(together, len(dataset.feature_names)), rows), dtype=EDGE)
-    for names in _groups(dataset, together):
+    features = dataset.feature_names if features is None else features
+    columns = np.empty((min(together, len(features)), rows), dtype=EDGE)
+    for names in _groups(features, together):
         first = 0
         for batch in dataset.column_batches(split, names, _BATCH_ROWS):
             for column, values in zip(columns, batch, strict=False):
@@ -166,15 +170,14 @@ def columns_of(
         yield from zip(names, columns, strict=False)
 
 
-def _groups(dataset: Dataset, together: int) -> Iterator[tuple[str, ...]]:
-    names = dataset.feature_names
+def _groups(names: Sequence[str], together: int) -> Iterator[Sequence[str]]:
     return (names[first : first + together] for first in range(0, len(names), together))
 
 
 def _sampled_features(dataset: Dataset, max_bin: int, plan: BinPlan) -> Iterator[FeatureBins]:
     """Yield the bins of every feature from a sample of the train split, as yet without counts."""
     places = sampled_places(lambda: dataset.query_batches("train"), plan.sampled_rows or 1)
-    for names in _groups(dataset, plan.columns):
+    for names in _groups(dataset.feature_names, plan.columns):
         columns = [SampledColumn() for _ in names]
         samples = np.empty((len(names), len(places)), dtype=EDGE)
         first = drawn = 0

@@ -336,21 +336,43 @@ def bin_(
 @app.command()
 def describe(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
+    against: Annotated[
+        Path | None, typer.Option(metavar="OLD", help="A former dataset: say what moved since, and nothing else.")
+    ] = None,
+    fail_on_drift: Annotated[
+        bool, typer.Option("--fail-on-drift", help="Leave with 12 if features or grades moved, came or went.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Show what is in a dataset: splits, grades, queries that teach nothing, and every feature.
 
-    Example:
+    With --against, how far each feature and the grades are from those of a former dataset: the population stability index
+    (PSI) on the former's bins, and an alarm where it is above 0.1 and above what chance makes of queries like these once in
+    a thousand comparisons.  For example:
 
     rankmill data describe DATASET
+
+    rankmill data describe DATASET --against DATASET-OF-YESTERDAY --fail-on-drift
     """
     from shutil import get_terminal_size
 
     from pipeline.dataset import Dataset
     from pipeline.describe import describe as look
+    from pipeline.drift.compare import compare
+    from pipeline.errors import DriftAlarm, InputError
 
-    found = look(Dataset.open(dataset))
-    typer.echo(found.to_json() if as_json else found.render(max(80, get_terminal_size((120, 24)).columns)))
+    width = max(80, get_terminal_size((120, 24)).columns)
+    if against is None:
+        if fail_on_drift:
+            raise InputError("--fail-on-drift needs a former dataset; name it with --against")
+        found = look(Dataset.open(dataset))
+        typer.echo(found.to_json() if as_json else found.render(width))
+        return
+    moved = compare(Dataset.open(dataset), Dataset.open(against))
+    typer.echo(moved.to_json() if as_json else moved.render(width))
+    if fail_on_drift and moved.alarms:
+        names = ", ".join(moved.alarms[:10]) + (f" and {len(moved.alarms) - 10} more" if len(moved.alarms) > 10 else "")
+        raise DriftAlarm(f"{dataset}: differs from {against} in {names}")
 
 
 @app.command()

@@ -75,5 +75,9 @@ class DatasetConflict(PipelineError):
     """Somebody else changed the dataset while it was being changed; the same again may succeed."""
 
 
+class DriftAlarm(PipelineError):
+    """Features are not distributed as they were, and the caller has asked to stop then."""
+
+
 class DatasetFormatError(PipelineError):
     """A dataset on disk is of another format number, incomplete or damaged."""

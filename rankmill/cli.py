@@ -1,8 +1,8 @@
 """The ``rankmill`` command: composes the rooms' commands and is the one place where an error becomes a line and a code.
 
 Every command raises; nothing below this module prints an error or chooses an exit code.  The table is the contract
-with schedulers: 0 done, 1 a bug of ours, 2 usage, 10 data rejected, 11 promotion refused, 13 integrity or format,
-74 input/output, 75 conflict (try again), 130 and 143 signals, 141 the reader of our output went away.
+with schedulers: 0 done, 1 a bug of ours, 2 usage, 10 data rejected, 11 promotion refused, 12 drift, 13 integrity or
+format, 74 input/output, 75 conflict (try again), 130 and 143 signals, 141 the reader of our output went away.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ BUG = 1
 USAGE = 2
 DATA_REJECTED = 10
 GATE_NOT_PASSED = 11
+DRIFT = 12
 INTEGRITY = 13
 INPUT_OUTPUT = 74
 TRY_AGAIN = 75
@@ -50,6 +51,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     pipeline.errors.DataRejected: DATA_REJECTED,
     trainer.errors.TrainingDataRejected: DATA_REJECTED,
     scorer.errors.CandidatesRejected: DATA_REJECTED,
+    pipeline.errors.DriftAlarm: DRIFT,
     registry.errors.PromotionRefused: GATE_NOT_PASSED,
     registry.errors.ConflictError: TRY_AGAIN,
     pipeline.errors.DatasetConflict: TRY_AGAIN,

@@ -42,6 +42,7 @@ data bin {folder}/preferred
 data bin {folder}/dataset --max-bin 15
 data bin {folder}/dataset
 data describe {folder}/dataset
+data describe {folder}/dataset --against {folder}/preferred
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 4 --max-leaves 6 --n-threads 2
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 3 --gain linear --no-lambda-normalisation
 train {folder}/dataset --name warm --registry {folder}/registry --n-rounds 6 --max-leaves 6 --resume warm@1 --eval-metric map
