@@ -454,7 +454,7 @@ def separate_cells(text, offsets, out):
         at += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def parse_cells(text, out, verdicts, powers):
     """Read every line of ``text`` as one number, blanks around it allowed; an empty line is a missing value."""
     i = _0
@@ -465,7 +465,31 @@ def parse_cells(text, out, verdicts, powers):
         if text[i] == 10:
             out[k] = np.float32(np.nan)
         else:
-            verdict, i = number_at(text, i, out, k, powers)
+            begin = i  # as in `parse_lines`; one function for both makes that one three times as slow
+            mantissa = 0
+            c = text[i]
+            while 48 <= c <= 57:
+                mantissa = mantissa * 10 + (np.int64(c) - 48)
+                i += _1
+                c = text[i]
+            length = i - begin
+            decimals = _0
+            if c == 46:
+                i += _1
+                point = i
+                c = text[i]
+                while 48 <= c <= 57:
+                    mantissa = mantissa * 10 + (np.int64(c) - 48)
+                    i += _1
+                    c = text[i]
+                decimals = i - point
+                length += decimals
+            if _0 < length <= _15 and c == 10:
+                out[k] = np.float32(np.float64(mantissa) / powers[decimals])
+                verdicts[k] = NUMBER
+                i += _1
+                continue
+            verdict, i = number_at(text, begin, out, k, powers)
             while text[i] == 32 or text[i] == 9:
                 i += _1
             if text[i] != 10:
