@@ -99,13 +99,13 @@ def test_text_in_any_number_of_appends_and_any_order(tmp_path, options):
     rows = judgments(160, 1)
     files = [letor(tmp_path / f"{k}.txt", rows[k::4]) for k in range(4)]
     ingest(files, tmp_path / "all", options=options)
-    for seed in range(3):
+    for seed in range(2):
         order = random.Random(seed).sample(files, len(files))
         same(grown(order, tmp_path / f"grown-{seed}", options), tmp_path / "all")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.booleans())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_wider_text_is_as_if_it_had_been_there_from_the_start(tmp_path_factory, seed, buckets, missing):
     folder = tmp_path_factory.mktemp("wider")
     rng = random.Random(seed)
@@ -148,7 +148,7 @@ def test_json_lines_may_bring_new_features(tmp_path):
     options = IngestOptions(buckets=4)
     ingest(files, tmp_path / "all", options=options)
     assert Dataset.open(tmp_path / "all").feature_names == ("a", "b", "f9", "f10", "z")
-    for seed in range(3):
+    for seed in range(2):
         same(grown(random.Random(seed).sample(files, 3), tmp_path / f"grown-{seed}", options), tmp_path / "all")
     ingest([table(tmp_path / "0.csv", [{"qid": 1, "grade": 1, "b": 2}])], tmp_path / "table")
     with pytest.raises(DataRejected, match=r"2.jsonl: column 'a' is not in .*table"):
@@ -237,7 +237,7 @@ def test_labels_that_are_grades_until_one_is_none(tmp_path, labels, text):
             files.append(table(tmp_path / f"{number}.csv", rows))
     options = IngestOptions(buckets=2, read=ReadOptions(labels="real" if text else "grade"))
     ingest(files, tmp_path / "all", options=options)
-    for seed in range(3):
+    for seed in range(2):
         order = random.Random(seed).sample(files, len(files))
         same(grown(order, tmp_path / f"grown-{seed}", options), tmp_path / "all")
 
@@ -250,7 +250,7 @@ def test_rejects_are_added_to_the_list(tmp_path):
         files.append(file)
     options = IngestOptions(buckets=3, max_rejects=9)
     ingest(files, tmp_path / "all", options=options)
-    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+    for order in ([2, 0, 1], [1, 2, 0]):
         out = tmp_path / "".join(map(str, order))
         same(grown([files[k] for k in order], out, options), tmp_path / "all")
 
