@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from dataclasses import fields, is_dataclass
+from datetime import date, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -61,10 +62,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class SplitTime:
-    """When splits begin; a query's latest row decides where it goes."""
+    """When splits begin, as text or as a date of TOML; a query's latest row decides where it goes."""
 
-    valid: str | None = None
-    test: str | None = None
+    valid: str | date | datetime | None = None
+    test: str | date | datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -120,7 +121,9 @@ class Ingest:
                 time_column=self.time_column,
             ),
             shares=shares,
-            split_time=None if self.split_time is None else split_time_of(self.split_time.valid, self.split_time.test),
+            split_time=None
+            if self.split_time is None
+            else split_time_of(_as_text(self.split_time.valid), _as_text(self.split_time.test)),
             folds=fold_choice(self.folds, self.fold),
             aggregate=self.aggregate,
             max_rejects=self.max_rejects,
@@ -260,6 +263,10 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path}: {_explain(worst)}") from None
     _check_what_the_rooms_check(path, config)
     return config
+
+
+def _as_text(moment: str | date | datetime | None) -> str | None:
+    return moment.isoformat() if isinstance(moment, date) else moment
 
 
 def _check_what_the_rooms_check(path: Path, config: Config) -> None:

@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from pipeline.group.splits import parse_split_time
 from pipeline.ingest import IngestOptions
 from pipeline.sources.batch import Format
 from rankmill.config import Config, read_config
@@ -114,6 +115,27 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ("ingest", "split = {train = 0.8, vald = 0.2}", "unknown key 'vald' in [ingest.split]; did you mean 'valid'?"),
         (
             "ingest",
+            "folds = 5",
+            "[ingest] --folds and --fold go together: how many parts there are, and which fold of them this is",
+        ),
+        (
+            "ingest",
+            "folds = 2\nfold = 1",
+            "[ingest] --folds must be in 3..1000, got 2: train, valid and test need a part each",
+        ),
+        (
+            "ingest",
+            "split_time = {valid = 2026-01-01}",
+            "[ingest] --split-time goes by a column of times; name it with --time-column",
+        ),
+        (
+            "ingest",
+            "time_column = 'seen'\nsplit_time = {valid = 2026-01-01, test = 'soon'}",
+            "[ingest] --split-time: test: expected a time such as 2026-01-31, 2026-01-31T08:30:00Z or whole seconds since 1970,"
+            " found 'soon'",
+        ),
+        (
+            "ingest",
             "format = 'letr'",
             f"ingest.format: found 'letr', expected {FORMATS}; did you mean 'letor'?",
         ),
@@ -162,6 +184,12 @@ def test_a_broken_file_is_one_line(tmp_path: Path, text: str, message: str) -> N
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, text=text)
     assert str(caught.value) == f"{tmp_path / 'rankmill.toml'}{message}"
+
+
+def test_dates_of_the_file_are_those_of_the_command(tmp_path: Path) -> None:
+    for written in ("2026-01-01", "'2026-01-01'", "2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00"):
+        config = read(tmp_path, ingest=f"time_column = 'seen'\nsplit_time = {{valid = {written}, test = 2026-02-01}}")
+        assert config.ingest.options.split_time == parse_split_time("valid=2026-01-01,test=2026-02-01")
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
