@@ -77,7 +77,7 @@ def objects(draw):
 
 
 @given(objects(), st.sampled_from([1, 50, 1 << 20]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_rows_are_those_of_pythons_reader_for_any_block_size(tmp_path_factory, text, block_bytes):
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     path.write_bytes(text.encode())
@@ -110,7 +110,9 @@ BAD = [
     ("{", 2, "a key in double quotes", "", ""),
     ("[1]", 1, "an object: {..}", "[1]", "an array of objects must be written one object a line"),
     ("null", 1, "an object: {..}", "null", ""),
-    ("qid,grade", 1, "a value", "qid,grade", ""),
+    ("qid,grade", 1, "an object: {..}", "qid,grade", ""),
+    ('{"qid":"q","grade":1,"x":' + DEEP + "}", 22, "a number as 'x'", "an array", "--ignore x leaves the column out"),
+    ('{"qid":"q","grade":1,"x":' + "[" * 10**5, 1, "at most 64 brackets in one another", '{"qid":"q","grade":1,"x":' + "[" * 34 + "…", ""),
     ("{} {}", 4, "one object a line", "{}", ""),
     ("{}null{}", 3, "one object a line", "null{}", ""),
     (GOOD + "x", 28, "one object a line", "x", ""),
@@ -124,7 +126,7 @@ BAD = [
     ('{"qid":"q","grade":1,"x":"1"}', 22, "a number as 'x'", '"1"', "--ignore x leaves the column out"),
     ('{"qid":"q","grade":1,"x":true}', 22, "a number as 'x'", "true", "--ignore x leaves the column out"),
     ('{"qid":"q","grade":1,"x":[1]}', 22, "a number as 'x'", "an array", "--ignore x leaves the column out"),
-    ('{"qid":"q","grade":1,"x":1,"x":1}', 28, "each key once", "'x'", ""),
+    ('{"qid":"q","grade":1,"x":1,"x":1}', 28, "each key once", "x", ""),
     ('{"qid":1.5,"grade":1}', 2, "text or a whole number as 'qid'", "1.5", ""),
     ('{"qid":["q"],"grade":1}', 2, "text or a whole number as 'qid'", "an array", ""),
     ('{"qid":99999999999999999999,"grade":1}', 2, "text or a whole number below 2^64 (longer ones as text) as 'qid'", "99999999999999999999", ""),
@@ -149,7 +151,7 @@ def test_a_bad_line_is_named(tmp_path, line, column, expected, found, cure, bloc
     assert (error.line, error.column, error.expected, error.found, error.cure) == (3, column, expected, found, cure)
     quarantine = Quarantine(limit=1)
     assert len(read(path, block_bytes, quarantine)[1]) == 2
-    assert [(r.line, r.column, r.text) for r in quarantine.rejects] == [(3, column, line)]
+    assert [(r.line, r.column, r.text) for r in quarantine.rejects] == [(3, column, line[:4096])]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_a_bad_line_is_named(tmp_path, line, column, expected, found, cure, bloc
         ('{"qid":"q","grade":1,"features":null}', ":2:22: expected an object of numbers at 'features', found nothing"),
         ('{"qid":"q","grade":1,"features":[1]}', ":2:22: expected an object of numbers at 'features', found 'an array'"),
         ('{"qid":"q","grade":1,"features":{"x":"a"}}', ":2:34: expected a number as 'x', found '\"a\"'; --ignore x leaves the column out"),
-        ('{"qid":"q","grade":1,"features":{"x":1,"x":2}}', ":2:40: expected each key once, found \"'x'\""),
+        ('{"qid":"q","grade":1,"features":{"x":1,"x":2}}', ":2:40: expected each key once, found 'x'"),
     ],
 )  # fmt: skip
 def test_bad_features_are_named(tmp_path, line, message):
@@ -175,7 +177,7 @@ def test_bad_features_are_named(tmp_path, line, message):
     [
         ("", ": no rows in it"),
         ("\n \n", ": no rows in it"),
-        ("\nqid,grade\n", ":2:1: expected a value, found 'qid,grade'"),
+        ("\nqid,grade\n", ":2:1: expected an object: {..}, found 'qid,grade'"),
         ('{"qid":1,"grade":1}\n', ": no column is a feature: there are only grade, qid"),
         ('{"qid":1,"grade":1,"features":{"weight":1}}', ": 'weight' in 'features' has a meaning of its own; a feature needs another name"),
         ('{"qid":1,"grade":1,"x":1}\0', ":1: not a text file: it has a NUL byte; give --format if it is a table"),
@@ -263,10 +265,10 @@ def test_judgments_of_their_own_may_be_json_lines(tmp_path):
 
 def test_wide_rows_are_read_in_small_batches(tmp_path):
     path = tmp_path / "a.jsonl"
-    lines = [json.dumps({"qid": 1, "grade": 0, f"k{k}": 1}) + "\n" for k in range(5000)]
+    lines = [json.dumps({"qid": 1, "grade": 0, f"k{k}": 1}) + "\n" for k in range(3000)]
     path.write_text("".join(lines))
     sizes = [batch.values.nbytes for batch in JsonSource(path, ReadOptions()).batches()]
-    assert sum(sizes) == 4 * 5000**2
+    assert sum(sizes) == 4 * 3000**2
     assert max(sizes) <= 16 << 20
 
 
@@ -320,7 +322,7 @@ def check_damaged(path, rng, n):
 
 
 def test_damaged_lines_are_those_that_pythons_reader_refuses(tmp_path):
-    check_damaged(tmp_path / "damaged.jsonl", random.Random(3), 250)
+    check_damaged(tmp_path / "damaged.jsonl", random.Random(3), 150)
 
 
 @pytest.mark.slow

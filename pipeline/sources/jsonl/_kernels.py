@@ -13,6 +13,7 @@ from numba import njit
 _1 = np.uint64(1)
 _SEED, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
 
+DEEPEST = 64  # brackets in one another: Arrow goes one call deeper with each, and the stack ends somewhere
 OBJECT, ARRAY = 1, 2  # what stands at the key ``features``
 
 # Cells of ``state`` of find_keys.
@@ -25,8 +26,8 @@ def find_objects(text, start, stop, number, line_from, line_to, wrong):
     """Find the lines of ``text[start:stop]`` (the last one ends with a newline) that are not blank; return how many.
 
     The k-th is line ``number[k]`` from 0, and is ``text[line_from[k]:line_to[k]]`` without blanks around it.  ``wrong[k]`` is
-    where it goes wrong: at what is no ``{`` at its beginning, at what follows its object, or at its end if a bracket
-    or a string is still open there; -1 if it is one object.
+    where it goes wrong: at what is no ``{`` at its beginning, at what follows its object, at a bracket in too many others, or
+    at its end if a bracket or a string is still open there; -1 if it is one object.
     """
     i = np.uint64(start)
     stop = np.uint64(stop)
@@ -61,6 +62,8 @@ def find_objects(text, start, stop, number, line_from, line_to, wrong):
                 if depth == 0 and i != begin and broken < 0:
                     broken = np.int64(i)
                 depth += 1
+                if depth > DEEPEST and broken < 0:
+                    broken = np.int64(i)
             elif c == 125 or c == 93:
                 depth -= 1
                 if depth < 0 and broken < 0:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.sources.batch import shorten
+from pipeline.sources.jsonl._kernels import DEEPEST
 from pipeline.sources.jsonl.keys import FEATURES
 from pipeline.sources.times import TIME
 
@@ -28,6 +29,8 @@ _EXPECTED = {
     "Invalid control character at": "an escape in place of a control character",
 }
 
+_NOT_DEEPER = f"at most {DEEPEST} brackets in one another"
+
 
 class Explanation(NamedTuple):
     """What is wrong with a line, and where in it, counted from 1."""
@@ -44,19 +47,21 @@ class _Pairs(list[tuple[str, Any]]):
 
 def explain(text: str, columns: TableColumns, form: Form, reason: str) -> Explanation:
     """Say what is wrong with the line ``text``; ``reason`` is what Arrow says."""
+    if not text.startswith("{"):
+        cure = "an array of objects must be written one object a line" if text.startswith("[") else ""
+        return Explanation(1, _word(text), "an object: {..}", cure)
     try:
         found = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         expected = _EXPECTED.get(error.msg, f"JSON ({error.msg})")
         return Explanation(error.pos + 1, _word(text[error.pos :]), expected)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        return Explanation(1, _word(text), _NOT_DEEPER)
+    except ValueError as error:
         return Explanation(1, _word(text), f"JSON ({error})")
-    if not isinstance(found, _Pairs):
-        cure = "an array of objects must be written one object a line" if isinstance(found, list) else ""
-        return Explanation(1, _word(text), "an object: {..}", cure)
     for explanation in _problems(text, found, columns, form):
         return explanation
-    return Explanation(1, _word(text), f"an object that Arrow reads ({reason})" if reason else "one object a line")
+    return Explanation(1, _word(text), f"an object that Arrow reads ({reason})" if reason else _NOT_DEEPER)
 
 
 def place_of(text: str, key: str, start: int = 0) -> int:
@@ -75,7 +80,7 @@ def _problems(text: str, pairs: _Pairs, columns: TableColumns, form: Form) -> It
             continue
         at = place_of(text, key)
         if key in seen:
-            yield Explanation(place_of(text, key, at), repr(key), "each key once")
+            yield Explanation(place_of(text, key, at), key, "each key once")
         seen.add(key)
         if nested:
             yield from _nested_problems(text, value, columns, form, at)
@@ -93,7 +98,7 @@ def _nested_problems(text: str, value: Any, columns: TableColumns, form: Form, a
             if key in columns.features:
                 place = place_of(text, key, at)
                 if key in seen:
-                    yield Explanation(place_of(text, key, place), repr(key), "each key once")
+                    yield Explanation(place_of(text, key, place), key, "each key once")
                 seen.add(key)
                 yield from _value_problems("", key, number, columns, place)
     elif form == "array" and isinstance(value, list) and not isinstance(value, _Pairs):
