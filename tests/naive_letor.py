@@ -134,7 +134,7 @@ def pairs(data: bytes) -> Read | None:
     return read
 
 
-def delimited(data: bytes, delimiter: str) -> Read | None:
+def delimited(data: bytes, delimiter: str, rules) -> Read | None:
     """Read a table without quotes whose columns are qid, doc_id, grade and features; a row is (qid, doc_id or None, grade, values)."""
     lines = lines_of(data, lone_cr=True)
     if lines is None:
@@ -149,16 +149,15 @@ def delimited(data: bytes, delimiter: str) -> Read | None:
         if len(cells) != width:
             read.bad.append((line_number, 1))
             continue
-        qid, doc_id, grade, *values = cells
+        qid, doc_id, cell, *values = cells
         numbers = [np.float32(np.nan) if not cell.strip(BLANKS) else number_of(cell.strip(BLANKS)) for cell in values]
-        grade = grade.strip(BLANKS)
-        whole = number(grade) if re.fullmatch(r"-?\d+(\.\d*)?", grade, re.ASCII) else None
+        target = grade(cell, rules)
         if not qid:
             read.bad.append((line_number, 1))
-        elif whole is None or not 0 <= whole < 2**31 or whole != int(whole):
+        elif target is None:
             read.bad.append((line_number, places[2]))
         elif None in numbers:
             read.bad.append((line_number, places[3 + numbers.index(None)]))
         else:
-            read.rows.append((qid, doc_id or None, int(whole), np.array(numbers, np.float32).tobytes()))
+            read.rows.append((qid, doc_id or None, target, np.array(numbers, np.float32).tobytes()))
     return read
