@@ -88,7 +88,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 @app.command()
 def rerank(
     candidates: Annotated[
-        list[Path], typer.Argument(help="Files of candidates, or folders of them: LETOR text, CSV, TSV or Parquet.")
+        list[Path], typer.Argument(help="Files of candidates, or folders of them: any format of judgments.")
     ],
     model: Annotated[str, ModelOption],
     out: Annotated[

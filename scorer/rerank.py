@@ -106,7 +106,7 @@ def rerank(
     Parameters
     ----------
     candidates
-        Files of candidates: LETOR text, CSV, TSV or Parquet; rows of one query may be scattered over them.  A folder stands for
+        Files of candidates, in any format that judgments have; rows of one query may be scattered over them.  A folder stands for
         the files in it, and the folder ``unjudged`` of a dataset for those that the dataset has now.
     model
         A forest, or the path of a model file.

@@ -250,6 +250,32 @@ def test_files_share_their_keys(tmp_path):
     assert [source.columns for source in arrays] == [("f1", "f2"), ("f1", "f2", "f3")]
 
 
+def test_features_may_be_left_out_of_arrays_and_objects(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"qid":1,"grade":1,"features":[1,2,3]}\n{"qid":1,"grade":1,"features":[4,null,6]}\n')
+    names, rows = read(path, ignore=("f2",))
+    assert (names, [row[3] for row in rows]) == (("f1", "f3"), [np.float32(v).tobytes() for v in ([1, 3], [4, 6])])
+    path.write_text('{"qid":1,"grade":1,"features":{"x":1,"t":"text"}}\n')
+    assert read(path, ignore=("t",))[0] == ("x",)
+
+
+CANDIDATES = {
+    "flat": ('{"qid":1,"t":"text","x1":5}\n', '{"qid":2,"t":"text","x2":7,"y":0}\n'),
+    "object": ('{"qid":1,"features":{"t":"text","x1":5}}\n', '{"qid":2,"t":"text","features":{"x2":7,"y":0}}\n'),
+}
+
+
+@pytest.mark.parametrize("texts", CANDIDATES.values(), ids=CANDIDATES)
+def test_candidates_pass_over_what_the_model_does_not_know(tmp_path, texts):
+    for name, text in zip("ab", texts, strict=True):
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    options = ReadOptions(grade_required=False, known_features=frozenset({"x1", "x2"}))
+    sources = open_sources([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], "auto", options)
+    assert [source.columns for source in sources] == [("x1", "x2")] * 2
+    values = [next(iter(source.batches())).values.tolist()[0] for source in sources]
+    assert np.nan_to_num(values, nan=-1).tolist() == [[5, -1], [-1, 7]]
+
+
 def test_judgments_of_their_own_may_be_json_lines(tmp_path):
     (tmp_path / "rows.csv").write_text("qid,doc_id,x\nq,1,1\nq,2,2\nq,3,3\n")
     texts = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pipeline.sources.columns import TableColumns
-    from pipeline.sources.jsonl.keys import Form
+    from pipeline.sources.jsonl.keys import Keys
 
 _EXPECTED = {
     "Extra data": "one object a line",
@@ -45,7 +45,7 @@ class _Pairs(list[tuple[str, Any]]):
     """The keys and values of an object, in its order, the same key perhaps several times."""
 
 
-def explain(text: str, columns: TableColumns, form: Form, reason: str) -> Explanation:
+def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> Explanation:
     """Say what is wrong with the line ``text``; ``reason`` is what Arrow says."""
     if not text.startswith("{"):
         cure = "an array of objects must be written one object a line" if text.startswith("[") else ""
@@ -59,7 +59,7 @@ def explain(text: str, columns: TableColumns, form: Form, reason: str) -> Explan
         return Explanation(1, _word(text), _NOT_DEEPER)
     except ValueError as error:
         return Explanation(1, _word(text), f"JSON ({error})")
-    for explanation in _problems(text, found, columns, form):
+    for explanation in _problems(text, found, columns, keys):
         return explanation
     return Explanation(1, _word(text), f"an object that Arrow reads ({reason})" if reason else _NOT_DEEPER)
 
@@ -70,29 +70,29 @@ def place_of(text: str, key: str, start: int = 0) -> int:
     return match.start() + 1 if match else 1
 
 
-def _problems(text: str, pairs: _Pairs, columns: TableColumns, form: Form) -> Iterator[Explanation]:
+def _problems(text: str, pairs: _Pairs, columns: TableColumns, keys: Keys) -> Iterator[Explanation]:
     parts = {key: part for part, key in columns.column_of.items()}
     features = frozenset(columns.features)
     seen: set[str] = set()
     for key, value in pairs:
-        nested = form != "flat" and key == FEATURES
-        if not nested and key not in parts and (form != "flat" or key not in features):
+        nested = keys.form != "flat" and key == FEATURES
+        if not nested and key not in parts and (keys.form != "flat" or key not in features):
             continue
         at = place_of(text, key)
         if key in seen:
             yield Explanation(place_of(text, key, at), key, "each key once")
         seen.add(key)
         if nested:
-            yield from _nested_problems(text, value, columns, form, at)
+            yield from _nested_problems(text, value, columns, keys, at)
         else:
             yield from _value_problems(parts.get(key, ""), key, value, columns, at)
-    if form != "flat" and FEATURES not in seen:
-        yield Explanation(1, "", f"{_form_of(columns, form)} at {FEATURES!r}", "every row must have its features there")
+    if keys.form != "flat" and FEATURES not in seen:
+        yield Explanation(1, "", f"{_form_of(keys)} at {FEATURES!r}", "every row must have its features there")
 
 
-def _nested_problems(text: str, value: Any, columns: TableColumns, form: Form, at: int) -> Iterator[Explanation]:
-    expected = f"{_form_of(columns, form)} at {FEATURES!r}"
-    if form == "object" and isinstance(value, _Pairs):
+def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, at: int) -> Iterator[Explanation]:
+    expected = f"{_form_of(keys)} at {FEATURES!r}"
+    if keys.form == "object" and isinstance(value, _Pairs):
         seen: set[str] = set()
         for key, number in value:
             if key in columns.features:
@@ -101,10 +101,10 @@ def _nested_problems(text: str, value: Any, columns: TableColumns, form: Form, a
                     yield Explanation(place_of(text, key, place), key, "each key once")
                 seen.add(key)
                 yield from _value_problems("", key, number, columns, place)
-    elif form == "array" and isinstance(value, list) and not isinstance(value, _Pairs):
-        if len(value) != len(columns.features):
+    elif keys.form == "array" and isinstance(value, list) and not isinstance(value, _Pairs):
+        if len(value) != len(keys.features):
             yield Explanation(at, f"{len(value)} values", expected, "the first row says how many there are")
-        for name, number in zip(columns.features, value, strict=False):
+        for name, number in zip(keys.features, value, strict=False):
             yield from _value_problems("", name, number, columns, at)
     else:
         yield Explanation(at, "" if value is None else _shown(value), expected)
@@ -132,8 +132,8 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
         yield Explanation(at, _shown(value), f"{expected} as {key!r}", "" if part else columns.cure_of(key))
 
 
-def _form_of(columns: TableColumns, form: Form) -> str:
-    return "an object of numbers" if form == "object" else f"an array of {len(columns.features)} numbers"
+def _form_of(keys: Keys) -> str:
+    return "an object of numbers" if keys.form == "object" else f"an array of {len(keys.features)} numbers"
 
 
 def _is_unicode(text: str) -> bool:

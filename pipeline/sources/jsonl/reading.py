@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pipeline.sources.columns import TableColumns
-    from pipeline.sources.jsonl.keys import Form, Lines
+    from pipeline.sources.jsonl.keys import Form, Keys, Lines
 
 _IDS = ("qid", "doc_id")
 
@@ -41,10 +41,11 @@ class Found(NamedTuple):
 class LineReader:
     """Reads lines, by what the keys are for.  It keeps nothing from one block to the next."""
 
-    def __init__(self, columns: TableColumns, form: Form, first: Mapping[str, Any] | None) -> None:
+    def __init__(self, columns: TableColumns, keys: Keys) -> None:
         self._columns = columns
-        self._form: Form = form if columns.features else "flat"  # judgments have none
-        self._kinds = self._kinds_of(first or {}, dict.fromkeys(columns.column_of, pa.string()))
+        self._keys = keys
+        self._form: Form = keys.form if columns.features else "flat"  # judgments have none
+        self._kinds = self._kinds_of(keys.first or {}, dict.fromkeys(columns.column_of, pa.string()))
         self._rows = max(1, BATCH_BYTES // (8 * max(1, len(columns.features))))
 
     def read(self, lines: Lines) -> Iterator[Found]:
@@ -112,7 +113,7 @@ class LineReader:
         nested = batch.column(FEATURES)
         good = nested.is_valid().to_numpy(zero_copy_only=False)
         if self._form == "array":
-            good &= pc.list_value_length(nested).fill_null(-1).to_numpy() == len(self._columns.features)
+            good &= pc.list_value_length(nested).fill_null(-1).to_numpy() == len(self._keys.features)
         start = 0
         for bad in [*np.flatnonzero(~good).tolist(), len(batch)]:
             if bad > start:
@@ -127,7 +128,8 @@ class LineReader:
             features = nested.flatten()
         else:
             numbers = nested.flatten().to_numpy(zero_copy_only=False).reshape(len(batch), -1)
-            features = [as_array(column) for column in np.ascontiguousarray(numbers.T)]
+            places = [self._keys.features.index(name) for name in self._columns.features]
+            features = [as_array(column) for column in np.ascontiguousarray(numbers.T[places])]
         parts = [(key, batch.column(key)) for key in self._columns.column_of.values()]
         return pa.RecordBatch.from_arrays(
             [*(column for _, column in parts), *features], [*(key for key, _ in parts), *self._columns.features]

@@ -55,8 +55,7 @@ class JsonSource:
     def add_features(self, names: Iterable[str]) -> None:
         """Take ``names`` for features that no object of this file happens to have; an array has no more than it has."""
         if self._keys.form != "array":
-            others = set(names) - set(self._columns.column_of.values())
-            self._settle(replace(self._columns, features=naturally_sorted({*self._columns.features, *others})))
+            self._settle(_columns(self.path, self._keys, self._options, frozenset(names)))
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
         """Yield what reads each block of the file."""
@@ -74,7 +73,7 @@ class JsonSource:
         self.table: TableColumns | None = columns
         self.columns: tuple[str, ...] | None = columns.features
         self.fields = columns.fields
-        self._lines = LineReader(columns, self._keys.form, self._keys.first)
+        self._lines = LineReader(columns, self._keys)
         self._records = RecordReader(columns, self._options.grade_rules)
 
     def _rows(self, block: Block) -> Iterator[RowBatch]:
@@ -91,7 +90,7 @@ class JsonSource:
 
     def _refuse(self, lines: Lines, found: Found) -> None:
         (k,) = found.lines
-        why = explain(lines.text(k), self._columns, self._keys.form, found.reason)
+        why = explain(lines.text(k), self._columns, self._keys, found.reason)
         self._add(lines, k, why.column, why.found, why.expected, why.cure)
 
     def _put_aside(self, lines: Lines, k: int, problem: Problem) -> None:
@@ -112,7 +111,7 @@ class JsonSource:
         for block in read_blocks(self.path, DEFAULT_BLOCK_BYTES):
             lines = lines_of(block)
             if len(lines):
-                why = explain(lines.text(0), nothing, "flat", "")
+                why = explain(lines.text(0), nothing, self._keys, "")
                 return self._error(lines, 0, why.column, why.found, why.expected, why.cure)
         return DataRejected(f"{self.path}: no rows in it")
 
@@ -125,20 +124,24 @@ def share_features(sources: Sequence[Source], others: Iterable[str] = ()) -> Non
         source.add_features(names)
 
 
-def _columns(path: Path, keys: Keys, options: ReadOptions) -> TableColumns:
-    """Say what the keys are for."""
+def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str] = frozenset()) -> TableColumns:
+    """Say what the keys are for, where ``others`` are features for certain."""
+    if options.grade_required:  # of candidates those features are certain that the model knows
+        options = replace(options, known_features=options.known_features | others)
     if keys.form == "flat":
-        return table_columns(path, naturally_sorted(keys.top), options)
+        return table_columns(path, naturally_sorted({*keys.top, *others}), options)
+    nested = {*keys.features, *others}
     taken = [name for name in keys.features if name in PARTS or name in RESERVED]
     if taken:
         raise DataRejected(
             f"{path}: {taken[0]!r} in {FEATURES!r} has a meaning of its own; a feature needs another name"
         )
-    beside = [name for name in keys.top if name not in {*keys.features, *RESERVED, FEATURES}]
-    known = replace(options, known_features=options.known_features | set(keys.features))
-    columns = table_columns(path, [*beside, *keys.features], known)
-    nested = set(keys.features)
+    beside = [name for name in keys.top if name not in {*nested, *RESERVED, FEATURES}]
+    certain = replace(options, known_features=options.known_features | nested)
+    columns = table_columns(path, [*beside, *naturally_sorted(nested)], certain)
     features = tuple(name for name in columns.features if name in nested)
+    if not options.grade_required and options.known_features and options.known_features <= set(features):
+        features = tuple(name for name in features if name in options.known_features)
     if not features and not options.judgments_alone:
         raise DataRejected(f"{path}: there is nothing in {FEATURES!r}")
     return replace(columns, features=features)
