@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pipeline.dataset import Dataset
 
 MIN_MEMORY = 512 * 10**6
-_RESIDENT = 300 * 10**6  # the process with its libraries
-_TRACKED = 0.6  # of the rest: not all that DuckDB takes counts for its own limit
+_RESIDENT = 220 * 10**6  # the process with its libraries
+_TRACKED = 0.75  # of the rest: not all that DuckDB takes counts for its own limit
 _MOST_THREADS = 4  # each holds decoded columns
 _FETCH_ROWS = 2000
 _COUNTED_ROWS = 100_000
@@ -188,7 +188,7 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
         yield "pairs", (_select(["*"], pairs), pairs)
     if manifest.unjudged:
         unjudged = [dataset.unjudged_path(shard) for shard in manifest.unjudged]
-        yield "unjudged", (_select(["*"], unjudged), unjudged)
+        yield "unjudged", (_select([f"* REPLACE ({', '.join(values)})"], unjudged), unjudged)
     lists = {"rejects": REJECTS_NAME, "judgment_rejects": JUDGMENT_REJECTS_NAME, "pair_rejects": PAIR_REJECTS_NAME}
     for name, file in lists.items():
         if (dataset.path / file).is_file():
@@ -236,7 +236,9 @@ def _explained(memory: int) -> Iterator[None]:
     try:
         yield
     except duckdb.OutOfMemoryException:
-        raise InputError(f"SQL: the statement does not fit in {memory:,} bytes; give more with --memory") from None
+        raise InputError(
+            f"SQL: the statement does not fit in {memory:,} bytes; give more with --memory, or try --threads 1"
+        ) from None
     except duckdb.IOException as error:
         if "No space left" in str(error):
             raise OSError(errno.ENOSPC, "No space left on device", tempfile.gettempdir()) from None

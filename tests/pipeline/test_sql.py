@@ -90,6 +90,16 @@ def test_pairs_have_a_view(tmp_path):
     assert ask(Dataset.open(tmp_path / "data"), "SELECT qid, better, worse FROM pairs") == [("a", 1, 0)]
 
 
+def test_unjudged_rows_have_a_view(tmp_path):
+    (tmp_path / "in.csv").write_text("qid,doc_id,grade,weight,a\nx,d1,1,2,5\nx,d2,,3,6\nx,d4,,1,\ny,d3,0,1,nan\n")
+    ingest([tmp_path / "in.csv"], tmp_path / "data", options=IngestOptions(read=ReadOptions(unjudged="keep")))
+    dataset = Dataset.open(tmp_path / "data")
+    with query_dataset(dataset, "FROM unjudged ORDER BY doc_id") as answer:
+        assert answer.columns == ("qid", "doc_id", "weight", "a")
+        assert list(answer.rows) == [("x", "d2", 3.0, 6.0), ("x", "d4", 1.0, None)]
+    assert ask(dataset, "SELECT doc_id, a FROM features ORDER BY 1") == [("d1", 5.0), ("d3", None)]
+
+
 def test_features_called_like_our_columns_keep_their_names(tmp_path):
     (tmp_path / "in.csv").write_text('qid,grade,Row,"a ""b"""\nx,1,5,2\n')
     ingest([tmp_path / "in.csv"], tmp_path / "data")
