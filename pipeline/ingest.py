@@ -443,6 +443,7 @@ def _settling(
     spill = JudgmentSpill(staging / "judgments-spill", options.buckets) if sources else None
     if spill is not None:
         read_judgments(sources, spill, options.block_bytes, done)
+        release_freed()
     return Settling(aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged)
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pipeline.sources.batch import ReadOptions, Source
 
 
+_BLOCK_BYTES = 4 << 20  # a judgment is a short line: many at once take many times their text
+
+
 def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
     """Return how to read rows whose grades come from judgments: theirs need not be there, and mean nothing.
 
@@ -66,7 +69,7 @@ def read_judgments(
     """Spill the judgments of all files; calls ``done`` with (number of the file, bytes read of it) now and then."""
     for number, source in enumerate(sources):
         judgments = 0
-        for batch in source.batches(block_bytes):
+        for batch in source.batches(min(block_bytes, _BLOCK_BYTES)):
             judgments += len(batch)
             spill.add(batch)
             if done is not None:
