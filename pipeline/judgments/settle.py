@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipeline.arrow import as_array
 from pipeline.errors import DataRejected
 from pipeline.group.bucket import BucketRows
-from pipeline.judgments.aggregate import DOCUMENT, aggregated
+from pipeline.judgments.aggregate import aggregated
+from pipeline.judgments.documents import number_documents
 from pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
 from pipeline.judgments.tally import Settled, Tally, settled_as
 from pipeline.sources.grades import UNKNOWN_GRADE
@@ -26,13 +28,13 @@ from pipeline.sources.times import TIME
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from pipeline.judgments.aggregate import Aggregated
+    from pipeline.judgments.documents import Documents
     from pipeline.judgments.rules import Aggregate
     from pipeline.judgments.spill import JudgmentSpill
     from pipeline.sources.grades import Unjudged
 
-_ROW = "row"
-_DIGEST = ("high", "low")
-_BYTES_A_JUDGMENT = 320  # or row: narrow columns as frames, joined or sorted, and what was made of them; measured
+_BYTES_A_JUDGMENT = 300  # or row: ids put together, their numbers, what is sorted by them; measured
 _NO_ROWS = BucketRows(
     qid=pa.array([], pa.string()),
     doc_id=pa.array([], pa.string()),
@@ -96,7 +98,7 @@ class Settling:
 
 
 def settle_by_judgments(
-    rows: BucketRows, judgments: pl.DataFrame, how: Aggregate | None, unjudged: Unjudged = "keep"
+    rows: BucketRows, judgments: pa.Table, how: Aggregate | None, unjudged: Unjudged = "keep"
 ) -> Settled:
     """Look up the grades of rows among judgments.
 
@@ -105,7 +107,7 @@ def settle_by_judgments(
     rows
         The rows; their own grades do not matter.
     judgments
-        Columns qid, doc_id, grade, time; the queries of the same bucket, in any order.
+        Columns qid, doc_id, grade, time (null where they have none); the queries of the same bucket, in any order.
     how
         What several judgments of a document make; None: they must be the same.
     unjudged
@@ -116,27 +118,32 @@ def settle_by_judgments(
     DataRejected
         Judgments of a document differ and nothing says what they make; a row has no judgment and must have one.
     """
-    graded = judgments.filter(pl.col("grade") >= 0)
-    documents = aggregated(graded.lazy(), how).collect()
-    different = documents.filter(pl.col("lowest") != pl.col("highest"))
-    if how is None and len(different):
-        _refuse_conflict(different, graded)
-    ids = _frame(rows).select(_ROW, *DOCUMENT)
-    found = ids.join(documents, on=DOCUMENT, how="left", maintain_order="left")
-    grade = found["grade"].fill_null(UNKNOWN_GRADE).to_numpy().astype(np.int32)
+    given = judgments.filter(pc.greater_equal(judgments.column("grade"), pa.scalar(0, pa.int32()))).combine_chunks()
+    qid, doc_id = (given.column(name).combine_chunks() for name in ("qid", "doc_id"))
+    documents, (row, judged) = number_documents((rows.qid, rows.doc_id), (qid, doc_id))
+    grades = given.column("grade").to_numpy()
+    time = given.column(TIME).to_numpy() if how == "latest" else None
+    found = aggregated(judged, grades, time, how)
+    if how is None and found.different.any():
+        _refuse_conflict(documents, found, judged, grades)
+    place = found.find(row)
+    grade = np.where(place >= 0, found.grade[place], UNKNOWN_GRADE) if len(found) else np.full(len(rows), UNKNOWN_GRADE)
+    grade = grade.astype(np.int32)
     if unjudged == "zero":
-        grade[grade == UNKNOWN_GRADE] = 0
-    elif unjudged == "reject" and (grade == UNKNOWN_GRADE).any():
-        _refuse_unjudged(found.filter(pl.col("grade").is_null()))
+        grade[place < 0] = 0
+    elif unjudged == "reject" and (place < 0).any():
+        _refuse_unjudged(rows, place < 0)
     label = None
-    if how in WITH_LABEL:
-        label = found["label"].fill_null(0.0).to_numpy().copy()
+    if found.label is not None:
+        label = np.where(place >= 0, found.label[place], 0.0) if len(found) else np.zeros(len(rows))
+    of_rows = np.zeros(len(found), dtype=np.bool_)
+    of_rows[place[place >= 0]] = True
     tally = Tally(
-        repeated=len(documents.filter(pl.col("judgments") > 1)),
-        conflicting=len(different),
-        judgments=len(graded),
-        ungraded=len(judgments) - len(graded),
-        without_row=graded.join(ids, on=DOCUMENT, how="anti").height,
+        repeated=int(np.count_nonzero(found.judgments > 1)),
+        conflicting=int(np.count_nonzero(found.different)),
+        judgments=len(given),
+        ungraded=len(judgments) - len(given),
+        without_row=int(found.judgments[~of_rows].sum()),
     )
     return settled_as(grade, np.ones(len(rows), dtype=np.bool_), tally, label=label, time=rows.extras.get(TIME))
 
@@ -167,113 +174,120 @@ def merge_rows(
     Raises
     ------
     DataRejected
-        Rows of a document do not agree, or rows of a query are in several splits.
+        Rows of a document do not agree.
     """
-    frame = _frame(rows)
-    several = frame.filter(pl.col("doc_id").is_not_null() & pl.struct(DOCUMENT).is_duplicated())
+    documents, (number,) = number_documents((rows.qid, rows.doc_id))
     grade = rows.grade.copy()
     time = rows.extras[TIME].copy() if TIME in rows.extras else None
     label = np.where(grade == UNKNOWN_GRADE, 0, grade).astype(np.float64) if how in WITH_LABEL else None
     stays = np.ones(len(rows), dtype=np.bool_)
-    if several.is_empty():
+    several = _several(rows, number, how)
+    if not len(several):
         return settled_as(grade, stays, Tally(), label=label, time=time)
+    starts = np.flatnonzero(np.append(True, number[several][1:] != number[several][:-1]))
     if how != "latest":
-        _check_agreement(several, how, features, values_of)
-    if TIME in rows.extras:
-        several = several.rename({f"its {TIME}": TIME})
-    judged = several.filter(pl.col("grade") != UNKNOWN_GRADE)
-    documents = aggregated(judged.lazy(), how).collect()
-    chosen = _chosen(several, how).join(documents, on=DOCUMENT, how="left")
-    row = chosen[_ROW].to_numpy()
-    stays[several[_ROW].to_numpy()] = False
-    stays[row] = True
-    grade[row] = chosen["grade"].fill_null(UNKNOWN_GRADE).to_numpy()
-    if label is not None:
-        label[row] = chosen["label"].fill_null(0.0).to_numpy()
-    if time is not None:
-        time[row] = chosen[TIME].to_numpy()
+        _check_agreement(rows, documents, number, several, starts, how, features, values_of)
+    judged = several[grade[several] != UNKNOWN_GRADE]
+    found = aggregated(number[judged], grade[judged], None if time is None else time[judged], how)
+    kept = several[starts]
+    stays[several] = False
+    stays[kept] = True
+    place = found.find(number[kept])
+    known = place >= 0
+    grade[kept[known]] = found.grade[place[known]]
+    if label is not None and found.label is not None:
+        label[kept[known]] = found.label[place[known]]
+    if time is not None and how != "latest":
+        time[kept] = np.maximum.reduceat(time[several], starts)
     tally = Tally(
-        merged=len(several) - len(chosen),
-        repeated=len(documents.filter(pl.col("judgments") > 1)),
-        conflicting=len(documents.filter(pl.col("lowest") != pl.col("highest"))),
+        merged=len(several) - len(kept),
+        repeated=int(np.count_nonzero(found.judgments > 1)),
+        conflicting=int(np.count_nonzero(found.different)),
     )
     return settled_as(grade, stays, tally, label=label, time=time)
 
 
-def _chosen(several: pl.DataFrame, how: Aggregate) -> pl.DataFrame:
-    """Return row, qid, doc_id and time of the row that stays of each document."""
-    extras = [name for name in several.columns if name.startswith("its ")]
-    latest = ["time", "grade"] if how == "latest" else []
-    keys = [*latest, *_DIGEST, *extras]
-    descending = [True] * len(latest) + [False] * (len(keys) - len(latest))
-    known = pl.col("grade") != UNKNOWN_GRADE
-    # nobody's judgment is no latest one, unless there is no other
-    ordered = several.with_columns(unknown=~known).sort("unknown", *keys, descending=[False, *descending])
-    first = ordered.unique(DOCUMENT, keep="first", maintain_order=True).select(_ROW, *DOCUMENT)
-    if TIME not in several.columns:
-        return first
-    times = several.select(*DOCUMENT, TIME)
+def _several(rows: BucketRows, number: npt.NDArray[np.int64], how: Aggregate) -> npt.NDArray[np.int64]:
+    """Return the rows of documents that have several, those of a document together, the one that stays first."""
+    order = np.argsort(number, kind="stable")
+    same = number[order][1:] == number[order][:-1]
+    again = np.zeros(len(order), dtype=np.bool_)
+    again[1:] |= same
+    again[:-1] |= same
+    several: npt.NDArray[np.int64] = order[again & (number[order] >= 0)]
+    if not len(several):
+        return several
+    keys = [column[several] for name, column in rows.extras.items() if name != TIME][::-1]
+    keys += [rows.digest[several, 1], rows.digest[several, 0]]
     if how == "latest":
-        return first.join(several.select(_ROW, TIME), on=_ROW)
-    return first.join(times.group_by(DOCUMENT).agg(pl.col(TIME).max()), on=DOCUMENT)
+        keys += [~rows.grade[several], ~rows.extras[TIME][several]]  # from high to low
+    keys += [
+        rows.grade[several] == UNKNOWN_GRADE,
+        number[several],
+    ]  # nobody's judgment is none, unless there is no other
+    ordered: npt.NDArray[np.int64] = several[np.lexsort(keys)]
+    return ordered
 
 
 def _check_agreement(
-    several: pl.DataFrame,
+    rows: BucketRows,
+    documents: Documents,
+    number: npt.NDArray[np.int64],
+    several: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
     how: Aggregate,
     features: Sequence[str],
     values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
 ) -> None:
-    extras = [name for name in several.columns if name.startswith("its ") and name != f"its {TIME}"]
-    columns = [*_DIGEST, *extras]
-    differ = several.group_by(DOCUMENT).agg((pl.col(name).min() != pl.col(name).max()) for name in columns)
-    differ = differ.filter(pl.any_horizontal(columns)).sort(DOCUMENT)
-    if differ.is_empty():
+    columns = {"high": rows.digest[:, 0], "low": rows.digest[:, 1]}
+    columns |= {f"its {name}": column for name, column in rows.extras.items() if name != TIME}
+    differ = {name: _differ(column[several], starts) for name, column in columns.items()}
+    bad = np.logical_or.reduce(list(differ.values()))
+    if not bad.any():
         return
-    first = differ.row(0, named=True)
-    theirs = several.filter(*(pl.col(name) == first[name] for name in DOCUMENT))
-    if first["high"] or first["low"]:
-        ends = theirs.sort(_DIGEST)[_ROW]
-        one, other = values_of([int(ends[0]), int(ends[-1])])
+    first = documents.first(number[several[starts[bad]]])
+    group = int(np.flatnonzero(number[several[starts]] == first)[0])
+    theirs = several[number[several] == first]
+    qid, doc_id = documents.ids(first)
+    if differ["high"][group] or differ["low"][group]:
+        order = theirs[np.lexsort((rows.digest[theirs, 1], rows.digest[theirs, 0]))]
+        one, other = values_of([int(order[0]), int(order[-1])])
         place = int(np.flatnonzero(one.view(np.uint32) != other.view(np.uint32))[0])
         what, found = f"feature {features[place]!r}", sorted([float(one[place]), float(other[place])])
     else:
-        column = next(name for name in extras if first[name])
-        what, found = f"column {column.removeprefix('its ')!r}", np.unique(theirs[column].to_numpy())[[0, -1]].tolist()
+        column = next(name for name in columns if differ[name][group])
+        what, found = f"column {column.removeprefix('its ')!r}", np.unique(columns[column][theirs])[[0, -1]].tolist()
     raise DataRejected(
-        f"query {first['qid']!r}, document {first['doc_id']!r}: its rows have {found[0]:g} and {found[1]:g} in {what}; "
+        f"query {qid!r}, document {doc_id!r}: its rows have {found[0]:g} and {found[1]:g} in {what}; "
         f"--aggregate {how} makes one row only of rows that differ in nothing but the grade (latest keeps the latest row whole)"
     )
 
 
-def _refuse_conflict(different: pl.DataFrame, judgments: pl.DataFrame) -> None:
-    first = different.sort(DOCUMENT).row(0, named=True)
-    theirs = judgments.filter(*(pl.col(name) == first[name] for name in DOCUMENT))
-    grades = theirs["grade"].unique().sort().to_list()
-    shown = ", ".join(map(str, grades[:-1])) + f" and {grades[-1]}"
+def _differ(column: npt.NDArray[Any], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Say of each group of a column, (groups,), whether it has two values."""
+    differ: npt.NDArray[np.bool_] = np.minimum.reduceat(column, starts) != np.maximum.reduceat(column, starts)
+    return differ
+
+
+def _refuse_conflict(
+    documents: Documents, found: Aggregated, judged: npt.NDArray[np.int64], grades: npt.NDArray[np.int32]
+) -> None:
+    first = documents.first(found.document[found.different])
+    qid, doc_id = documents.ids(first)
+    theirs = np.unique(grades[judged == first]).tolist()
+    shown = ", ".join(map(str, theirs[:-1])) + f" and {theirs[-1]}"
     raise DataRejected(
-        f"query {first['qid']!r}, document {first['doc_id']!r} has the grades {shown} in the judgments; "
+        f"query {qid!r}, document {doc_id!r} has the grades {shown} in the judgments; "
         f"say what they make: --aggregate {'|'.join(AGGREGATES)}"
     )
 
 
-def _refuse_unjudged(rows: pl.DataFrame) -> None:
-    first = rows.sort(DOCUMENT, nulls_last=True).row(0, named=True)
-    document = "a row without doc_id" if first["doc_id"] is None else f"document {first['doc_id']!r}"
+def _refuse_unjudged(rows: BucketRows, which: npt.NDArray[np.bool_]) -> None:
+    places = as_array(np.flatnonzero(which))
+    ids = zip(rows.qid.take(places).to_pylist(), rows.doc_id.take(places).to_pylist(), strict=True)
+    qid, doc_id = min(ids, key=lambda pair: (str(pair[0]).encode(), pair[1] is None, (pair[1] or "").encode()))
+    document = "a row without doc_id" if doc_id is None else f"document {doc_id!r}"
     raise DataRejected(
-        f"query {first['qid']!r}, {document}: expected a judgment of it, found none; "
+        f"query {qid!r}, {document}: expected a judgment of it, found none; "
         "--unjudged keep stores such rows for re-ranking, --unjudged zero gives them grade 0"
     )
-
-
-def _frame(rows: BucketRows) -> pl.DataFrame:
-    """Return the narrow columns as a frame, rows numbered, the optional columns under their names after ``its``."""
-    columns: dict[str, Any] = {
-        _ROW: np.arange(len(rows), dtype=np.int64),
-        "qid": pl.Series(rows.qid, dtype=pl.String),
-        "doc_id": pl.Series(rows.doc_id, dtype=pl.String),
-        "grade": rows.grade,
-        "high": rows.digest[:, 0].copy(),
-        "low": rows.digest[:, 1].copy(),
-    }
-    return pl.DataFrame(columns | {f"its {name}": column for name, column in rows.extras.items()})

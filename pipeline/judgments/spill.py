@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from pipeline.arrow import as_array, schema_of
@@ -48,8 +47,8 @@ class JudgmentSpill:
         ordered = table.take(as_array(np.argsort(bucket, kind="stable")))
         self._files.add(ordered, np.bincount(bucket, minlength=len(self.judgments)))
 
-    def take(self, bucket: int) -> pl.DataFrame:
+    def take(self, bucket: int) -> pa.Table:
         """Return the judgments of ``bucket``, columns qid, doc_id, grade and time, and forget them."""
         table = pa.Table.from_batches(list(self._files.batches(bucket)), _SPILLED)
         self._files.drop(bucket)
-        return pl.DataFrame(table)
+        return table

@@ -3,7 +3,7 @@
 import itertools
 import random
 
-import polars as pl
+import numpy as np
 import pytest
 
 from pipeline.errors import InputError
@@ -11,20 +11,27 @@ from pipeline.judgments.aggregate import aggregated
 from pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
 from tests import naive_judgments
 
-SCHEMA = {"qid": pl.String, "doc_id": pl.String, "grade": pl.Int32, "time": pl.Int64}
-
 
 def found_of(judgments, how):
     """{document: (grade, label, judgments, lowest, highest)} as the pipeline has it."""
-    frame = pl.LazyFrame(judgments, schema=SCHEMA, orient="row")
-    table = aggregated(frame, how).collect()
-    assert table.schema["grade"] == pl.Int32
-    assert ("label" in table.columns) == (how in WITH_LABEL)
-    assert not table.is_duplicated().any()
-    return {
-        (row["qid"], row["doc_id"]): (row["grade"], row.get("label"), row["judgments"], row["lowest"], row["highest"])
-        for row in table.to_dicts()
-    }
+    documents = sorted({judgment[:2] for judgment in judgments}, key=hash)
+    number = {document: 7 * k - 3 for k, document in enumerate(documents)}
+    columns = ([number[j[:2]] for j in judgments], [j[2] for j in judgments], [j[3] for j in judgments])
+    arrays = (
+        np.array(column, dtype=kind) for column, kind in zip(columns, (np.int64, np.int32, np.int64), strict=True)
+    )
+    found = aggregated(*arrays, how)
+    assert found.grade.dtype == np.int32
+    assert (found.label is not None) == (how in WITH_LABEL)
+    assert found.document.tolist() == sorted(number.values())
+    assert found.find(np.array([-4, *number.values(), 10**9])).tolist() == [
+        -1, *(found.document.tolist().index(n) for n in number.values()), -1,
+    ]  # fmt: skip
+    assert found.different.tolist() == (found.lowest < found.highest).tolist()
+    label = [None] * len(found) if found.label is None else found.label.tolist()
+    facts = (found.grade.tolist(), label, found.judgments.tolist(), found.lowest.tolist(), found.highest.tolist())
+    of_number = dict(zip(found.document.tolist(), zip(*facts, strict=True), strict=True))
+    return {document: of_number[number[document]] for document in documents}
 
 
 def expected_of(judgments, how):

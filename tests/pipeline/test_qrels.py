@@ -204,5 +204,7 @@ def test_a_bucket_gives_back_the_judgments_of_its_queries(tmp_path):
     wanted = [(q, d, g, t) for (q, d, g, _), t in zip(judgments, times, strict=True)]
     bucket_of = buckets_of(pa.array([j[0] for j in judgments]), 5)
     for bucket in range(5):
-        assert spill.take(bucket).rows() == [wanted[k] for k in np.flatnonzero(bucket_of == bucket)]
+        assert [tuple(row.values()) for row in spill.take(bucket).to_pylist()] == [
+            wanted[k] for k in np.flatnonzero(bucket_of == bucket)
+        ]
         assert not list((tmp_path / "spill").glob(f"{bucket:05d}*"))

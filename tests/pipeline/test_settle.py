@@ -4,7 +4,6 @@ import itertools
 import random
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -15,7 +14,7 @@ from pipeline.judgments.settle import merge_rows, settle_by_judgments
 from pipeline.judgments.tally import repeats
 from tests import naive_judgments
 
-JUDGMENTS = {"qid": pl.String, "doc_id": pl.String, "grade": pl.Int32, "time": pl.Int64}
+JUDGMENTS = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32(), "time": pa.int64()}
 FEATURES = ("bm25", "age")
 
 
@@ -145,7 +144,8 @@ def test_rows_that_stay_are_counted():
 
 
 def frame(judgments):
-    return pl.DataFrame(judgments, schema=JUDGMENTS, orient="row")
+    columns = zip(JUDGMENTS, zip(*judgments, strict=True), strict=True)
+    return pa.table({name: pa.array(column, JUDGMENTS[name]) for name, column in columns})
 
 
 @pytest.mark.parametrize("how", [*AGGREGATES, None])
