@@ -6,6 +6,7 @@ text, has a NUL byte, or a CR that ends no line.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -161,3 +162,42 @@ def delimited(data: bytes, delimiter: str, rules) -> Read | None:
         else:
             read.rows.append((qid, doc_id or None, target, np.array(numbers, np.float32).tobytes()))
     return read
+
+
+def json_row(line: str) -> tuple | None:
+    """Read one JSON line with features beside the ids: (qid, doc_id or None, grade or -1, {name: value}); None if it is not plain.
+
+    Lines that are not plain (a key twice, a word or a number outside of the range, half a surrogate pair) may be read or not.
+    """
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError(pairs)
+        return dict(pairs)
+
+    def word(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        found = json.loads(line, object_pairs_hook=once, parse_constant=word)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    qid, doc_id, grade = (found.pop(key, None) for key in ("qid", "doc_id", "grade"))
+    ids = [str(x) if type(x) is int and abs(x) < 2**63 else x for x in (qid, doc_id)]
+    numbers = {name: x for name, x in found.items() if x is not None}
+    whole = type(grade) in {int, float} and 0 <= grade < 2**31 and grade == int(grade)
+    try:
+        good = all(x is None or (isinstance(x, str) and x.encode()) for x in ids) and isinstance(ids[0], str)
+        values = {name: np.float32(float(x)) for name, x in numbers.items() if type(x) in {int, float}}
+    except (UnicodeEncodeError, OverflowError):
+        return None
+    if (
+        not good
+        or not all(math.isfinite(x) for x in numbers.values() if type(x) is float)
+        or len(values) != len(numbers)
+        or not (grade is None or whole)
+    ):
+        return None
+    return ids[0], ids[1], -1 if grade is None else int(grade), values

@@ -36,12 +36,20 @@ GOOD_PAIRS = b"7 d1 d2\nq d2 d1 0.5\r\n# a comment\n\tq\td3  d1 1e3 0.25\n\n8 a 
 GOOD_CSV = b"qid,doc_id,grade,f1,f2\n7,a,2,0.5,nan\n7,,0,,1e-3\r\n\n8,b, 1.0 , 5 ,NULL\n9,c,3,-inf,16777217.000000001\n"
 
 GRADES = (("a", 1), ("1.5", 2), ("qid", 0), ("1", 2))
+GOOD_JSON = b"""{"qid": "7", "doc_id": "a", "grade": 2, "f1": 0.5, "f2": null}
+{"grade": 0, "f2": -1e-3, "qid": 8, "f1": 16777217.000000001}\r
+
+{"qid":"\\u00e9 \\"x\\"","f3":1,"grade":1.0,"doc_id":null}
+  {"qid": "9", "grade": null, "doc_id": "c\xc3\xa9", "f1": 3}
+"""
+
 TOKENS = [
     *[b"qid:", b"qid", b"#", b"#docid = x", b"# docid=", b" ", b"\t", b"\n", b"\r\n", b"\r", b":", b"::", b",", b",,", b";"],
     *[b"nan", b"-nan", b"NULL", b"null", b"inf", b"-inf", b"Infinity", b"infinit", b"0x1p3", b"1_0", b"1e", b"1e+", b"--1", b"+"],
     *[b"0", b"1", b"-1", b"1.5", b".", b".5", b"5.", b"1e400", b"1e-400", b"4.9e-324", b"1.401298464324817e-45", b"65535", b"65536"],
     *[b"99999999999999999999", b"18446744073709551617", b"2147483647", b"2147483648", b"3.4028235677973366e38", b"9" * 400],
     *[b"0." + b"0" * 400 + b"1", b"\0", b"\xff", b"\xc3", b"\xc3\xa9", b"\xef\xbb\xbf", b"\xff\xfe", b"\xe2\x80\x8b", b"\xc2\xa0", b"\x0b", b"\x0c"],
+    *[b'"', b"\\", b"{", b"}", b"[", b"]", b'"f1": ', b'"qid"', b"true", b'\\ud800', b'{"qid": 1, "f1": 2}', b"null"],
     *[b"a", b"d1", b"1:0.5 ", b" 1:1", b"0 qid:1 1:1\n", b"x" * 70, b"\xd9\xa3", b"\x7f", b"\x1b"],
 ]  # fmt: skip
 
@@ -134,6 +142,35 @@ def read_table(path: Path, block_bytes: int) -> Read:
     return Read(rows, [(reject.line, reject.column) for reject in quarantine.rejects])
 
 
+def check_json(path: Path, data: bytes, block_bytes: int) -> bool:
+    """Compare the rows of JSON lines with those of Python's reader; each line is a row, a bad one, or blank."""
+    quarantine = Quarantine(EVERY_BAD_LINE)
+    rows: list[tuple] = []
+    try:
+        source = open_source(path, "jsonl", ReadOptions(unjudged="keep"), quarantine)
+        for batch in source.batches(block_bytes):
+            ids = (batch.qid.to_pylist(), cells(batch.doc_id, len(batch)), batch.grade.tolist())
+            named = [
+                {n: x for n, x in zip(source.columns, row, strict=True) if not np.isnan(x)} for row in batch.values
+            ]
+            rows += zip(*ids, named, strict=True)
+    except DataRejected:
+        return False
+    lines = naive_letor.lines_of(data)
+    assert lines is not None, data
+    bad = {reject.line for reject in quarantine.rejects}
+    filled = [number for number, line in enumerate(lines, start=1) if line.strip(" \t")]
+    assert len(filled) == len(rows) + len(bad), data
+    if b"features" in data:  # the naive reader wants them beside the ids
+        return True
+    for number, row in zip((number for number in filled if number not in bad), rows, strict=True):
+        expected = naive_letor.json_row(lines[number - 1])
+        assert expected is None or row == expected, (data, number)
+    for number in bad:
+        assert naive_letor.json_row(lines[number - 1]) is None, (data, number)
+    return True
+
+
 def check(data: bytes, expected: Read | None, read) -> bool:
     """Compare ``read()`` with what was expected; returns whether the text was read."""
     try:
@@ -150,6 +187,7 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
     """Try ``inputs`` texts for at most ``seconds``; returns how many there were and how many were not refused as a whole."""
     rng = random.Random(seed)
     letor, pairs, table = seeds(".txt", GOOD_LETOR), seeds("pair*.txt", GOOD_PAIRS), seeds(".csv", GOOD_CSV)
+    lines = seeds(".jsonl", GOOD_JSON)
     header = GOOD_CSV.split(b"\n")[0] + b"\n"
     path = folder / "fuzz.txt"
     read, end = 0, time.monotonic() + seconds
@@ -159,7 +197,11 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
         path.unlink(missing_ok=True)  # some file systems write a file out when it is cut to nothing
         block_bytes = rng.choice([1, 2, 3, 7, 20, 64, 300, 1 << 20])
         kind = rng.random()
-        if kind < 0.7:
+        if kind < 0.1:
+            data = damaged(rng, lines)
+            path.write_bytes(data)
+            read += check_json(path, data, block_bytes)
+        elif kind < 0.7:
             data = damaged(rng, letor)
             labels = rng.choice(["grade", "grade", "real"])
             options = ReadOptions(

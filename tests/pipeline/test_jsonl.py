@@ -107,7 +107,7 @@ def test_features_may_be_an_array(tmp_path):
 GOOD = '{"qid":"q","grade":1,"x":1}'
 DEEP = "[" * 300 + "]" * 300
 BAD = [
-    ("{", 2, "a key in double quotes", "", ""),
+    ("{", 2, "a key in double quotes", "", "an object must end in its line"),
     ("[1]", 1, "an object: {..}", "[1]", "an array of objects must be written one object a line"),
     ("null", 1, "an object: {..}", "null", ""),
     ("qid,grade", 1, "an object: {..}", "qid,grade", ""),
@@ -116,7 +116,7 @@ BAD = [
     ("{} {}", 4, "one object a line", "{}", ""),
     ("{}null{}", 3, "one object a line", "null{}", ""),
     (GOOD + "x", 28, "one object a line", "x", ""),
-    (GOOD[:-1], 27, "a comma or a bracket", "", ""),
+    (GOOD[:-1], 27, "a comma or a bracket", "", "an object must end in its line"),
     (GOOD[:-1] + ",}", 28, "a key in double quotes", "}", ""),
     ('{"qid":"q","grade":1,"x":1]', 27, "a comma or a bracket", "]", ""),
     ('{"qid":"q', 8, "a string that ends in its line", '"q', ""),

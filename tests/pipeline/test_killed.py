@@ -25,24 +25,26 @@ def options(**others) -> IngestOptions:
     return IngestOptions(buckets=BUCKETS, overwrite=True, max_rejects=1, **others)
 
 
-def command(folder: Path, name: str = "new.txt") -> list[str | Path]:
+def command(folder: Path, name: str = "new.txt", *, append: bool = False) -> list[str | Path]:
     """The ingest that is killed; small blocks, so that it spills many times."""
-    given = ["--buckets", str(BUCKETS), "--overwrite", "--block-size", "4KiB", "--max-rejects", "1"]
-    return ["data", "ingest", folder / name, "-o", folder / "out", *given]
+    given = ["--append"] if append else ["--overwrite", "--buckets", str(BUCKETS)]
+    return ["data", "ingest", folder / name, "-o", folder / "out", "--block-size", "4KiB", "--max-rejects", "1", *given]
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> tuple[Path, dict[str, str]]:
-    """A folder with two inputs and the dataset of the old one, and the digests of both datasets by input."""
+    """A folder with two inputs and the dataset of the old one, and the digests of what can be made of them."""
     folder = tmp_path_factory.mktemp("prepared")
     digests = {}
     for seed, name in enumerate(("new.txt", "old.txt")):
         (folder / name).write_text("".join([*judgments(400, seed), "x qid:1 1:1\n"]))
         ingest([folder / name], folder / "out", options=options())
         digests[name] = Dataset.open(folder / "out").digest
-    ingest([folder / "old.txt"], folder / "fresh", options=options())
+    ingest([folder / "new.txt"], folder / "out", options=IngestOptions(append=True, max_rejects=1))
+    digests["both"] = Dataset.open(folder / "out").digest
+    assert len(set(digests.values())) == 3
     shutil.rmtree(folder / "out")
-    (folder / "fresh").rename(folder / "out")
+    ingest([folder / "old.txt"], folder / "out", options=options())
     return folder, digests
 
 
@@ -70,20 +72,20 @@ def check_next(folder: Path, digests: dict[str, str]) -> None:
     dataset.verify()
     assert dataset.digest == digests["old.txt"]
     assert {path.name for path in folder.iterdir()} == {*INPUTS, "out"}
-    kept = {"rejects.parquet", MANIFEST_NAME}
-    for manifest in (dataset.manifest, *([former.manifest] if former else [])):
-        for shard in manifest.shards:
-            kept |= {f"features/{shard.features}.parquet", f"queries/{shard.queries}.parquet"}
-    assert {str(p.relative_to(folder / "out")) for p in (folder / "out").rglob("*") if p.is_file()} == kept
+    named = dataset.manifest.to_bytes() + (former.manifest.to_bytes() if former else b"")
+    for path in (path for path in (folder / "out").rglob("*") if path.is_file()):
+        known = path.name in {"rejects.parquet", MANIFEST_NAME}
+        assert known or path.stem.encode() in named, path.relative_to(folder)
 
 
 MOMENTS = {
-    "in the first pass": ("spill/", 5, True),
-    "in the second pass, with no dataset before": ("dataset/", 12, False),
-    "while shards are published": ("/out/features", 3, True),
-    "before the manifest is": (PUBLISHING, 15, True),
+    "in the first pass": ("spill/", 5, "over"),
+    "in the second pass, with no dataset before": ("dataset/", 12, "first"),
+    "while shards are published": (PUBLISHING, 7, "over"),
+    "before the manifest is": (PUBLISHING, 15, "over"),
+    "while shards are published that were added to": (PUBLISHING, 7, "added"),
 }
-"""By name: the operation, and whether there was a dataset before."""
+"""By name: the operation, counted from the first one on such a path, and what is done: over an old dataset, or added to it."""
 
 
 def prepare(folder: Path, prepared: Path, *, had_one: bool) -> Path:
@@ -93,31 +95,39 @@ def prepare(folder: Path, prepared: Path, *, had_one: bool) -> Path:
 
 def test_a_killed_ingest_leaves_the_old_dataset_or_none_and_the_next_one_clears_up(tmp_path, prepared):
     processes = {}
-    for name, (part, number, had_one) in MOMENTS.items():
-        folder = prepare(tmp_path / name, prepared[0], had_one=had_one)
-        processes[name] = start(folder, command(folder), action="kill", part=part, number=number)
-    for name, process in processes.items():
-        _, err = process.communicate()
-        assert process.returncode == -9, (name, err)
-        had_one = MOMENTS[name][2]
+    for name, (part, number, done) in MOMENTS.items():
+        folder = prepare(tmp_path / name, prepared[0], had_one=done != "first")
+        killed = command(folder, append=done == "added")
+        processes[name] = start(folder, killed, action="kill", part=part, number=number)
+    ended = {name: (process.communicate()[1], process.returncode) for name, process in processes.items()}
+    for name, (err, code) in ended.items():
+        assert code == -9, (name, err)
+        had_one = MOMENTS[name][2] != "first"
         left = check_left(tmp_path / name, prepared[1], had_one=had_one)
         assert left == (prepared[1]["old.txt"] if had_one else None)
         check_next(tmp_path / name, prepared[1])
 
 
 @pytest.mark.slow
-def test_killed_at_every_step_of_publishing_the_dataset_is_the_old_or_the_new_one(tmp_path, prepared):
-    for had_one in (True, False):
-        counted = prepare(tmp_path / f"counted-{had_one}", prepared[0], had_one=had_one)
-        steps = len(operations(counted, command(counted), PUBLISHING))
-        found = set()
-        for number in range(1, steps + 1):
-            folder = prepare(tmp_path / f"{had_one}-{number}", prepared[0], had_one=had_one)
-            with start(folder, command(folder), action="kill", part=PUBLISHING, number=number) as process:
-                process.communicate()
+@pytest.mark.parametrize("done", ["over", "first", "added"])
+def test_killed_at_every_step_of_publishing_the_dataset_is_the_old_or_the_new_one(tmp_path, prepared, done):
+    had_one, append = done != "first", done == "added"
+    counted = prepare(tmp_path / "counted", prepared[0], had_one=had_one)
+    steps = len(operations(counted, command(counted, append=append), PUBLISHING))
+    found = set()
+    for first in range(1, steps + 1, 4):
+        processes = {}
+        for number in range(first, min(first + 4, steps + 1)):
+            folder = prepare(tmp_path / str(number), prepared[0], had_one=had_one)
+            killed = command(folder, append=append)
+            processes[folder] = start(folder, killed, action="kill", part=PUBLISHING, number=number)
+        for process in processes.values():
+            process.communicate()
+        for folder in processes:
             found.add(check_left(folder, prepared[1], had_one=had_one))
             check_next(folder, prepared[1])
-        assert found == {prepared[1]["new.txt"], prepared[1]["old.txt"] if had_one else None}
+            shutil.rmtree(folder)
+    assert found == {prepared[1]["both" if append else "new.txt"], prepared[1]["old.txt"] if had_one else None}
 
 
 @pytest.mark.slow
@@ -131,7 +141,8 @@ def test_killed_at_twenty_random_moments_the_dataset_is_the_old_or_the_new_one(t
         if moment == 12:
             shutil.rmtree(folder / "out")
         had_one = (folder / "out").exists()
-        with start(folder, command(folder, rng.choice(sorted(INPUTS)))) as process:
+        killed = command(folder, "new.txt", append=had_one and rng.random() < 0.5)
+        with start(folder, killed) as process:
             time.sleep(rng.uniform(0.3, 1.1) * lasts)
             process.kill()
         check_left(folder, digests, had_one=had_one)

@@ -54,7 +54,8 @@ def explain(text: str, columns: TableColumns, keys: Keys, reason: str) -> Explan
         found = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         expected = _EXPECTED.get(error.msg, f"JSON ({error.msg})")
-        return Explanation(error.pos + 1, _word(text[error.pos :]), expected)
+        cure = "" if text[error.pos :].strip() else "an object must end in its line"
+        return Explanation(error.pos + 1, _word(text[error.pos :]), expected, cure)
     except RecursionError:
         return Explanation(1, _word(text), _NOT_DEEPER)
     except ValueError as error:

@@ -19,7 +19,7 @@ from pipeline.sources.blocks import read_blocks, unchecked_blocks
 from pipeline.sources.columnar import RecordReader
 from pipeline.sources.columns import TableColumns, table_columns
 from pipeline.sources.jsonl.explaining import explain, place_of
-from pipeline.sources.jsonl.keys import FEATURES, Keys, lines_of, naturally_sorted, read_keys
+from pipeline.sources.jsonl.keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
 from pipeline.sources.jsonl.reading import LineReader
 from pipeline.sources.parts import PARTS, RESERVED
 
@@ -110,6 +110,8 @@ class JsonSource:
         nothing = TableColumns({}, ())
         for block in read_blocks(self.path, DEFAULT_BLOCK_BYTES):
             lines = lines_of(block)
+            if len(lines) and as_object(lines.text(0)) is not None:
+                return DataRejected(f"{self.path}: no object in it has a key; a row has qid, grade and features")
             if len(lines):
                 why = explain(lines.text(0), nothing, self._keys, "")
                 return self._error(lines, 0, why.column, why.found, why.expected, why.cure)
