@@ -17,11 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline import ingest as ingest_module
 from pipeline.binning import bin_dataset
 from pipeline.dataset import Dataset
 from pipeline.group import shards
-from pipeline.ingest import IngestOptions, ingest
+from pipeline.ingest import IngestOptions, building, ingest
 from pipeline.manifest import MANIFEST_NAME
 from pipeline.memory import Share
 
@@ -160,7 +159,7 @@ def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monke
         WRITERS[part.suffix](ordered[k :: way.files], part)
     monkeypatch.setattr(shards, "ROW_GROUP_BYTES", ROW_GROUP)
     if way.held is not None:
-        monkeypatch.setattr(ingest_module, "writing_share", lambda *_, **__: Share(way.threads, way.held))
+        monkeypatch.setattr(building, "writing_share", lambda *_, **__: Share(way.threads, way.held))
     options = replace(options, threads=way.threads, memory=way.memory, block_bytes=way.block_bytes)
     ingest(rng.sample(parts, len(parts)), folder / "out", options=options)
     bin_dataset(Dataset.open(folder / "out"), max_bin=15)

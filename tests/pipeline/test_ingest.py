@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline import ingest as ingest_module
 from pipeline.cli import app
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, InputError, MalformedLine, TooManyRejects
-from pipeline.ingest import IngestOptions, ingest
+from pipeline.ingest import IngestOptions, building, ingest, running
 from pipeline.sources.batch import ReadOptions
 from tests import naive
 
@@ -210,13 +209,13 @@ def test_files_that_are_none(tmp_path):
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "in.txt"
     path.write_text("1 qid:1 1:1\n")
-    real = ingest_module.read_all
+    real = building.read_all
 
     def grow(*arguments, **options):
         real(*arguments, **options)
         path.write_text("1 qid:1 1:1\n1 qid:1 1:2\n")
 
-    monkeypatch.setattr(ingest_module, "read_all", grow)
+    monkeypatch.setattr(building, "read_all", grow)
     with pytest.raises(InputError, match=r"in.txt: was changed while it was read; run again when it is complete"):
         ingest([path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -295,7 +294,7 @@ def test_a_failure_on_the_way_leaves_the_old_dataset_and_nothing_else(tmp_path, 
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(ingest_module, step, fail)
+    monkeypatch.setattr(running if step == "publish_dataset" else building, step, fail)
     with pytest.raises(type(error)):
         ingest([path], out, options=IngestOptions(overwrite=True))
     assert {str(file): file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
@@ -306,10 +305,10 @@ def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
     path, out = tmp_path / "in.txt", tmp_path / "out"
     path.write_text("".join(judgments(40)))
     script = (
-        "import sys, time, pathlib; from pipeline import ingest\n"
+        "import sys, time, pathlib; from pipeline.ingest import building, ingest\n"
         "def wait(*a, **k): print('there', flush=True); time.sleep(60)\n"
-        "ingest.write_shards = wait\n"
-        "ingest.ingest([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]))\n"
+        "building.write_shards = wait\n"
+        "ingest([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]))\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, path, out], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"there\n"

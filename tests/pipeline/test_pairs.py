@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipeline import ingest as ingest_module
 from pipeline.binning import bin_dataset
 from pipeline.cli import app
 from pipeline.dataset import Dataset
 from pipeline.describe import describe
 from pipeline.errors import DataRejected, DatasetFormatError, InputError, TooManyRejects
-from pipeline.ingest import IngestOptions, ingest
+from pipeline.ingest import IngestOptions, building, ingest
 from pipeline.pairs.adding import add_pairs
 from tests import naive_preferences
 
@@ -393,7 +392,7 @@ def test_a_failure_while_joining_leaves_the_old_dataset(tmp_path, judged, monkey
     def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ingest_module, "join_pairs", fail)
+    monkeypatch.setattr(building, "join_pairs", fail)
     with pytest.raises(OSError, match="No space"):
         ingest([judged], tmp_path / "out", pairs=[path], options=IngestOptions(overwrite=True))
     monkeypatch.setattr("pipeline.pairs.adding.join_pairs", fail)

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import DataRejected, MalformedLine, TooManyRejects
 from pipeline.ingest import IngestOptions, ingest
-from pipeline.reading import read_all
+from pipeline.ingest.reading import read_all
 from pipeline.sources.batch import Quarantine, ReadOptions
 from pipeline.sources.blocks import LineNumbers
 from pipeline.sources.letor import LetorSource

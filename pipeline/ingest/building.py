@@ -1,0 +1,271 @@
+"""A dataset on its way: the first pass, the second pass, the pairs, and what the manifest says of all that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.errors import DataRejected
+from pipeline.group.shards import Layout, write_shards
+from pipeline.group.spill import Spill
+from pipeline.ingest.described import described, other_files, row_files
+from pipeline.ingest.reading import read_all
+from pipeline.judgments.joining import judgment_set, read_judgments
+from pipeline.judgments.tally import Tally
+from pipeline.manifest import SPLITS
+from pipeline.memory import reading_threads, release_freed, writing_share
+from pipeline.pairs.adding import pair_set, read_ids, read_pairs
+from pipeline.pairs.join import PairSpill, join_pairs
+from pipeline.replace import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
+from pipeline.sources.optional import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from pipeline.append.base import Base
+    from pipeline.group.shards import ShardSummary
+    from pipeline.ingest.inputs import Inputs
+    from pipeline.ingest.options import IngestOptions
+    from pipeline.judgments.batch import JudgmentSource
+    from pipeline.judgments.settle import Settling
+    from pipeline.manifest import GradesFrom, Manifest, PairShard, SourceFile
+    from pipeline.pairs.batch import PairSource
+    from pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
+
+HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
+
+
+class Building:
+    """One ingest: :meth:`read`, :meth:`write` and :meth:`join`, in this order, then what came of it.
+
+    Attributes
+    ----------
+    staged
+        Folder with the files of the dataset but its manifest.
+    files
+        The files of rows as the manifest describes them, once :meth:`manifest` was called.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        options: IngestOptions,
+        quarantine: Quarantine,
+        base: Base | None,
+        staging: Path,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        """Begin in the folder ``staging``; ``progress`` is called with (bytes read, bytes in all) now and then."""
+        self._inputs = inputs
+        self._options = options
+        self._quarantine = quarantine
+        self._base = base
+        self._staging = staging
+        self._advance = _advance(inputs, progress)
+        self.staged = staging / "dataset"
+        self.staged.mkdir()
+        self.files: list[SourceFile] = []
+
+        self._spill = Spill(staging / "spill", options.buckets, inputs.extras)
+        self._labels_are_grades = not inputs.graded and "label" in inputs.extras
+        self._settling: Settling | None = None
+        self._pair_spill = PairSpill(staging / "pairs-spill", options.buckets)
+        self._rejected_rows = self._rejected_judgments = 0
+
+        self._layout: Layout
+        self._summaries: list[ShardSummary] = []
+        self._judged = Tally()
+        self._pair_shards: list[PairShard] = []
+        self._joined: set[int] = set()
+
+    def read(self) -> None:
+        """Read all files: rows, judgments and pairs go to the spill, by hash bucket of their query."""
+        inputs, options = self._inputs, self._options
+        read_all(
+            inputs.sources,
+            inputs.columns,
+            self._add_rows,
+            self._quarantine,
+            threads=reading_threads(options.memory, options.allowed_threads, options.block_bytes),
+            block_bytes=options.block_bytes,
+            advance=self._advance,
+        )
+        release_freed()
+        self._rejected_rows = len(self._quarantine.rejects)
+        first = len(inputs.sources)
+        self._settling = self._read_judgments(lambda number, at: self._advance(first + number, at))
+        self._rejected_judgments = len(self._quarantine.rejects) - self._rejected_rows
+        first += len(inputs.judgments)
+        read_pairs(
+            inputs.pairs, self._pair_spill, options.block_bytes, lambda number, at: self._advance(first + number, at)
+        )
+
+    def write(self) -> None:
+        """Write the shards of all buckets that have new rows; DataRejected if no row of the dataset has a grade."""
+        inputs, options, base = self._inputs, self._options, self._base
+        known = 0 if base is None else len(base.manifest.features)
+        features = inputs.columns or inputs.sources[0].names(max(self._spill.width, known))
+        if not features:
+            raise DataRejected(f"{inputs.rows[0].path}: no line has a feature")
+        names = [str(file.path) for file in inputs.rows]
+        splits = [SPLITS.index(file.split) for file in inputs.rows]
+        rows_of_bucket, bring_stored = self._spill.rows.copy(), None
+        if base is not None:
+            self._labels_are_grades &= base.labels_were_grades()
+            graded = self._labels_are_grades
+            there = base.touched(np.flatnonzero(rows_of_bucket), features=features, labels_are_grades=graded)
+            bring_stored = base.spilling(
+                there, self._spill, len(inputs.rows), features=features, labels_are_grades=graded
+            )
+            for bucket, count in there.items():
+                rows_of_bucket[bucket] += count
+            names += [str(base.dataset.path)] * len(SPLITS)
+            splits += range(len(SPLITS))
+        settling = self._settling
+        extras = inputs.extras
+        if settling is not None and settling.with_label:
+            extras = tuple(name for name in TYPES if name in {*extras, "label"})
+        self._layout = Layout(
+            features=features,
+            absent=options.read.absent_value,
+            rule=options.rule,
+            source_split=splits,
+            source_name=names,
+            extras=extras,
+            labels_are_grades=self._labels_are_grades and not inputs.judgments,
+            settling=settling,
+        )
+        share = writing_share(
+            options.memory,
+            options.allowed_threads,
+            row_group_bytes=self._layout.row_group_bytes,
+            bucket_rows=int(rows_of_bucket.max()),
+            row_bytes=4 * len(features),
+            settling_bytes=0 if settling is None else settling.bytes_held(rows_of_bucket),
+        )
+        self._joined = {*np.flatnonzero(self._pair_spill.pairs).tolist(), *np.flatnonzero(rows_of_bucket).tolist()}
+        self._summaries = write_shards(
+            self._spill,
+            self._layout,
+            self.staged,
+            np.flatnonzero(rows_of_bucket).tolist(),
+            threads=share.threads,
+            memory=share.values,
+            before=bring_stored,
+        )
+        self._judged = sum((summary.judgments_tally for summary in self._summaries), Tally())
+        if settling is not None:
+            self._judged += settling.left_over({summary.bucket for summary in self._summaries})
+        if not self._shards():
+            raise DataRejected(_nothing_judged(self._judged))
+
+    def join(self) -> None:
+        """Join the pairs to the rows of their documents."""
+        sources: list[PairSource] = list(self._inputs.pairs)
+        if self._base is not None:
+            sources.append(self._base.spill_pairs(self._joined, self._pair_spill, len(sources)))
+        shards = self._shards()
+        self._pair_shards = join_pairs(
+            self._pair_spill,
+            lambda bucket: read_ids(shards[bucket]) if bucket in shards else None,
+            sources,
+            self._quarantine,
+            self.staged,
+        )
+
+    def manifest(self, digests: Mapping[Path, tuple[int, str]]) -> Manifest:
+        """Return the manifest of the dataset; ``digests`` has the size and the sha256 of every input file."""
+        inputs, options = self._inputs, self._options
+        self.files = row_files(inputs, digests, by_split=options.rule is None)
+        grades_from: GradesFrom = "grade" if inputs.graded else "nothing"
+        if inputs.judgments:
+            grades_from = "qrels"
+        elif self._labels_are_grades:
+            grades_from = "label"
+        found = described(self._layout, self._summaries, self.files, options, self._rejected_rows, grades_from)
+        if inputs.pairs:
+            files = other_files(inputs.pairs, digests)
+            rejected = len(self._quarantine.rejects) - self._rejected_rows - self._rejected_judgments
+            pairs = pair_set(self._pair_shards, files, rejected)
+            found = found.model_copy(update={"pairs": pairs})
+        if inputs.judgments:
+            files = other_files(inputs.judgments, digests)
+            judgments = judgment_set(self._judged, files, self._rejected_judgments)
+            found = found.model_copy(update={"judgments": judgments})
+        return found if self._base is None else self._base.extended(found, self._pair_shards, self._joined)
+
+    def rejects(self) -> dict[str, list[Reject]]:
+        """Return the bad rows, judgments and pairs, by the names of the files that list them."""
+        ends = (self._rejected_rows, self._rejected_rows + self._rejected_judgments)
+        found = self._quarantine.rejects
+        rows, judgments, pairs = found[: ends[0]], found[ends[0] : ends[1]], found[ends[1] :]
+        if self._base is not None:
+            rows, pairs = self._base.with_rejects(rows, pairs)
+        return {REJECTS_NAME: rows, JUDGMENT_REJECTS_NAME: judgments, PAIR_REJECTS_NAME: pairs}
+
+    def _add_rows(self, batch: RowBatch, source: int) -> None:
+        """Take the rows of source number ``source``; several threads call it."""
+        if self._labels_are_grades and not _can_be_grades(batch.extras["label"], self._options.read.max_grade).all():
+            self._labels_are_grades = False
+        self._spill.add(batch, source)
+
+    def _read_judgments(self, done: Callable[[int, int], None]) -> Settling | None:
+        """Read judgments from files of their own; returns where grades come from, None for the rows alone."""
+        sources, options = self._inputs.judgments, self._options
+        if not sources and options.aggregate is None:
+            return None
+        from pipeline.judgments.settle import Settling
+        from pipeline.judgments.spill import JudgmentSpill
+
+        spill = JudgmentSpill(self._staging / "judgments-spill", options.buckets) if sources else None
+        if spill is not None:
+            read_judgments(sources, spill, options.block_bytes, done)
+            release_freed()
+        return Settling(aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged)
+
+    def _shards(self) -> dict[int, Path]:
+        """Return the files with the rows of the dataset, by bucket: those written, and those that stay."""
+        base = self._base
+        shards = {} if base is None else {s.bucket: base.dataset.features_path(s) for s in base.manifest.shards}
+        for summary in self._summaries:
+            if summary.shard is not None:
+                shards[summary.bucket] = self.staged / "features" / f"{summary.shard.features}.parquet"
+        return shards
+
+
+def _advance(inputs: Inputs, progress: Callable[[int, int], None] | None) -> Callable[[int, int], None]:
+    """Return what tells ``progress`` that so many bytes of a file, given by number, are read and all before it."""
+    sources: list[Source | JudgmentSource | PairSource] = [*inputs.sources, *inputs.judgments, *inputs.pairs]
+    sizes = [source.path.stat().st_size for source in sources]
+    farthest = 0
+
+    def advance(number: int, position: int) -> None:
+        nonlocal farthest
+        if progress is not None:
+            farthest = max(farthest, sum(sizes[:number]) + position)  # threads finish out of order
+            progress(farthest, sum(sizes))
+
+    return advance
+
+
+def _can_be_grades(label: npt.NDArray[np.float64], max_grade: int | None) -> npt.NDArray[np.bool_]:
+    highest = HIGHEST_LABEL_AS_GRADE if max_grade is None else max_grade
+    fitting: npt.NDArray[np.bool_] = (label >= 0) & (label <= highest) & (label == np.floor(label))
+    return fitting
+
+
+def _nothing_judged(judgments: Tally) -> str:
+    if not judgments.judgments:
+        return (
+            "no row has a grade: there is nothing to learn from; --qrels FILE names judgments, and with --pairs FILE the rows"
+            " may all have grade 0: --unjudged zero"
+        )
+    alike = "; are the ids written alike in both?" if judgments.without_row == judgments.judgments else ""
+    return (
+        f"no row has a grade: of {judgments.judgments:,} judgments {judgments.without_row:,} are of documents (qid, doc_id)"
+        f" that have no row{alike}"
+    )

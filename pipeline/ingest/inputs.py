@@ -1,0 +1,204 @@
+"""The files of an ingest: found, opened, and seen to fit together, before any row is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import DataRejected, InputError
+from pipeline.group.splits import name_of
+from pipeline.judgments.joining import check_times_and_labels, without_grades
+from pipeline.judgments.opening import open_judgments
+from pipeline.manifest import SPLITS, SplitName
+from pipeline.pairs.adding import sorted_files
+from pipeline.pairs.opening import open_pairs
+from pipeline.sources.columns import check_ignored, guesses_of, tables_disagree
+from pipeline.sources.files import find_files
+from pipeline.sources.jsonl.source import share_features
+from pipeline.sources.letor import check_made_ids, companions_of
+from pipeline.sources.opening import open_source
+from pipeline.validate import sources_disagree
+
+if TYPE_CHECKING:
+    from pipeline.append.base import Base
+    from pipeline.ingest.options import IngestOptions
+    from pipeline.judgments.batch import JudgmentSource
+    from pipeline.pairs.batch import PairSource
+    from pipeline.sources.batch import Quarantine, ReadOptions, Source
+
+Given = Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """A file of rows and the split it was given for."""
+
+    path: Path
+    split: SplitName
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All files of an ingest, opened.
+
+    Attributes
+    ----------
+    rows, sources
+        The files with rows, in an order that does not depend on how they were given, and what reads them.
+    judgments, pairs
+        What reads files with judgments of their own, and files with preference pairs.
+    companions
+        Files with the sizes of queries, by the file of rows they belong to.
+    columns
+        The features, where the files name them; None for LETOR text.
+    """
+
+    rows: tuple[RowFile, ...]
+    sources: tuple[Source, ...]
+    judgments: tuple[JudgmentSource, ...]
+    pairs: tuple[PairSource, ...]
+    companions: dict[Path, Path]
+    columns: tuple[str, ...] | None
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files there are."""
+        return [
+            *(file.path for file in self.rows),
+            *self.companions.values(),
+            *(source.path for source in self.judgments),
+            *(source.path for source in self.pairs),
+        ]
+
+    @property
+    def guessed(self) -> dict[str, str]:
+        """The guessed parts of tables of rows, and the columns they were found in."""
+        return guesses_of(self.sources)
+
+    @property
+    def graded(self) -> bool:
+        """Whether rows bring grades."""
+        return "grade" in self.sources[0].fields
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The optional columns that rows bring."""
+        return tuple(name for name in self.sources[0].fields if name != "grade")
+
+
+def open_inputs(
+    rows: Mapping[SplitName, Given],
+    judgments: Given,
+    pairs: Given,
+    options: IngestOptions,
+    quarantine: Quarantine,
+    base: Base | None,
+) -> Inputs:
+    """Open all files.
+
+    Parameters
+    ----------
+    rows
+        Files, folders and patterns with the rows of each split.
+    judgments, pairs
+        Those with judgments of their own, and with preference pairs.
+    options
+        How to read them.
+    quarantine
+        Where bad rows go.
+    base
+        The dataset that the rows are added to.
+
+    Raises
+    ------
+    InputError
+        A file is missing or given twice, or options do not go with the files.
+    DataRejected
+        The files do not go together.
+    """
+    files = _row_files(rows, options)
+    read = replace(options.read, ungraded=options.read.ungraded or bool(pairs) or base is not None)
+    if base is not None:
+        read = replace(read, known_features=frozenset(base.manifest.features))
+    if judgments:
+        read = without_grades(read, timed=options.split_time is not None)
+    sources = [open_source(file.path, options.format, read, quarantine) for file in files]
+    share_features(sources, () if base is None else base.manifest.features)
+    columns = _common_columns(sources, options, read)
+    check_made_ids(sources)
+    judgment_files = sorted_files(find_files(judgments), [file.path for file in files])
+    pair_files = sorted_files(find_files(pairs), [*(file.path for file in files), *judgment_files])
+    judgment_sources = [open_judgments(path, options.read, quarantine) for path in judgment_files]
+    pair_sources = [open_pairs(path, quarantine) for path in pair_files]
+    if options.aggregate is not None:
+        check_times_and_labels(options.aggregate, sources, judgment_sources, options.read.time_column)
+    companions = companions_of(sources)
+    if base is not None:
+        base.check_new([*(file.path for file in files), *pair_files], companions)
+        columns = base.check_columns(sources[0], options)
+    return Inputs(
+        rows=tuple(files),
+        sources=tuple(sources),
+        judgments=tuple(judgment_sources),
+        pairs=tuple(pair_sources),
+        companions=companions,
+        columns=columns,
+    )
+
+
+def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[RowFile]:
+    """Return the files of rows in an order that does not depend on how they were given."""
+    train, valid, test = (rows.get(split, ()) for split in SPLITS)
+    if options.rule is not None and (valid or test):
+        raise InputError(
+            f"{name_of(options.rule)} draws the splits by query; it cannot be combined with --valid or --test files"
+        )
+    if not (train or (options.append and (valid or test))):
+        raise InputError("no input files")
+    named = zip(SPLITS, (train, valid, test), strict=True)
+    files = [RowFile(path, split) for split, paths in named for path in find_files(paths)]
+    seen: dict[Path, SplitName] = {}
+    for given in files:
+        count = len(seen)
+        before = seen.setdefault(given.path.resolve(), given.split)
+        if len(seen) == count:
+            roles = "" if before == given.split else f", for {before} and for {given.split}"
+            raise InputError(f"{given.path}: is given twice{roles}")
+    return sorted(files, key=lambda given: (given.path.name, os.fspath(given.path)))
+
+
+def _common_columns(sources: Sequence[Source], options: IngestOptions, read: ReadOptions) -> tuple[str, ...] | None:
+    """Return the features' names if the files name them (their order is that of the first), None for LETOR text."""
+    first = sources[0]
+    for other in sources[1:]:
+        if (first.columns is None) != (other.columns is None):
+            raise InputError(
+                f"{first.path} and {other.path}: text with numbered features cannot be mixed with tables with named ones"
+            )
+        if first.columns is not None and other.columns is not None:
+            complaint = sources_disagree(first.columns, str(first.path), other.columns, str(other.path))
+            complaint = complaint or sources_disagree(
+                first.fields, str(first.path), other.fields, str(other.path), "columns besides the features"
+            )
+            if not complaint and first.table is not None and other.table is not None:
+                complaint = tables_disagree(first.table, str(first.path), other.table, str(other.path))
+            if complaint:
+                raise DataRejected(complaint)
+    tables = [source.table for source in sources if source.table is not None]
+    if tables:
+        check_ignored(options.read.ignore, tables)
+    for option, given in (("--columns", options.read.columns), ("--ignore", options.read.ignore)):
+        if given and not tables:
+            raise InputError(f"{option} is for tables; {first.path} is LETOR text, whose columns have no names")
+    if first.columns is None and read.time_column is not None and not read.time_optional:
+        raise InputError(f"--time-column is for tables; {first.path} is LETOR text, whose columns have no names")
+    if first.columns is not None and options.read.n_features is not None:
+        raise InputError(f"--n-features is for LETOR text; {first.path} names its features")
+    if first.columns is not None and options.read.labels != "grade":
+        raise InputError(
+            f"--labels is for LETOR text; {first.path} names its columns: labels go into one called 'label'"
+        )
+    return first.columns

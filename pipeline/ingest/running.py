@@ -1,0 +1,117 @@
+"""From judgments in files to a dataset: read, spill by query, sort, write, join pairs, publish.
+
+Peak memory: see :mod:`pipeline.memory`; after the two passes the ids and the pairs of one bucket.  Disk: the spilled rows, four
+bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound nor the size of the blocks nor the number of
+threads shows in what is written.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.append.base import Base
+from pipeline.dataset import Dataset
+from pipeline.digests import SourceDigests
+from pipeline.ingest.building import Building
+from pipeline.ingest.inputs import open_inputs
+from pipeline.ingest.options import IngestOptions
+from pipeline.memory import settle_malloc
+from pipeline.publish import staging_folder
+from pipeline.rejects import listing_rejects, write_rejects
+from pipeline.replace import check_destination, publish_dataset
+from pipeline.report import IngestReport
+from pipeline.sources.batch import Quarantine
+from pipeline.sources.columns import guesses_line, guesses_of
+from pipeline.statistics.stored import stored_statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipeline.ingest.inputs import Given
+    from pipeline.manifest import SplitName
+
+
+def ingest(
+    train: Given,
+    out: Path,
+    *,
+    valid: Given = (),
+    test: Given = (),
+    pairs: Given = (),
+    qrels: Given = (),
+    options: IngestOptions | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> IngestReport:
+    """Build the dataset ``out`` from judgments in files and say what is in it.
+
+    Parameters
+    ----------
+    train, valid, test
+        The files of each split, folders of them and patterns (see :func:`pipeline.sources.files.find_files`), in any order.
+        With ``options.rule`` all of them are given as ``train``.
+    pairs
+        Files with preference pairs of these judgments, likewise.
+    qrels
+        Files with judgments, which give the rows their grades; the rows' own are not used then.
+    out
+        The folder to make.
+    options
+        See :class:`IngestOptions`.
+    progress
+        Called with (bytes read, bytes in all) now and then.
+    say
+        Called with a line that a person should see before the data are read: what was guessed of the columns.
+
+    Raises
+    ------
+    InputError
+        A file is missing, options contradict each other, or ``out`` is in the way.
+    DataRejected
+        The data break a rule; nothing was written, but a list of the bad rows next to ``out`` if some were allowed.
+    """
+    started = time.perf_counter()
+    settle_malloc()
+    options = IngestOptions() if options is None else options
+    base = Base(out) if options.append else None
+    if base is not None:
+        base.check_judgments(qrels, options)
+        options = base.options(options)
+    check_destination(out, overwrite=options.overwrite or base is not None)
+    quarantine = Quarantine(options.max_rejects)
+    rows: dict[SplitName, Given] = {"train": train, "valid": valid, "test": test}
+    inputs = open_inputs(rows, qrels, pairs, options, quarantine, base)
+    for what, guessed in (("", inputs.guessed), ("judgments: ", guesses_of(inputs.judgments))):
+        if guessed and say is not None:
+            say(what + guesses_line(guessed))
+    with (
+        staging_folder(out) as staging,
+        SourceDigests(inputs.paths) as digests,
+        listing_rejects(out, quarantine),
+    ):
+        building = Building(inputs, options, quarantine, base, staging, progress)
+        building.read()
+        building.write()
+        building.join()
+        manifest = building.manifest(dict(zip(inputs.paths, digests.results(), strict=True)))
+        for name, rejects in building.rejects().items():
+            if rejects:
+                write_rejects(building.staged / name, rejects)
+        publish_dataset(
+            building.staged,
+            out,
+            manifest,
+            overwrite=options.overwrite or base is not None,
+            grown_from=None if base is None else base.manifest,
+        )
+    return IngestReport(
+        path=out,
+        manifest=manifest,
+        seconds=time.perf_counter() - started,
+        added=None if base is None else manifest.rows - base.manifest.rows,
+        read=building.files,
+        columns_guessed=inputs.guessed,
+        statistics=stored_statistics(Dataset(out, manifest)),
+    )
