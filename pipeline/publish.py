@@ -54,7 +54,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             left.unlink(missing_ok=True)
     staged = path.with_name(f".{path.name}.{secrets.token_hex(6)}.staging")
     try:
-        with staged.open("xb") as handle:
+        with _telling_of_room(path), staged.open("xb") as handle:
             handle.write(data)
             handle.flush()
             os.fsync(handle.fileno())
@@ -63,6 +63,18 @@ def write_atomically(path: Path, data: bytes) -> None:
         staged.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+
+
+@contextmanager
+def _telling_of_room(destination: Path) -> Iterator[None]:
+    """Say of ``destination``, in an OSError, that there is no room on the disk: libraries name no file or one that is gone."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        what = f"{_NO_ROOM[error.errno]} ({os.strerror(error.errno)}); nothing was changed"
+        raise OSError(error.errno, what, str(destination)) from error
 
 
 def keep_by_digest(staged: Path, folder: Path) -> str:
@@ -116,17 +128,13 @@ def staging_folder(destination: Path) -> Iterator[Path]:
     _sweep_abandoned(destination)
     folder = parent / f".{destination.name}.{secrets.token_hex(6)}.staging"
     try:
-        folder.mkdir(mode=0o700)
-        with (folder / f"{LOCK_NAME}.new").open("xb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # it gets its name when it is held: a sweeper leaves a folder without it alone
-            (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
-            yield folder
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        what = f"{_NO_ROOM[error.errno]} ({os.strerror(error.errno)}); nothing was changed"
-        raise OSError(error.errno, what, str(destination)) from error
+        with _telling_of_room(destination):
+            folder.mkdir(mode=0o700)
+            with (folder / f"{LOCK_NAME}.new").open("xb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                # it gets its name when it is held: a sweeper leaves a folder without it alone
+                (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
+                yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):

@@ -12,6 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.sources import _kernels
+from pipeline.sources.batch import ReadOptions
+from pipeline.sources.letor import LetorSource
 from tests import naive
 
 
@@ -216,15 +218,22 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", range(len(KINDS)), ids=[kind.__name__ for kind in KINDS])
-def test_a_million_numbers_have_the_bits_of_float(kind):
+def test_a_million_numbers_have_the_bits_of_float(tmp_path, kind):
     rng = random.Random(kind)
     tokens = [rng.choice(("", "", "-", "+")) + KINDS[kind](rng).removeprefix("-") for _ in range(100_000)]
     values, verdicts = read(tokens)
     with np.errstate(over="ignore"):
         expected = np.array([float(token) for token in tokens]).astype(np.float32)
-    different = np.flatnonzero(values.view(np.uint32) != expected.view(np.uint32))
-    assert not len(different), (tokens[different[0]], values[different[0]], expected[different[0]])
     assert not (verdicts == _kernels.MALFORMED).any()
+    path = tmp_path / "numbers.txt"
+    path.write_text("".join(f"0 qid:1 1:{token} 2:{token}\n" for token in tokens))
+    columns = np.concatenate([batch.values for batch in LetorSource(path, ReadOptions()).batches()])
+    for found in (
+        values,
+        *np.ascontiguousarray(columns.T),
+    ):  # of a cell, and of LETOR text within a line and at its end
+        different = np.flatnonzero(found.view(np.uint32) != expected.view(np.uint32))
+        assert not len(different), (tokens[different[0]], found[different[0]], expected[different[0]])
 
 
 def test_blanks_around_a_cell_and_empty_cells():
