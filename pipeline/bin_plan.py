@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 DEFAULT_MEMORY = 2 * 10**9
 MIN_MEMORY = 512 * 10**6
 MOST_SAMPLED_ROWS = 1 << 20
+LEAST_SAMPLED_ROWS = 1 << 16  # of fewer, shares are off by more than half a bin of 255
 _RESIDENT = 270 * 10**6  # the process with its libraries and compiled kernels
 _QUERY = 5  # bytes: split and size
 _SORTED = 4  # bytes a row of a column that is read
@@ -63,7 +64,14 @@ class BinPlan:
         sampled = None
         fixed, column = _COUNTED * rows, _SORTED * rows + reading
         if fixed + column > free:
-            sampled = max(1, min(MOST_SAMPLED_ROWS, rows, (free - reading) // (2 * _WEIGHED)))
+            each = 2 * _WEIGHED
+            sampled = min(MOST_SAMPLED_ROWS, rows, (free - reading) // each)
+            if sampled < min(rows, LEAST_SAMPLED_ROWS):
+                needed = base + reading + LEAST_SAMPLED_ROWS * each
+                raise InputError(
+                    f"--memory: {manifest.queries:,} queries and {rows:,} rows cannot be binned in {memory:,} bytes;"
+                    f" give {-(-needed // 10**8) * 100}MB"
+                )
             fixed, column = _WEIGHED * sampled, _SAMPLED * sampled + _COUNTERS + reading
         columns = max(1, min(features, min(free - fixed, _WORTHWHILE) // column))
         writing = 16 * batch_rows * features + 2 * _ROW_GROUP

@@ -104,6 +104,32 @@ def test_distinct_values_beyond_the_bins_use_all_bins():
     assert Counter(b.total() for b in masses(values, edges_of(values, 255))) == {1: 210, 2: 45}
 
 
+@law
+@given(SAMPLES, st.integers(2, 40))
+def test_a_value_heavier_than_any_bin_of_several_may_be_stands_alone(values, max_bin):
+    n = int((~np.isnan(values)).sum())
+    for bins in masses(values, edges_of(values, max_bin)):
+        assert len(bins) <= 1 or max(bins.values()) <= 2 * n / (max_bin - 1) + 1
+
+
+@pytest.mark.parametrize("max_bin", [15, 63, 255])
+def test_a_value_heavier_than_its_fair_share_stands_alone(max_bin):
+    rng = np.random.default_rng(9)
+    n = 40_000
+    normal = rng.normal(size=n)
+    columns = [
+        np.where(rng.random(n) < 1.5 / max_bin, 0.0, normal),
+        np.where(rng.random(n) < 0.3, rng.integers(-3, 4, n), normal),
+        np.round(rng.lognormal(size=n), 2),
+        rng.geometric(0.03, n).astype(float),
+        np.where(rng.random(n) < 0.95, 0.0, normal),
+        np.maximum(normal, 0.0),
+    ]
+    for column in columns:
+        for bins in masses(column.astype(np.float32), edges_of(column.astype(np.float32), max_bin)):
+            assert len(bins) == 1 or max(bins.values()) <= n / max_bin
+
+
 def test_heavy_values_stand_alone_between_light_ones():
     values = np.concatenate([np.arange(100), np.full(50, 20.0), np.full(90, 70.5)]).astype(np.float32)
     bins = masses(values, edges_of(values, 15))

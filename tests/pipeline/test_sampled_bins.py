@@ -317,6 +317,12 @@ def test_the_plan_keeps_to_the_bound(rows, features, memory):
     assert plan.batch_rows == planned(1, features, 2 * memory).batch_rows
 
 
+def test_more_queries_than_memory_are_refused():
+    with pytest.raises(InputError, match="cannot be binned in 512,000,000 bytes; give 1900MB"):
+        planned(10**9, 100, MIN_MEMORY, queries=300_000_000)
+    assert planned(10**9, 100, 1_900_000_000, queries=300_000_000).sampled_rows is not None
+
+
 def test_too_little_memory_is_refused(folder):
     with pytest.raises(InputError, match="--memory must be at least 512MB, got 511,999,999 bytes"):
         bin_plan(Dataset.open(folder / "data"), MIN_MEMORY - 1)
