@@ -13,6 +13,7 @@ from pipeline.append.pairs import StoredPairs
 from pipeline.append.rows import Counts, places_among, spread, stored_rows, unjudged_rows
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, InputError
+from pipeline.memory import release_freed
 from pipeline.rejects import read_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME
 from pipeline.sources.jsonl.keys import naturally_sorted
@@ -190,6 +191,7 @@ class Base:
             if bucket in unjudged_of:
                 for rows in unjudged_rows(self.dataset, unjudged_of[bucket], spill.extras):
                     spill.add(spread(rows, place, len(features)), first_source)
+            release_freed()  # what reading took is the writer's now
 
         return put
 
