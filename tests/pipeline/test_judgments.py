@@ -268,6 +268,23 @@ def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):
         find_files([tmp_path / "out" / "unjudged"])
 
 
+def test_unjudged_rows_are_written_again_where_rows_get_wider(tmp_path):
+    texts = ["1 qid:a 1:1\nnan qid:b 1:2 #docid = x\n", "0 qid:c 3:1\nnan qid:a 1:4\n", "nan qid:d 2:2\n"]
+    files = []
+    for number, text in enumerate(texts):
+        files.append(tmp_path / f"{number}.txt")
+        files[-1].write_text(text)
+    at_once = ingest(files, tmp_path / "at-once", options=IngestOptions(buckets=50)).manifest
+    for number, file in enumerate(files):
+        added = ingest([file], tmp_path / "added", options=IngestOptions(append=number > 0, buckets=50)).manifest
+    assert added == at_once
+    assert at_once.unjudged_rows == 3
+    rows = unjudged_of(tmp_path / "added")
+    assert sorted((row["qid"], row["doc_id"], row["f1"], row["f2"], row["f3"]) for row in rows) == [
+        ("a", None, 4.0, 0.0, 0.0), ("b", "x", 2.0, 0.0, 0.0), ("d", None, 0.0, 2.0, 0.0),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("how", [*AGGREGATES, None])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_row_is_somewhere(tmp_path, how, seed):
