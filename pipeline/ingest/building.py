@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pipeline.judgments.settle import Settling
     from pipeline.manifest import GradesFrom, Manifest, PairShard, SourceFile
     from pipeline.pairs.batch import PairSource
+    from pipeline.progress import Stage
     from pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
 
 HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
@@ -57,14 +59,15 @@ class Building:
         quarantine: Quarantine,
         base: Base | None,
         staging: Path,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[Stage, int, int], None] | None,
     ) -> None:
-        """Begin in the folder ``staging``; ``progress`` is called with (bytes read, bytes in all) now and then."""
+        """Begin in the folder ``staging``; ``progress`` is called with the stage, what is done and what is to do in all."""
         self._inputs = inputs
         self._options = options
         self._quarantine = quarantine
         self._base = base
         self._staging = staging
+        self._progress = progress
         self._advance = _advance(inputs, progress)
         self.staged = staging / "dataset"
         self.staged.mkdir()
@@ -156,6 +159,7 @@ class Building:
             threads=share.threads,
             memory=share.values,
             before=bring_stored,
+            done=self._written(int(rows_of_bucket.sum())),
         )
         self._judged = sum((summary.judgments_tally for summary in self._summaries), Tally())
         if settling is not None:
@@ -227,6 +231,20 @@ class Building:
             release_freed()
         return Settling(aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged)
 
+    def _written(self, total: int) -> Callable[[int], None]:
+        """Return what is told how many rows were written, one shard after the other."""
+        done = 0
+        adding = threading.Lock()
+
+        def written(rows: int) -> None:
+            nonlocal done
+            with adding:
+                done += rows
+                if self._progress is not None:
+                    self._progress("writing", done, total)
+
+        return written
+
     def _shards(self) -> dict[int, Path]:
         """Return the files with the rows of the dataset, by bucket: those written, and those that stay."""
         base = self._base
@@ -237,7 +255,7 @@ class Building:
         return shards
 
 
-def _advance(inputs: Inputs, progress: Callable[[int, int], None] | None) -> Callable[[int, int], None]:
+def _advance(inputs: Inputs, progress: Callable[[Stage, int, int], None] | None) -> Callable[[int, int], None]:
     """Return what tells ``progress`` that so many bytes of a file, given by number, are read and all before it."""
     sources: list[Source | JudgmentSource | PairSource] = [*inputs.sources, *inputs.judgments, *inputs.pairs]
     sizes = [source.path.stat().st_size for source in sources]
@@ -247,7 +265,7 @@ def _advance(inputs: Inputs, progress: Callable[[int, int], None] | None) -> Cal
         nonlocal farthest
         if progress is not None:
             farthest = max(farthest, sum(sizes[:number]) + position)  # threads finish out of order
-            progress(farthest, sum(sizes))
+            progress("reading", farthest, sum(sizes))
 
     return advance
 

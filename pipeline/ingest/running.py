@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pipeline.ingest.inputs import Given
     from pipeline.manifest import SplitName
+    from pipeline.progress import Stage
 
 
 def ingest(
@@ -42,7 +43,7 @@ def ingest(
     pairs: Given = (),
     qrels: Given = (),
     options: IngestOptions | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[Stage, int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> IngestReport:
     """Build the dataset ``out`` from judgments in files and say what is in it.
@@ -61,7 +62,7 @@ def ingest(
     options
         See :class:`IngestOptions`.
     progress
-        Called with (bytes read, bytes in all) now and then.
+        Called now and then with ``"reading"``, bytes read and bytes in all, then with ``"writing"``, documents written and in all.
     say
         Called with a line that a person should see before the data are read: what was guessed of the columns.
 

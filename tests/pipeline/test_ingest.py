@@ -221,6 +221,20 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+def test_progress_goes_up_to_all_bytes_and_all_documents(tmp_path):
+    paths = [tmp_path / f"{name}.txt" for name in "abc"]
+    for number, path in enumerate(paths):
+        path.write_text("".join(judgments(30, number)))
+    told = {"reading": [(0, 0)], "writing": [(0, 0)]}
+    options = IngestOptions(threads=3, block_bytes=500, buckets=5)
+    report = ingest(paths, tmp_path / "out", options=options, progress=lambda stage, *at: told[stage].append(at))
+    for stage, total in (("reading", sum(p.stat().st_size for p in paths)), ("writing", report.manifest.rows)):
+        done = [at for at, _ in told[stage]]
+        assert done == sorted(done)
+        assert told[stage][-1] == (total, total)
+        assert len(done) > 2
+
+
 def test_rejects_go_into_the_dataset_or_next_to_it(tmp_path):
     a, b = tmp_path / "a.txt", tmp_path / "b.txt"
     a.write_text("1 qid:1 1:1\n1 qid:1 1:1 x\n")
