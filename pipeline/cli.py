@@ -117,7 +117,7 @@ def query(
     """Ask a dataset in SQL.  Nothing is changed.
 
     The tables are features (qid, doc_id, grade, one column a feature; NULL is missing), queries, and, where the dataset has
-    them, bins, pairs, rejects and pair_rejects.  Columns shard and row of features and bins say which rows are the same.
+    them, bins, pairs, unjudged and the lists of rejects.  Columns shard and row of features and bins say which rows are the same.
     For example:
 
     rankmill data query DATASET "SELECT grade, count(*), avg(f1) FROM features GROUP BY grade ORDER BY grade"
