@@ -214,7 +214,7 @@ class Dataset:
 
     def query_starts(self, shard: Shard) -> npt.NDArray[np.int64]:
         """Return the first row of each query of ``shard``, (q,)."""
-        _, sizes = self._query_sizes[self.manifest.shards.index(shard)]
+        _, sizes = self._query_sizes[shard.bucket]
         return np.cumsum(sizes, dtype=np.int64) - sizes
 
     def grades(self, shard: Shard) -> npt.NDArray[np.int32]:
@@ -225,7 +225,7 @@ class Dataset:
     def rows_in(self, shard: Shard, split: str) -> npt.NDArray[np.bool_]:
         """Return which rows of ``shard`` are of ``split``, (rows,)."""
         self._check_split(split)
-        split_of, sizes = self._query_sizes[self.manifest.shards.index(shard)]
+        split_of, sizes = self._query_sizes[shard.bucket]
         return np.repeat(split_of == SPLITS.index(cast("SplitName", split)), sizes)
 
     def rows(self, split: str | None = None, columns: Sequence[str] = ("grade",)) -> pa.Table:
@@ -392,13 +392,13 @@ class Dataset:
         return [self._read(self.queries_path(shard)) for shard in self.manifest.shards]
 
     @cached_property
-    def _query_sizes(self) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
-        """For each shard the split of its queries, as a place in SPLITS, and their documents: 5 bytes a query."""
-        sizes = []
+    def _query_sizes(self) -> dict[int, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
+        """For each bucket the split of its queries, as a place in SPLITS, and their documents: 5 bytes a query."""
+        sizes = {}
         for shard in self.manifest.shards:
             table = self._read(self.queries_path(shard), ["split", "n_docs"])
             code = pc.index_in(table.column("split"), value_set=pa.array(SPLITS)).to_numpy()
-            sizes.append((code.astype(np.uint8), table.column("n_docs").to_numpy().astype(np.int32)))
+            sizes[shard.bucket] = (code.astype(np.uint8), table.column("n_docs").to_numpy().astype(np.int32))
         return sizes
 
     def _bins_path(self, entry: BinSet, digest: str) -> Path:
@@ -427,10 +427,11 @@ class Dataset:
     def _chosen(self, split: str | None) -> Iterator[tuple[Shard, npt.NDArray[np.bool_] | None]]:
         """Yield the shards that have rows of ``split`` with the mask of these rows; None means all of them."""
         self._check_split(split)
-        for shard, (split_of, sizes) in zip(self.manifest.shards, self._query_sizes, strict=True):
+        for shard in self.manifest.shards:
             if split is None:
                 yield shard, None
                 continue
+            split_of, sizes = self._query_sizes[shard.bucket]
             wanted = split_of == SPLITS.index(cast("SplitName", split))
             if wanted.all():
                 yield shard, None
