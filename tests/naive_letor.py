@@ -70,8 +70,13 @@ def grade(cell: str | None, rules) -> int | None:
     return int(value)
 
 
-def letor(data: bytes, rules, *, base: int = 1, top: int = 65535, real: bool = False) -> Read | None:
-    """Read LETOR text, grades by ``rules``; a row is (grade or label, qid, doc_id or None, {index: value})."""
+def letor(
+    data: bytes, rules, *, base: int = 1, top: int = 65535, real: bool = False, name: str | None = None
+) -> Read | None:
+    """Read LETOR text, grades by ``rules``; a row is (grade or label, qid, doc_id or None, {index: value}).
+
+    With the ``name`` of the file no line has ``qid:``, and every line with a row, good or bad, is a query by itself.
+    """
     lines = lines_of(data)
     if lines is None:
         return None
@@ -91,6 +96,8 @@ def letor(data: bytes, rules, *, base: int = 1, top: int = 65535, real: bool = F
         if not good:
             read.bad.append((line_number, column))
             continue
+        if name is not None:
+            rest.insert(0, (0, f"qid:{name}:{1 + len(read.rows) + len(read.bad)}"))
         if not rest or not rest[0][1].startswith("qid:") or rest[0][1] == "qid:":
             read.bad.append((line_number, rest[0][0] if rest else len(fields) + 1))
             continue
@@ -190,6 +197,7 @@ def json_row(line: str) -> tuple | None:
     whole = type(grade) in {int, float} and 0 <= grade < 2**31 and grade == int(grade)
     try:
         good = all(x is None or (isinstance(x, str) and x.encode()) for x in ids) and isinstance(ids[0], str)
+        "".join(numbers).encode()
         values = {name: np.float32(float(x)) for name, x in numbers.items() if type(x) in {int, float}}
     except (UnicodeEncodeError, OverflowError):
         return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import secrets
 import subprocess
 import sys
@@ -105,11 +106,12 @@ def read_letor(path: Path, block_bytes: int, options: ReadOptions) -> Read:
     return read
 
 
-def expected_letor(data: bytes, options: ReadOptions) -> Read | None:
+def expected_letor(data: bytes, options: ReadOptions, name: str | None = None) -> Read | None:
     """Read with the naive reader, and make its rows dense."""
     base = options.index_base
     top = base + options.n_features - 1 if options.n_features else 65535
-    naive = naive_letor.letor(data, options.grade_rules, base=base, top=top, real=options.labels == "real")
+    real = options.labels == "real"
+    naive = naive_letor.letor(data, options.grade_rules, base=base, top=top, real=real, name=name)
     if naive is None:
         return None
     width = options.n_features or max((index - base + 1 for *_, found in naive.rows for index in found), default=0)
@@ -189,7 +191,7 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
     letor, pairs, table = seeds(".txt", GOOD_LETOR), seeds("pair*.txt", GOOD_PAIRS), seeds(".csv", GOOD_CSV)
     lines = seeds(".jsonl", GOOD_JSON)
     header = GOOD_CSV.split(b"\n")[0] + b"\n"
-    path = folder / "fuzz.txt"
+    path, beside = folder / "fuzz.txt", folder / "fuzz.txt.query"
     read, end = 0, time.monotonic() + seconds
     for number in range(inputs):
         if time.monotonic() > end:
@@ -214,8 +216,15 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
                 unjudged=rng.choice(["keep", "zero", "reject"]),
                 absent=rng.choice(["zero", "missing"]),
             )
+            grouped = rng.random() < 0.3  # as LightGBM has it: no qid, but the sizes of the queries in a file beside
+            if grouped:
+                data = re.sub(rb"[ \t]*qid:[^ \t\r\n#]*", b"", data)
             path.write_bytes(data)
-            read += check(data, expected_letor(data, options), lambda: read_letor(path, block_bytes, options))  # noqa: B023
+            expected = expected_letor(data, options, path.name if grouped else None)
+            if grouped:
+                beside.write_text("" if expected is None else "1\n" * (len(expected.rows) + len(expected.bad)))
+            read += check(data, expected, lambda: read_letor(path, block_bytes, options))  # noqa: B023
+            beside.unlink(missing_ok=True)
         elif kind < 0.85:
             data = damaged(rng, pairs)
             path.write_bytes(data)
