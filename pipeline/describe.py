@@ -14,9 +14,9 @@ import polars as pl
 
 from pipeline.binning import columns_of
 from pipeline.dataset import QUERY_WEIGHT
-from pipeline.manifest import SPLITS
+from pipeline.manifest import SPLITS, Repeats
 from pipeline.quantiles import cumulative_counts, sort_values
-from pipeline.report import several
+from pipeline.report import repeated, several
 from pipeline.statistics.stored import statistics_of
 
 if TYPE_CHECKING:
@@ -199,9 +199,7 @@ class Description:
             )
             lines.append("          " + _files(found["sources"]))
         if self.repeats is not None:
-            found = self.repeats
-            merged = f"; {found['merged_rows']:,} rows merged into others" if found["merged_rows"] else ""
-            lines.append(f"repeated  {several(found['documents'], found['conflicting'], 'with several rows')}{merged}")
+            lines.append(f"repeated  {repeated(Repeats(**self.repeats))}")
         if self.unjudged_rows:
             lines.append(f"unjudged  {self.unjudged_rows:,} rows that nobody judged, kept for re-ranking")
         return lines

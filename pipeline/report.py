@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pipeline.manifest import Manifest, SourceFile
+    from pipeline.manifest import Manifest, Repeats, SourceFile
     from pipeline.statistics.stored import Statistics
 
 
@@ -119,14 +119,21 @@ def _judged(manifest: Manifest, path: Path) -> list[str]:
         if found.repeated:
             lines.append(f"            {several(found.repeated, found.conflicting, 'judged more than once')}")
         if found.rejected:
-            lines.append(f"  rejected  {found.rejected:,} judgments, listed in {path / 'judgment_rejects.parquet'}")
+            bad = f"{found.rejected:,} judgment{'s' * (found.rejected != 1)}"
+            lines.append(f"  rejected  {bad}, listed in {path / 'judgment_rejects.parquet'}")
     if repeats is not None:
-        merged = f"; {repeats.merged_rows:,} rows merged into others" if repeats.merged_rows else ""
-        lines.append(f"  repeated  {several(repeats.documents, repeats.conflicting, 'with several rows')}{merged}")
+        lines.append(f"  repeated  {repeated(repeats)}")
     if manifest.unjudged:
         n = manifest.unjudged_rows
         lines.append(f"  unjudged  {n:,} row{'s' * (n != 1)}, kept for re-ranking in {path / 'unjudged'}")
     return lines
+
+
+def repeated(found: Repeats) -> str:
+    """Say what is known of documents with several rows, and what became of these."""
+    merged = found.merged_rows
+    what = f"; {merged:,} row{'s' * (merged != 1)} merged into others of their documents" if merged else ""
+    return several(found.documents, found.conflicting, "with several rows") + what
 
 
 def several(documents: int, conflicting: int, how: str) -> str:

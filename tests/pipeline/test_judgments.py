@@ -464,7 +464,7 @@ def test_what_is_counted_is_told(tmp_path):
     assert shown.exit_code == 0, shown.output
     assert "judged    by 4 judgments from 1 file; 1 of documents that have no row" in shown.output
     assert "1 document judged more than once, 1 of them with different grades" in shown.output
-    assert f"rejected  1 judgments, listed in {tmp_path / 'out' / 'judgment_rejects.parquet'}" in shown.output
+    assert f"rejected  1 judgment, listed in {tmp_path / 'out' / 'judgment_rejects.parquet'}" in shown.output
     assert f"unjudged  2 rows, kept for re-ranking in {tmp_path / 'out' / 'unjudged'}" in shown.output
     (listed,) = pq.read_table(tmp_path / "out" / "judgment_rejects.parquet").to_pylist()
     assert (listed["source"], listed["line"], listed["column"], listed["text"]) == ("j", 5, 7, "q 0 c bad")
