@@ -197,7 +197,7 @@ def json_row(line: str) -> tuple | None:
     whole = type(grade) in {int, float} and 0 <= grade < 2**31 and grade == int(grade)
     try:
         good = all(x is None or (isinstance(x, str) and x.encode()) for x in ids) and isinstance(ids[0], str)
-        "".join(numbers).encode()
+        "".join(found).encode()
         values = {name: np.float32(float(x)) for name, x in numbers.items() if type(x) in {int, float}}
     except (UnicodeEncodeError, OverflowError):
         return None

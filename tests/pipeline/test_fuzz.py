@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import DataRejected
+from pipeline.errors import DataRejected, InputError
 from pipeline.pairs.opening import open_pairs
 from pipeline.sources.batch import Quarantine, ReadOptions
 from pipeline.sources.opening import open_source
@@ -149,14 +149,19 @@ def check_json(path: Path, data: bytes, block_bytes: int) -> bool:
     quarantine = Quarantine(EVERY_BAD_LINE)
     rows: list[tuple] = []
     try:
-        source = open_source(path, "jsonl", ReadOptions(unjudged="keep"), quarantine)
+        source = open_source(
+            path,
+            "jsonl",
+            ReadOptions(unjudged="keep", columns={name: name for name in ("qid", "doc_id", "grade")}),
+            quarantine,
+        )
         for batch in source.batches(block_bytes):
             ids = (batch.qid.to_pylist(), cells(batch.doc_id, len(batch)), batch.grade.tolist())
             named = [
                 {n: x for n, x in zip(source.columns, row, strict=True) if not np.isnan(x)} for row in batch.values
             ]
             rows += zip(*ids, named, strict=True)
-    except DataRejected:
+    except (DataRejected, InputError):  # no such columns
         return False
     lines = naive_letor.lines_of(data)
     assert lines is not None, data
