@@ -72,7 +72,7 @@ class BucketFiles:
                 path = self._path(number)
                 with path.open("ab", buffering=0) as file:
                     if not self.rows[number]:
-                        file.write(self.schema.serialize())
+                        _write_all(file, self.schema.serialize())
                     _write_all(file, rows.slice(start, stop - start).serialize())
                 if raw is not None:
                     with self.raw_path(number).open("ab", buffering=0) as file:
@@ -123,6 +123,7 @@ class Spill:
         )
         self._files = BucketFiles(folder, buckets, schema)
         self.width = 0
+        self._widening = threading.Lock()
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
@@ -138,7 +139,8 @@ class Spill:
         """Append the rows of ``batch``, which came from input file number ``source``; grades are 0 where there are none."""
         n, width = batch.values.shape
         grade = np.zeros(n, dtype=np.int32) if batch.grade is None else batch.grade
-        self.width = max(self.width, width)
+        with self._widening:
+            self.width = max(self.width, width)
         bucket = buckets_of(batch.qid, len(self.rows))
         order = np.argsort(bucket, kind="stable")
         counts = np.bincount(bucket, minlength=len(self.rows))
