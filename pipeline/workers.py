@@ -61,8 +61,8 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
         run(threading.Lock())
         return failures
     running = [threading.Lock() for _ in range(threads)]
-    try:
-        Parallel(n_jobs=threads, prefer="threads")(delayed(run)(held) for held in running)
+    try:  # threads even where the caller has told joblib to use processes
+        Parallel(n_jobs=threads, require="sharedmem")(delayed(run)(held) for held in running)
     finally:  # an interrupt ends Parallel alone: wait for the threads, they use what the caller cleans away
         stopped = True
         for held in running:
