@@ -132,7 +132,10 @@ def write_shards(
     def write(bucket: int) -> None:
         if before is not None:
             before(bucket)
-        rooms = idle.pop() if idle else Rooms()
+        try:
+            rooms = idle.pop()
+        except IndexError:  # asking first whether there are any would let another thread take them
+            rooms = Rooms()
         summaries[bucket] = write_shard(spill, bucket, layout, folder, memory, rooms)
         idle.append(rooms)
         spill.drop(bucket)

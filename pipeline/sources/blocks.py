@@ -89,8 +89,11 @@ class Block:
         DataRejected
             They have a NUL byte, are not UTF-8, or have a CR that does not end a line.
         """
-        lines = count_lines(self.bytes_view[self.start : self.stop])
-        self.numbers.report(self.number, lines)
+        lines = 0
+        try:
+            lines = count_lines(self.bytes_view[self.start : self.stop])
+        finally:  # or those who ask for the lines of later blocks would wait for ever
+            self.numbers.report(self.number, lines)
         at = self.data.find(b"\0", self.start, self.stop)
         if at >= 0:
             raise _nul_byte(self.path, self.line_number(at))

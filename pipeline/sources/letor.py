@@ -104,9 +104,9 @@ class LetorSource:
 
     def _parsed(self, block: Block, kept: _Kept) -> tuple[_Parser, _Rows]:
         lines = block.check()
-        if kept.parsers:
+        try:
             parser = kept.parsers.pop()
-        else:
+        except IndexError:  # asking first whether there is one would let another thread take it
             parser = _Parser(self.path, self._options, self._quarantine, grouped=self.sizes_path is not None)
         return parser, parser.parse(block, lines)
 

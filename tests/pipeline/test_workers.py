@@ -3,13 +3,18 @@
 import threading
 import time
 
+import joblib
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipeline.errors import DataRejected, MalformedLine, TooManyRejects
+from pipeline.group import spill as spill_module
+from pipeline.group.spill import Spill
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.ingest.reading import read_all
-from pipeline.sources.batch import Quarantine, ReadOptions
+from pipeline.sources import blocks as blocks_module
+from pipeline.sources.batch import Quarantine, ReadOptions, RowBatch
 from pipeline.sources.blocks import LineNumbers
 from pipeline.sources.letor import LetorSource
 from pipeline.workers import in_order
@@ -31,6 +36,24 @@ def test_the_first_failure_is_that_of_the_first_item_that_fails(threads):
 
     failures = in_order(range(100), work, threads)
     assert (failures[0].number, str(failures[0].error)) == (7, "7")
+
+
+@pytest.mark.parametrize("backend", ["loky", "multiprocessing", "sequential"])
+def test_threads_are_threads_whatever_the_caller_told_joblib(backend):
+    seen = []
+    with joblib.parallel_config(backend):
+        assert in_order(range(20), seen.append, 3) == []
+    assert sorted(seen) == list(range(20))
+
+
+def test_workers_within_workers_do_all_items_alone():
+    def outer(_):
+        seen = []
+        assert in_order(range(20), seen.append, 3) == []
+        return seen
+
+    found = joblib.Parallel(n_jobs=2, require="sharedmem")(joblib.delayed(outer)(k) for k in range(3))
+    assert found == [list(range(20))] * 3
 
 
 def test_drawing_an_item_may_fail():
@@ -130,3 +153,46 @@ def test_the_dataset_does_not_depend_on_threads_or_memory(tmp_path):
         )
         digests.add(ingest(paths, tmp_path / "out", options=options).manifest.data_digest())
     assert len(digests) == 1
+
+
+def test_no_thread_forgets_how_wide_the_rows_of_another_are(tmp_path, monkeypatch):
+    def slow(*numbers):
+        found = max(numbers)
+        time.sleep(0.02)
+        return found
+
+    monkeypatch.setattr(spill_module, "max", slow, raising=False)
+    spill = Spill(tmp_path / "spill", 1)
+
+    def add(width):
+        values = np.zeros((1, width), dtype=np.float32)
+        spill.add(RowBatch(qid=pa.array(["q"]), doc_id=None, grade=np.zeros(1, dtype=np.int32), values=values), 0)
+
+    for _ in range(5):
+        spill.width = 0
+        threads = [threading.Thread(target=add, args=(width,)) for width in (9, 2, 5, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert spill.width == 9
+
+
+def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("1 qid:1 1:1\n" * 3 + "x\n" + "1 qid:1 1:1\n" * 3)
+    first, second, *_ = blocks_module.unchecked_blocks(tmp_path / "a.txt", 40)
+    counted = blocks_module.count_lines
+
+    def failing(text):
+        raise MemoryError
+
+    monkeypatch.setattr(blocks_module, "count_lines", failing)
+    with pytest.raises(MemoryError):
+        first.check()
+    monkeypatch.setattr(blocks_module, "count_lines", counted)
+    second.check()
+    found = []
+    asking = threading.Thread(target=lambda: found.append(second.first_line), daemon=True)
+    asking.start()
+    asking.join(5)
+    assert found
