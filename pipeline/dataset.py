@@ -11,7 +11,6 @@ become a model.
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +40,7 @@ from pipeline.manifest import (
 )
 from pipeline.pairs.stored import Pairs, by_rows
 from pipeline.publish import alone, file_digest, write_atomically
+from pipeline.shard_files import batches, blocks, decoding, row_major
 from pipeline.sources.files import UNJUDGED
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.times import TIME
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 
 QUERY_WEIGHT = "query_weight"
-_TRANSPOSE_ROWS = 512  # rows turned at a time, so that the tile written to stays in cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +274,7 @@ class Dataset:
         for shard, keep in self._chosen(split):
             file = self.features_path(shard)
             self._check(file)
-            yield from _blocks(file, names, keep, batch_rows, np.float32)
+            yield from blocks(file, names, keep, batch_rows, np.float32)
 
     def column_batches(
         self, split: str | None, features: Sequence[str], batch_rows: int = 65536
@@ -288,24 +287,24 @@ class Dataset:
         for shard, keep in self._chosen(split):
             file = self.features_path(shard)
             self._check(file)
-            for batch in _batches(file, list(features), keep, batch_rows):
+            for batch in batches(file, list(features), keep, batch_rows):
                 yield [batch.column(name).to_numpy() for name in features]
 
     def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
         """Yield (m, F) float32 blocks of all rows of ``shard``, whatever their split, in canonical order."""
         file = self.features_path(shard)
         self._check(file)
-        yield from _blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
+        yield from blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
 
     def stored_rows(self, shard: Shard, batch_rows: int) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
         """Yield (ids, grades and optional columns, features (m, F)) of all rows of ``shard``, in canonical order."""
         file, names = self.features_path(shard), list(self.manifest.features)
         self._check(file)
-        with _decoding(file), open_parquet(file) as reader:
+        with decoding(file), open_parquet(file) as reader:
             for batch in reader.iter_batches(batch_size=batch_rows):
                 yield (
                     batch.select(["qid", "doc_id", "grade", *self.optional_columns]),
-                    _row_major(batch, names, np.float32),
+                    row_major(batch, names, np.float32),
                 )
 
     def unjudged_rows(
@@ -314,10 +313,10 @@ class Dataset:
         """Yield (ids and optional columns, features (m, F)) of the rows of ``shard``, in canonical order."""
         file, names = self.unjudged_path(shard), list(self.manifest.features)
         self._check(file)
-        with _decoding(file), open_parquet(file) as reader:
+        with decoding(file), open_parquet(file) as reader:
             for batch in reader.iter_batches(batch_size=batch_rows):
                 narrow = [name for name in batch.schema.names if name not in set(names)]
-                yield batch.select(narrow), _row_major(batch, names, np.float32)
+                yield batch.select(narrow), row_major(batch, names, np.float32)
 
     def shard_grades(self, shard: Shard) -> npt.NDArray[np.int32]:
         """Return the grades of all rows of ``shard``, in canonical order."""
@@ -365,7 +364,7 @@ class Dataset:
         for shard, keep in self._chosen(split):
             file = files[shard.bucket]
             self._check(file, self._bins_cure(entry))
-            yield from _blocks(file, names, keep, batch_rows, np.uint8)
+            yield from blocks(file, names, keep, batch_rows, np.uint8)
 
     def commit_bins(self, entry: BinSet) -> Dataset:
         """Make the binned copy ``entry``, whose files are in place, the newest of this dataset; returns the new state.
@@ -420,7 +419,7 @@ class Dataset:
     def _read(self, file: Path, columns: list[str] | None = None) -> pa.Table:
         """Return ``columns`` of ``file``, all for None."""
         self._check(file)
-        with _decoding(file):
+        with decoding(file):
             table = pq.read_table(file, columns=columns, partitioning=None)
         return table if columns is None else table.select(columns)
 
@@ -487,50 +486,3 @@ def _is_in(queries: pa.Table, split: str) -> npt.NDArray[np.bool_]:
     """Return which rows of a shard's ``queries`` belong to ``split``."""
     found: npt.NDArray[np.bool_] = pc.equal(queries.column("split"), pa.scalar(split)).to_numpy()
     return found
-
-
-@contextmanager
-def _decoding(file: Path) -> Iterator[None]:
-    """Name ``file`` in what goes wrong while it is read: a disk's own errors have a number, a decoder's have none."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DatasetFormatError(f"{file}: shard is missing; ingest the data again") from None
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise OSError(error.errno, error.strerror or str(error), str(file)) from error
-        what = str(error).split("\n", 1)[0].rstrip(".")
-        raise DatasetFormatError(f"{file}: cannot be decoded ({what}); make the dataset anew") from error
-
-
-def _blocks(
-    file: Path, names: list[str], keep: npt.NDArray[np.bool_] | None, batch_rows: int, dtype: type[np.generic]
-) -> Iterator[npt.NDArray]:  # type: ignore[type-arg]
-    """Yield the columns ``names`` of ``file`` as row-major blocks, only rows where ``keep``."""
-    for batch in _batches(file, names, keep, batch_rows):
-        yield _row_major(batch, names, dtype)
-
-
-def _batches(
-    file: Path, names: list[str], keep: npt.NDArray[np.bool_] | None, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the columns ``names`` of ``file``, only rows where ``keep``."""
-    done = 0
-    with _decoding(file), open_parquet(file) as reader:
-        for batch in reader.iter_batches(batch_size=batch_rows, columns=names):
-            mask = None if keep is None else keep[done : done + batch.num_rows]
-            done += batch.num_rows
-            if mask is None:
-                yield batch
-            elif mask.any():
-                yield batch.filter(pa.array(mask))
-
-
-def _row_major(batch: pa.RecordBatch, names: list[str], dtype: type[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]
-    columns = [batch.column(name).to_numpy(zero_copy_only=True) for name in names]
-    out = np.empty((batch.num_rows, len(names)), dtype=dtype)
-    for top in range(0, batch.num_rows, _TRANSPOSE_ROWS):
-        tile = out[top : top + _TRANSPOSE_ROWS]
-        for number, column in enumerate(columns):
-            tile[:, number] = column[top : top + _TRANSPOSE_ROWS]
-    return out
