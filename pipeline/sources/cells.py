@@ -67,7 +67,7 @@ class DelimitedCells:
         for batch in self._cells(max(block_bytes, _LEAST_BLOCK, 64 * len(self.header))):
             yield first, batch
             first += len(batch)
-            if self._ragged + len(self._problems) > self._quarantine.limit - len(self._quarantine.rejects):
+            if self._ragged + len(self._problems) > self._quarantine.room:  # reporting them is the end
                 self._report_all()
         if self._ragged or self._problems:
             self._report_all()
