@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.arrow import as_array
 from pipeline.group import _kernels
+from pipeline.sources.batch import BATCH_BYTES
 from pipeline.sources.optional import TYPES
 
 if TYPE_CHECKING:
@@ -130,14 +131,27 @@ def read_bucket(
 def padded(
     spill: Spill, bucket: int, width: int, absent: float, into: npt.NDArray[np.float32] | None = None
 ) -> Iterator[tuple[SpilledRows, npt.NDArray[np.float32]]]:
-    """Yield the rows of ``bucket`` as they were spilled, and their values at full width, in ``into`` if it is given."""
+    """Yield the rows of ``bucket`` as they were spilled, and their values at full width, in ``into`` if it is given.
+
+    Else some of them at a time: a few bytes of narrow rows may stand for many of wide ones.
+    """
     low = 0
+    step = max(1, BATCH_BYTES // (4 * max(1, width)))
     for rows in spill.batches(bucket, into):
         n, found = rows.values.shape
-        values = rows.values
-        if found < width:
-            values = np.empty((n, width), dtype=np.float32) if into is None else into[low : low + n]
-            values[:, :found] = rows.values
-            values[:, found:] = absent
+        if found == width:
+            yield rows, rows.values
+        elif into is not None:
+            yield rows, _filled_up(rows.values, absent, into[low : low + n])
+        else:
+            for first in range(0, n, step):
+                some = rows.slice(first, step)
+                yield some, _filled_up(some.values, absent, np.empty((len(some.grade), width), dtype=np.float32))
         low += n
-        yield rows, values
+
+
+def _filled_up(values: npt.NDArray[np.float32], absent: float, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Put ``values`` in ``out``, which is wider, and ``absent`` in the rest of it."""
+    out[:, : values.shape[1]] = values
+    out[:, values.shape[1] :] = absent
+    return out

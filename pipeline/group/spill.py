@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pipeline.sources.batch import RowBatch
 
 
+_MOST_ROWS = 1 << 17  # sorted at a time: where there are few values, ids and order are most of a batch
+
+
 @dataclass(frozen=True, slots=True)
 class SpilledRows:
     """Some rows of a bucket."""
@@ -38,6 +41,18 @@ class SpilledRows:
     source: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]  # (n, width)
     extras: Mapping[str, npt.NDArray[Any]]  # (n,) each
+
+    def slice(self, first: int, count: int) -> SpilledRows:
+        """Return ``count`` rows from ``first`` on, or as many as there are, not copied."""
+        here = slice(first, first + count)
+        return SpilledRows(
+            qid=self.qid.slice(first, count),
+            doc_id=self.doc_id.slice(first, count),
+            grade=self.grade[here],
+            source=self.source[here],
+            values=self.values[here],
+            extras={name: column[here] for name, column in self.extras.items()},
+        )
 
 
 class BucketFiles:
@@ -137,6 +152,10 @@ class Spill:
 
     def add(self, batch: RowBatch, source: int) -> None:
         """Append the rows of ``batch``, which came from input file number ``source``; grades are 0 where there are none."""
+        for first in range(0, len(batch), _MOST_ROWS):
+            self._add(batch.slice(first, _MOST_ROWS), source)
+
+    def _add(self, batch: RowBatch, source: int) -> None:
         n, width = batch.values.shape
         grade = np.zeros(n, dtype=np.int32) if batch.grade is None else batch.grade
         with self._widening:

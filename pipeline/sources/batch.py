@@ -51,6 +51,17 @@ class RowBatch:
     def __len__(self) -> int:
         return len(self.values)
 
+    def slice(self, first: int, count: int) -> RowBatch:
+        """Return ``count`` rows from ``first`` on, or as many as there are, not copied."""
+        here = slice(first, first + count)
+        return RowBatch(
+            qid=self.qid.slice(first, count),
+            doc_id=None if self.doc_id is None else self.doc_id.slice(first, count),
+            grade=None if self.grade is None else self.grade[here],
+            values=self.values[here],
+            extras={name: column[here] for name, column in self.extras.items()},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -68,6 +68,7 @@ class Block:
     position: int  # bytes of the file used up after it; 0 if it is compressed
     number: int  # of the block in the file, from 0
     numbers: LineNumbers
+    lines_before: int = 0  # of the block that this one is a piece of
 
     @property
     def bytes_view(self) -> npt.NDArray[np.uint8]:
@@ -79,7 +80,19 @@ class Block:
     @property
     def first_line(self) -> int:
         """Number of its first line in the file, from 1."""
-        return self.numbers.first_line(self.number)
+        return self.numbers.first_line(self.number) + self.lines_before
+
+    def pieces(self, lines: int, most: int) -> Iterator[tuple[Block, int]]:
+        """Cut it into pieces of ``most`` lines or fewer, and yield each with the number of its lines; it has ``lines``."""
+        if lines <= most:
+            yield self, lines
+            return
+        end = self.data.find(b"\n", (self.start + self.stop) // 2, self.stop) + 1
+        if end == self.stop:  # the last line is more than half
+            end = self.data.rfind(b"\n", self.start, self.stop - 1) + 1
+        above = count_lines(self.bytes_view[self.start : end])
+        yield from replace(self, stop=end).pieces(above, most)
+        yield from replace(self, start=end, lines_before=self.lines_before + above).pieces(lines - above, most)
 
     def check(self) -> int:
         """Count the lines and see that they are text; returns how many there are.  Every block must be checked.

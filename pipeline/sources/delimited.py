@@ -30,6 +30,8 @@ from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_MOST_ROWS = 1 << 17  # read at a time: where cells are short, what is known of them takes many times their text
+
 
 class DelimitedSource:
     """One file of delimited text, plain or compressed."""
@@ -54,7 +56,8 @@ class DelimitedSource:
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
         for first, batch in self._cells.blocks(block_bytes):
-            yield self._rows(batch, first)
+            for low in range(0, len(batch), _MOST_ROWS):
+                yield self._rows(batch.slice(low, _MOST_ROWS), first + low)
         self.position = self.path.stat().st_size
 
     def _rows(self, batch: pa.RecordBatch, first: int) -> RowBatch:

@@ -53,6 +53,7 @@ _FIRST_BYTES = 1 << 16  # read to see whether lines name their queries
 
 Positions = npt.NDArray[np.int64]
 
+_MOST_LINES = 1 << 17  # parsed at a time: where lines are short, what is known of them takes many times their text
 _LEAST_ENTRY = 4  # bytes: a digit, a colon, a digit and what separates it from the next
 
 
@@ -85,10 +86,11 @@ class LetorSource:
         for block in unchecked_blocks(self.path, block_bytes, kept.texts):
             if sizes is None:
                 yield ReadTask(partial(self._read, block, kept), block.position)
-            else:
-                parser, rows = self._parsed(block, kept)
-                grouped = rows.grouped(sizes, block)
-                yield ReadTask(partial(self._handed_over, block, kept, parser, grouped), block.position)
+                continue
+            for piece, lines in block.pieces(block.check(), _MOST_LINES):
+                parser = self._parser(kept)
+                rows = parser.parse(piece, lines).grouped(sizes, piece)
+                yield ReadTask(partial(self._handed_over, kept, parser, rows), block.position)
         if sizes is not None:
             sizes.close()
 
@@ -100,20 +102,20 @@ class LetorSource:
             self.position = task.position
 
     def _read(self, block: Block, kept: _Kept) -> Iterator[RowBatch]:
-        yield from self._handed_over(block, kept, *self._parsed(block, kept))
+        for piece, lines in block.pieces(block.check(), _MOST_LINES):
+            parser = self._parser(kept)
+            yield from self._handed_over(kept, parser, parser.parse(piece, lines))
+        kept.texts.append(block.data)
 
-    def _parsed(self, block: Block, kept: _Kept) -> tuple[_Parser, _Rows]:
-        lines = block.check()
+    def _parser(self, kept: _Kept) -> _Parser:
         try:
-            parser = kept.parsers.pop()
+            return kept.parsers.pop()
         except IndexError:  # asking first whether there is one would let another thread take it
-            parser = _Parser(self.path, self._options, self._quarantine, grouped=self.sizes_path is not None)
-        return parser, parser.parse(block, lines)
+            return _Parser(self.path, self._options, self._quarantine, grouped=self.sizes_path is not None)
 
-    def _handed_over(self, block: Block, kept: _Kept, parser: _Parser, rows: _Rows) -> Iterator[RowBatch]:
+    def _handed_over(self, kept: _Kept, parser: _Parser, rows: _Rows) -> Iterator[RowBatch]:
         yield from rows.batches(self._options.absent_value, parser.room)
         kept.parsers.append(parser)  # not before: the rows are in its arrays
-        kept.texts.append(block.data)
 
 
 class _Kept(NamedTuple):

@@ -1,5 +1,7 @@
 """Hashes against their slow twins, and shards that do not depend on how much memory there was."""
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,10 +12,11 @@ from hypothesis import strategies as st
 from pipeline.errors import InputError
 from pipeline.group import _kernels
 from pipeline.group import shards as shards_module
+from pipeline.group.bucket import padded
 from pipeline.group.hashing import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
 from pipeline.group.shards import Layout, write_shard
 from pipeline.group.spill import Spill
-from pipeline.sources.batch import RowBatch
+from pipeline.sources.batch import BATCH_BYTES, RowBatch
 from tests import naive
 
 
@@ -117,3 +120,19 @@ def test_a_shard_has_the_same_bytes_however_often_its_rows_are_read(tmp_path, mo
     keys = list(zip(table["qid"].to_pylist(), table["doc_id"].to_pylist(), strict=True))
     assert keys == sorted(keys, key=lambda key: (key[0], key[1] is None, key[1] or ""))
     assert 0 < sum(doc_id is None for _, doc_id in keys) < 2100
+
+
+def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
+    """A hundred thousand rows of one feature, 0.4 MB, would be 400 MB with all features."""
+    n, width = 100_000, 1000
+    spill = Spill(tmp_path / "spill", 1)
+    for rows, features in ((n, 1), (1, width)):
+        qid = pa.array([f"q{k % 100}" for k in range(rows)])
+        values = np.ones((rows, features), dtype=np.float32)
+        spill.add(RowBatch(qid=qid, doc_id=None, grade=np.zeros(rows, dtype=np.int32), values=values), 0)
+    tracemalloc.start()
+    read = sum(len(rows.grade) for rows, _ in padded(spill, 0, width, 0.0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert read == n + 1
+    assert peak < 3 * BATCH_BYTES

@@ -85,3 +85,16 @@ def test_the_process_stays_under_the_bound(tmp_path, features, queries, big):
                 file.write(b"%s qid:big %s" % (grade, rest))
         more.unlink()
     assert peak(text, tmp_path / "out") < 512 * 10**6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
+@pytest.mark.parametrize(
+    ("name", "head", "line"), [("in.txt", "1 qid:1 1:1\n", "1 qid:%d\n"), ("in.csv", "qid,grade,f1\n", "%d,1,1\n")]
+)
+def test_short_lines_stay_under_the_bound_too(tmp_path, name, head, line):
+    small, text = tmp_path / f"small-{name}", tmp_path / name
+    small.write_text(head + line % 7)
+    peak(small, tmp_path / "warm")
+    text.write_text(head + "".join(line % (k % 10) for k in range(6_000_000)))
+    assert peak(text, tmp_path / "out") < 512 * 10**6

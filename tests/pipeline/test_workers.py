@@ -14,8 +14,11 @@ from pipeline.group.spill import Spill
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.ingest.reading import read_all
 from pipeline.sources import blocks as blocks_module
+from pipeline.sources import delimited as delimited_module
+from pipeline.sources import letor as letor_module
 from pipeline.sources.batch import Quarantine, ReadOptions, RowBatch
 from pipeline.sources.blocks import LineNumbers
+from pipeline.sources.delimited import DelimitedSource
 from pipeline.sources.letor import LetorSource
 from pipeline.workers import in_order
 
@@ -87,7 +90,12 @@ def text(rng, lines, bad=()):
 
 def rejects_and_error(paths, limit, threads, block_bytes):
     quarantine = Quarantine(limit)
-    sources = [LetorSource(path, ReadOptions(), quarantine) for path in paths]
+    sources = [
+        DelimitedSource(path, ",", ReadOptions(), quarantine)
+        if path.suffix == ".csv"
+        else LetorSource(path, ReadOptions(), quarantine)
+        for path in paths
+    ]
     message = ""
     try:
         read_all(
@@ -116,6 +124,70 @@ def test_bad_rows_and_errors_are_those_of_one_thread(tmp_path, limit):
         file.write(b"1 qid:1 1:\xff\n")
     torn = {rejects_and_error(paths, 100, threads, 200)[1] for threads in (1, 2, 4) for _ in range(3)}
     assert torn == {f"{paths[2]}:101: not a text file: byte 0xFF is not UTF-8; convert the file to UTF-8"}
+
+
+@pytest.mark.parametrize("bad", ["x,q,1", "1,q"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+def test_bad_rows_of_several_tables_are_listed_once(tmp_path, limit, bad):
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for path in paths:
+        path.write_text("grade,qid,f1\n" + (f"1,q,1.{'0' * 150}\n" * 10000 + f"{bad}\n") * 2)  # of three blocks
+    for threads in (1, 3):
+        found, message = rejects_and_error(paths, limit, threads, 1)
+        expected = [(path.name, line) for path in paths for line in (10002, 20003)]
+        assert [reject[:2] for reject in found] == expected[: limit + 1]
+        assert ("more bad rows than" in message) == (limit < 4)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_pieces_of_a_block_are_read_as_the_block_is(tmp_path, monkeypatch, grouped):
+    rng = np.random.default_rng(7)
+    lines = text(rng, 60, (3, 40, 41)).replace("qid:1 1:x40", "qid:1 1:1 # " + "long " * 2000).splitlines()
+    lines = [line + " 7:1" * int(rng.integers(3) == 0) for line in lines]
+    path = tmp_path / "a.txt"
+    if grouped:
+        lines = [" ".join(word for word in line.split(" ") if not word.startswith("qid:")) for line in lines]
+        path.with_name("a.txt.query").write_text("7\n" * 8 + "4\n")
+    path.write_text("\n".join(lines))
+
+    def rows():
+        quarantine = Quarantine(5)
+        source = LetorSource(path, ReadOptions(), quarantine)
+        found = [
+            (qid, grade, *np.flatnonzero(values), *values[values != 0])
+            for batch in source.batches()
+            for qid, grade, values in zip(batch.qid.to_pylist(), batch.grade.tolist(), batch.values, strict=True)
+        ]
+        return found, quarantine.rejects
+
+    whole = rows()
+    assert len(whole[0]) + len(whole[1]) == 60
+    for most in (1, 2, 7, 59):
+        monkeypatch.setattr(letor_module, "_MOST_LINES", most)
+        assert rows() == whole
+
+
+def test_pieces_of_a_table_are_read_as_the_table_is(tmp_path, monkeypatch):
+    rng = np.random.default_rng(8)
+    path = tmp_path / "a.csv"
+    cells = rng.integers(0, 4, (50, 3)).astype(str)
+    cells[[3, 30], [0, 2]] = "x"
+    path.write_text("grade,qid,f1\n" + "\n".join(map(",".join, cells)) + "\n")
+
+    def rows():
+        quarantine = Quarantine(5)
+        found = [
+            row
+            for batch in DelimitedSource(path, ",", ReadOptions(), quarantine).batches()
+            for row in zip(batch.qid.to_pylist(), batch.grade.tolist(), batch.values[:, 0].tolist(), strict=True)
+        ]
+        return found, quarantine.rejects
+
+    whole = rows()
+    assert (len(whole[0]), len(whole[1])) == (48, 2)
+    for most in (1, 7, 49):
+        monkeypatch.setattr(delimited_module, "_MOST_ROWS", most)
+        assert rows() == whole
 
 
 def test_an_error_in_the_first_part_wins_over_bad_rows_behind_it(tmp_path):
@@ -176,6 +248,37 @@ def test_no_thread_forgets_how_wide_the_rows_of_another_are(tmp_path, monkeypatc
         for thread in threads:
             thread.join()
         assert spill.width == 9
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_rows_are_spilled_some_at_a_time(tmp_path, monkeypatch, most):
+    monkeypatch.setattr(spill_module, "_MOST_ROWS", most)
+    spill = Spill(tmp_path / "spill", 3, ("label",))
+    names = [f"q{k % 5}" for k in range(20)]
+    values, label = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20.0)
+    for doc_id in (None, pa.array(names)):
+        spill.add(RowBatch(qid=pa.array(names), doc_id=doc_id, grade=None, values=values, extras={"label": label}), 0)
+    assert spill.rows.sum() == 40
+    found = [
+        (qid, doc_id, *row, label)
+        for bucket in range(3)
+        for rows in spill.batches(bucket)
+        for qid, doc_id, row, label in zip(
+            rows.qid.to_pylist(),
+            rows.doc_id.to_pylist(),
+            rows.values.tolist(),
+            rows.extras["label"].tolist(),
+            strict=True,
+        )
+    ]
+    assert sorted(found, key=str) == sorted(
+        [
+            (name, id_, *row, k)
+            for ids in ([None] * 20, names)
+            for k, (name, id_, row) in enumerate(zip(names, ids, values.tolist(), strict=True))
+        ],
+        key=str,
+    )
 
 
 def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path, monkeypatch):

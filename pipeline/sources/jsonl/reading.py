@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.sources.jsonl.keys import Form, Keys, Lines
 
 _IDS = ("qid", "doc_id")
+_MOST_ROWS = 1 << 16
 
 
 class Found(NamedTuple):
@@ -46,7 +47,7 @@ class LineReader:
         self._keys = keys
         self._form: Form = keys.form if columns.features else "flat"  # judgments have none
         self._kinds = self._kinds_of(keys.first or {}, dict.fromkeys(columns.column_of, pa.string()))
-        self._rows = max(1, BATCH_BYTES // (8 * max(1, len(columns.features))))
+        self._rows = max(1, min(_MOST_ROWS, BATCH_BYTES // (8 * max(1, len(columns.features)))))
 
     def read(self, lines: Lines) -> Iterator[Found]:
         """Yield the rows of ``lines`` and the bad ones, in their order."""
