@@ -252,7 +252,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space left") as caught:
         load(cache_in(tmp_path / "cache"))
-    assert caught.value.filename == str(tmp_path / "cache")
+    assert Path(caught.value.filename).parent == tmp_path / "cache"
     assert list(tmp_path.iterdir()) == []
 
 
