@@ -11,15 +11,22 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from pipeline.errors import InputError
 from pipeline.sources.batch import BATCH_BYTES
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 MIN_MEMORY = 512 * 10**6
 RESIDENT = 290 * 10**6  # the process with its libraries and kernels, and what allocators keep
 BYTES_A_ROW = 120  # ids of usual length, order and digest of a row of a bucket
+USUAL_ID_BYTES = 20  # of a row, in BYTES_A_ROW; those above it are held thrice while they are sorted
+_MOST_ID_BYTES = 2**31 - 1  # that Arrow has in one column
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _LARGE = 4 << 20
 _BLOCKS = 4  # a block of text, the one it was cut from, and its numbers and ids
@@ -67,7 +74,14 @@ def reading_threads(memory: int, threads: int, block_bytes: int) -> int:
 
 
 def writing_share(
-    memory: int, threads: int, *, row_group_bytes: int, bucket_rows: int, row_bytes: int, settling_bytes: int = 0
+    memory: int,
+    threads: int,
+    *,
+    row_group_bytes: int,
+    bucket_rows: int,
+    row_bytes: int,
+    id_bytes: npt.NDArray[np.int64] | None = None,
+    settling_bytes: int = 0,
 ) -> Share:
     """Return how to write the shards.
 
@@ -83,6 +97,8 @@ def writing_share(
         Rows of the largest bucket.
     row_bytes
         Values of a row.
+    id_bytes
+        (2, buckets) those of the ids of queries and of documents; None: they are of usual length.
     settling_bytes
         What looking up or merging the judgments of a bucket takes besides.
 
@@ -91,7 +107,13 @@ def writing_share(
     InputError
         Not even one thread has room for the ids of the largest bucket.
     """
-    fixed = row_group_bytes + bucket_rows * BYTES_A_ROW + settling_bytes + 2 * BATCH_BYTES
+    ids = 0 if id_bytes is None else int(id_bytes.sum(axis=0).max())
+    if id_bytes is not None and id_bytes.max() > _MOST_ID_BYTES:
+        raise InputError(
+            f"the largest bucket has {ids / 1e6:,.0f} MB of ids, more than one shard can hold; give more --buckets"
+        )
+    ids_and_order = bucket_rows * BYTES_A_ROW + 3 * max(0, ids - bucket_rows * USUAL_ID_BYTES)
+    fixed = row_group_bytes + ids_and_order + settling_bytes + 2 * BATCH_BYTES
     whole = bucket_rows * row_bytes
     least = max(row_group_bytes, min(_LEAST_VALUES, whole))
     for count in range(threads, 0, -1):

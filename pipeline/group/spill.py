@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.arrow import as_array, bytes_of, schema_of
 from pipeline.group.hashing import buckets_of
@@ -138,7 +139,9 @@ class Spill:
         )
         self._files = BucketFiles(folder, buckets, schema)
         self.width = 0
-        self._widening = threading.Lock()
+        self.id_bytes = np.zeros((2, buckets), dtype=np.int64)
+        """Bytes of the ids of the queries, and of the documents, of each bucket."""
+        self._counting = threading.Lock()
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
@@ -158,9 +161,13 @@ class Spill:
     def _add(self, batch: RowBatch, source: int) -> None:
         n, width = batch.values.shape
         grade = np.zeros(n, dtype=np.int32) if batch.grade is None else batch.grade
-        with self._widening:
-            self.width = max(self.width, width)
         bucket = buckets_of(batch.qid, len(self.rows))
+        with self._counting:
+            self.width = max(self.width, width)
+            for k, ids in enumerate((batch.qid, batch.doc_id)):
+                if ids is not None:
+                    found = np.bincount(bucket, _lengths(ids), minlength=len(self.rows))
+                    self.id_bytes[k] += found.astype(np.int64)
         order = np.argsort(bucket, kind="stable")
         counts = np.bincount(bucket, minlength=len(self.rows))
         doc_id = pa.nulls(n, pa.string()) if batch.doc_id is None else batch.doc_id
@@ -207,6 +214,12 @@ class Spill:
     def drop(self, bucket: int) -> None:
         """Remove the files of ``bucket``: its rows are in a shard now."""
         self._files.drop(bucket)
+
+
+def _lengths(ids: pa.StringArray) -> npt.NDArray[np.int32]:
+    """Return how many bytes each of ``ids`` has."""
+    found: npt.NDArray[np.int32] = pc.binary_length(ids).fill_null(0).to_numpy()
+    return found
 
 
 def _read_all(file: FileIO, values: npt.NDArray[np.float32]) -> None:

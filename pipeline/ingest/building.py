@@ -148,6 +148,7 @@ class Building:
             row_group_bytes=self._layout.row_group_bytes,
             bucket_rows=int(rows_of_bucket.max()),
             row_bytes=4 * len(features),
+            id_bytes=self._spill.id_bytes,  # those of a dataset that is added to are taken for usual ones
             settling_bytes=0 if settling is None else settling.bytes_held(rows_of_bucket),
         )
         self._joined = {*np.flatnonzero(self._pair_spill.pairs).tolist(), *np.flatnonzero(rows_of_bucket).tolist()}

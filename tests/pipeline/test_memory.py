@@ -3,12 +3,16 @@
 import subprocess
 import sys
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipeline.errors import InputError
+from pipeline.group.hashing import buckets_of
+from pipeline.group.spill import Spill
 from pipeline.ingest import IngestOptions
 from pipeline.memory import BYTES_A_ROW, MIN_MEMORY, RESIDENT, check_memory, reading_threads, writing_share
-from pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES
+from pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES, RowBatch
 from pipeline.synth import SynthParameters, write_synthetic
 
 
@@ -49,6 +53,27 @@ def test_what_does_not_fit_is_said_with_the_cure():
         check_memory(100)
     with pytest.raises(InputError, match=r"--threads must be 0 or more, got -1"):
         IngestOptions(threads=-1)
+
+
+def test_long_ids_count_as_well(tmp_path):
+    spill = Spill(tmp_path / "spill", 2)
+    for doc_id in (None, pa.array(["d" * 1000, None, "d"])):
+        qid = pa.array(["q1", "q1", "query 2"])
+        spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.zeros((3, 1), dtype=np.float32)), 0)
+    assert spill.id_bytes.sum(axis=1).tolist() == [22, 1001]
+    of_each = {qid: int(buckets_of(pa.array([qid]), 2)[0]) for qid in ("q1", "query 2")}
+    assert len(set(of_each.values())) == 2
+    assert spill.id_bytes[:, of_each["q1"]].tolist() == [8, 1000]
+
+    def threads(id_bytes):
+        needs = {"row_group_bytes": 1 << 26, "bucket_rows": 10**6, "row_bytes": 544}
+        return writing_share(4 * 10**9, 8, id_bytes=np.array([[0, id_bytes], [0, 0]]), **needs).threads
+
+    assert threads(20 * 10**6) == threads(0) > threads(300 * 10**6) > threads(800 * 10**6)
+    with pytest.raises(InputError, match=r"largest bucket has 1,000,000 rows, .* or more --buckets"):
+        threads(1500 * 10**6)
+    with pytest.raises(InputError, match=r"largest bucket has 2,147 MB of ids, .* give more --buckets"):
+        threads(2**31)
 
 
 SCRIPT = """
