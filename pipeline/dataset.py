@@ -30,6 +30,7 @@ from pipeline.manifest import (
     FORMAT,
     MANIFEST_NAME,
     SPLITS,
+    UNJUDGED,
     BinSet,
     Manifest,
     PairShard,
@@ -41,7 +42,6 @@ from pipeline.manifest import (
 from pipeline.pairs.stored import Pairs, by_rows
 from pipeline.publish import alone, file_digest, write_atomically
 from pipeline.shard_files import batches, blocks, decoding, row_major
-from pipeline.sources.files import UNJUDGED
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.times import TIME
 

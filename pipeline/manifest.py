@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
+UNJUDGED = "unjudged"  # the folder in a dataset with rows to re-rank
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from pipeline.dataset import read_manifest
 from pipeline.errors import DatasetConflict, InputError, PipelineError
-from pipeline.manifest import MANIFEST_NAME, Manifest
+from pipeline.manifest import MANIFEST_NAME, UNJUDGED, Manifest
 from pipeline.publish import alone, fsync_file, fsync_folder, publish_folder
-from pipeline.sources.files import UNJUDGED
 
 REJECTS_NAME = "rejects.parquet"
 PAIR_REJECTS_NAME = "pair_rejects.parquet"

@@ -17,14 +17,14 @@ from pipeline.memory import release_freed
 from pipeline.rejects import read_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME
 from pipeline.sources.jsonl.keys import naturally_sorted
-from pipeline.sources.opening import format_of
+from pipeline.sources.names import format_of
 from pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pipeline.group.spill import Spill
-    from pipeline.ingest import IngestOptions
+    from pipeline.ingest.options import IngestOptions
     from pipeline.manifest import Manifest, PairShard
     from pipeline.pairs.join import PairSpill
     from pipeline.sources.batch import Reject, Source

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from pipeline.ingest import IngestOptions
+    from pipeline.ingest.options import IngestOptions
     from pipeline.manifest import Manifest
     from pipeline.sources.batch import ReadOptions
 

@@ -20,7 +20,7 @@ from pipeline.validate import check_one_split
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.group.shards import Layout
+    from pipeline.group.layout import Layout
     from pipeline.group.spill import Spill
     from pipeline.judgments.settle import Settling
 

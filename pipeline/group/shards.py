@@ -16,10 +16,9 @@ from pipeline.arrow import as_array, schema_of
 from pipeline.group import _kernels
 from pipeline.group.bucket import BucketRows, padded
 from pipeline.group.settled import read_settled
-from pipeline.manifest import SPLITS, Shard, ShardStatistics, UnjudgedShard
+from pipeline.manifest import SPLITS, UNJUDGED, Shard, ShardStatistics, UnjudgedShard
 from pipeline.publish import keep_by_digest
 from pipeline.room import Room
-from pipeline.sources.files import UNJUDGED
 from pipeline.sources.optional import TYPES
 from pipeline.sources.times import TIME
 from pipeline.statistics.collector import ColumnCollector, QueryCounts
@@ -29,13 +28,9 @@ from pipeline.workers import in_order
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pipeline.group.layout import Layout
     from pipeline.group.spill import Spill
-    from pipeline.group.splits import SplitRule
-    from pipeline.judgments.settle import Settling
     from pipeline.judgments.tally import Tally
-
-ROW_GROUP_BYTES = 64 << 20  # decoded; a group has the largest power of two of rows that fits, so 32 to 64 MiB
-_ROW_GROUP_ROWS = 1 << 20  # at most
 
 _QUERIES = schema_of(
     [
@@ -50,49 +45,6 @@ _QUERIES = schema_of(
 _TIME_TYPE = pa.timestamp("us", "UTC")
 _QUERY_WEIGHT = "query_weight"
 _OF_QUERIES = (_QUERY_WEIGHT, TIME)  # columns that are stored for a query, not for its rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What all shards of a dataset have in common.
-
-    Attributes
-    ----------
-    features
-        Names of the columns.
-    absent
-        Value of the features that a narrower row leaves out.
-    rule
-        What says which split a query belongs to; None where the files do.
-    source_split, source_name
-        For each input file its split (index into SPLITS) and its name for messages.
-    extras
-        Optional columns of the dataset.
-    labels_are_grades
-        Whether the grades are to be taken from the labels, all of which are whole numbers.
-    settling
-        Where grades come from; None: each row has its own.
-    """
-
-    features: tuple[str, ...]
-    absent: float
-    rule: SplitRule | None
-    source_split: Sequence[int]
-    source_name: Sequence[str]
-    extras: tuple[str, ...] = ()
-    labels_are_grades: bool = False
-    settling: Settling | None = None
-
-    @property
-    def row_group_rows(self) -> int:
-        """Rows of a row group: a function of the number of features alone."""
-        fitting = max(1, ROW_GROUP_BYTES // (4 * len(self.features)))
-        return int(min(1 << (fitting.bit_length() - 1), _ROW_GROUP_ROWS))
-
-    @property
-    def row_group_bytes(self) -> int:
-        """Bytes of the values of a row group."""
-        return 4 * len(self.features) * self.row_group_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

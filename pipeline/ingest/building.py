@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.errors import DataRejected
-from pipeline.group.shards import Layout, write_shards
+from pipeline.group.layout import Layout
+from pipeline.group.shards import write_shards
 from pipeline.group.spill import Spill
 from pipeline.ingest.described import described, other_files, row_files
 from pipeline.ingest.reading import read_all

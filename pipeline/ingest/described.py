@@ -11,7 +11,8 @@ from pipeline.judgments.tally import Tally
 from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, Repeats, SourceFile, SplitCount
 
 if TYPE_CHECKING:
-    from pipeline.group.shards import Layout, ShardSummary
+    from pipeline.group.layout import Layout
+    from pipeline.group.shards import ShardSummary
     from pipeline.ingest.inputs import Inputs
     from pipeline.ingest.options import IngestOptions
     from pipeline.manifest import ColumnName, GradesFrom, SplitName

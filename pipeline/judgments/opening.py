@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.sources.opening import check_file, format_of
+from pipeline.sources.names import check_file, format_of
 
 if TYPE_CHECKING:
     from pipeline.judgments.batch import JudgmentSource

@@ -21,7 +21,7 @@ from pipeline.rejects import listing_rejects, write_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, sweep
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
 from pipeline.sources.files import find_files
-from pipeline.sources.opening import check_file
+from pipeline.sources.names import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipeline.errors import InputError
 from pipeline.pairs.tables import DelimitedPairs, ParquetPairs
 from pipeline.pairs.text import TextPairs
-from pipeline.sources.opening import check_file, format_of
+from pipeline.sources.names import check_file, format_of
 
 if TYPE_CHECKING:
     from pipeline.pairs.batch import PairSource

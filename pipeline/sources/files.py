@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError
-from pipeline.manifest import MANIFEST_NAME
-from pipeline.sources.blocks import COMPRESSED
-from pipeline.sources.opening import SUFFIXES, check_file
+from pipeline.manifest import MANIFEST_NAME, UNJUDGED
+from pipeline.sources.names import COMPANIONS, SUFFIXES, check_file, uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-UNJUDGED = "unjudged"
-"""The folder in a dataset with rows to re-rank."""
-COMPANIONS = (".query", ".group")
-"""Suffixes of files that belong to the file whose name they follow, and hold no rows."""
 
 _DOCUMENTS = frozenset({"readme", "license", "licence", "notice", "copying", "authors", "changelog"})
 
@@ -30,7 +24,7 @@ def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None
     whose name has a known suffix or none, but for hidden ones (``.name``, ``_name``) and what is there to be read by people
     (``README``, ``LICENSE.txt``).  Any other name with ``*``, ``?`` or
     ``[`` in it is a pattern, in which ``**`` stands for any number of folders; it matches files only.  Neither a folder nor
-    a pattern means companions (:data:`COMPANIONS`).  A file that several patterns or folders mean is there once.
+    a pattern means companions (:data:`~pipeline.sources.names.COMPANIONS`).  A file that several patterns or folders mean is there once.
 
     Parameters
     ----------
@@ -105,8 +99,3 @@ def _holds_rows(path: Path) -> bool:
 
 def _is_companion(path: Path) -> bool:
     return uncompressed(path).suffix.lower() in COMPANIONS
-
-
-def uncompressed(path: Path) -> Path:
-    """Return ``path`` without the suffix of a compression."""
-    return path.with_suffix("") if path.suffix.lower() in COMPRESSED else path

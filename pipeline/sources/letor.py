@@ -38,7 +38,7 @@ from pipeline.sources.batch import (
     shorten,
 )
 from pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
-from pipeline.sources.files import uncompressed
+from pipeline.sources.names import uncompressed
 from pipeline.sources.optional import OPTIONAL, read_numbers
 from pipeline.sources.query_sizes import QuerySizes, find_sizes
 

@@ -3,47 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
-from pipeline.sources.batch import Format, Quarantine, ReadOptions
-from pipeline.sources.blocks import COMPRESSED
+from pipeline.sources.batch import Quarantine, ReadOptions
+from pipeline.sources.names import check_file, format_of
 
 if TYPE_CHECKING:
     from pipeline.sources.batch import Source
-
-_TEXT = (".txt", ".letor", ".svm", ".svmlight", ".libsvm", ".dat", ".train", ".valid", ".vali", ".test")
-SUFFIXES: dict[str, Format] = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
-    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
-    ".run": "run",
-    **dict.fromkeys(_TEXT, "letor"),
-}
-"""Format by suffix of the name, a compression's left out; a file of another suffix is taken for LETOR text if it is named."""
-
-
-def check_file(path: Path) -> None:
-    """Raise InputError unless ``path`` is a file."""
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name the files in it")
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-
-
-def format_of(path: Path, wanted: str = "auto") -> Format:
-    """Return the format of ``path``: ``wanted``, or by its suffix for ``auto`` (LETOR text where that says nothing)."""
-    formats: tuple[Format, ...] = get_args(Format)
-    for known in formats:
-        if wanted == known != "auto":
-            return known
-    if wanted != "auto":
-        raise InputError.unknown("format", wanted, formats)
-    name = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
-    return SUFFIXES.get(name.suffix.lower(), "letor")
 
 
 def open_source(

@@ -18,7 +18,7 @@ from pipeline.errors import DataRejected, InputError, MalformedLine
 from pipeline.sources import _kernels
 from pipeline.sources.batch import shorten
 from pipeline.sources.blocks import COMPRESSED, copy_tokens, read_blocks
-from pipeline.sources.files import COMPANIONS, uncompressed
+from pipeline.sources.names import COMPANIONS, uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.binning import bin_dataset
 from pipeline.dataset import Dataset
-from pipeline.group import shards
+from pipeline.group import layout
 from pipeline.ingest import IngestOptions, building, ingest
 from pipeline.manifest import MANIFEST_NAME
 from pipeline.memory import Share
@@ -157,7 +157,7 @@ def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monke
     parts = [folder / f"{rng.random()}{kinds[k % len(kinds)]}" for k in range(way.files)]
     for k, part in enumerate(parts):
         WRITERS[part.suffix](ordered[k :: way.files], part)
-    monkeypatch.setattr(shards, "ROW_GROUP_BYTES", ROW_GROUP)
+    monkeypatch.setattr(layout, "ROW_GROUP_BYTES", ROW_GROUP)
     if way.held is not None:
         monkeypatch.setattr(building, "writing_share", lambda *_, **__: Share(way.threads, way.held))
     options = replace(options, threads=way.threads, memory=way.memory, block_bytes=way.block_bytes)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InputError
 from pipeline.group import _kernels
-from pipeline.group import shards as shards_module
+from pipeline.group import layout as layout_module
 from pipeline.group.bucket import padded
 from pipeline.group.hashing import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
-from pipeline.group.shards import Layout, write_shard
+from pipeline.group.layout import Layout
+from pipeline.group.shards import write_shard
 from pipeline.group.spill import Spill
 from pipeline.sources.batch import BATCH_BYTES, RowBatch
 from tests import naive
@@ -111,7 +112,7 @@ def write(folder, memory):
 
 
 def test_a_shard_has_the_same_bytes_however_often_its_rows_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards_module, "ROW_GROUP_BYTES", 4 * 3 * 100)
+    monkeypatch.setattr(layout_module, "ROW_GROUP_BYTES", 4 * 3 * 100)
     once, twice, often = (write(tmp_path / str(memory), memory) for memory in (1 << 30, 15_000, 0))
     assert once == twice == often
     assert once.shard.rows == 2100

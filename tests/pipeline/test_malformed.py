@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 import rankmill.cli
-from pipeline.sources.files import COMPANIONS
+from pipeline.sources.names import COMPANIONS
 from rankmill.cli import execute
 from tests.pipeline.malformed.generated import GENERATED
 

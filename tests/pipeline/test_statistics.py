@@ -18,7 +18,7 @@ from pipeline.cli import app
 from pipeline.dataset import Dataset
 from pipeline.describe import describe
 from pipeline.errors import DatasetFormatError
-from pipeline.group import shards
+from pipeline.group import layout
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.sources.batch import ReadOptions
 from pipeline.statistics.collector import ColumnCollector, QueryCounts
@@ -110,7 +110,7 @@ def test_pieces_and_order_do_not_show_in_the_files(tmp_path, monkeypatch):
     write_synthetic(tmp_path / "in.txt", SynthParameters(queries=40, documents_per_query=30, features=12, seed=2))
     files = {}
     for name, group_bytes, blocks in (("one", 64 << 20, 1 << 20), ("other", 4 * 12 * 16, 4096)):
-        monkeypatch.setattr(shards, "ROW_GROUP_BYTES", group_bytes)
+        monkeypatch.setattr(layout, "ROW_GROUP_BYTES", group_bytes)
         ingest([tmp_path / "in.txt"], tmp_path / name, options=IngestOptions(buckets=4, block_bytes=blocks))
         files[name] = {file.name: file.read_bytes() for file in (tmp_path / name / "statistics").iterdir()}
     assert files["one"] == files["other"]
