@@ -26,6 +26,8 @@ MIN_MEMORY = 512 * 10**6
 RESIDENT = 290 * 10**6  # the process with its libraries and kernels, and what allocators keep
 BYTES_A_ROW = 120  # ids of usual length, order and digest of a row of a bucket
 USUAL_ID_BYTES = 20  # of a row, in BYTES_A_ROW; those above it are held thrice while they are sorted
+_BYTES_A_COLUMN, _BYTES_A_COLUMN_CHUNK = 4000, 1650  # what a Parquet file on its way holds besides values; measured
+_LITTLE = 32 << 20  # of that: in RESIDENT
 _MOST_ID_BYTES = 2**31 - 1  # that Arrow has in one column
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _LARGE = 4 << 20
@@ -113,8 +115,10 @@ def writing_share(
             f"the largest bucket has {ids / 1e6:,.0f} MB of ids, more than one shard can hold; give more --buckets"
         )
     ids_and_order = bucket_rows * BYTES_A_ROW + 3 * max(0, ids - bucket_rows * USUAL_ID_BYTES)
-    fixed = row_group_bytes + ids_and_order + settling_bytes + 2 * BATCH_BYTES
     whole = bucket_rows * row_bytes
+    a_column = _BYTES_A_COLUMN + _BYTES_A_COLUMN_CHUNK * -(-whole // max(1, row_group_bytes))
+    of_columns = max(0, row_bytes // 4 * a_column - _LITTLE)
+    fixed = row_group_bytes + ids_and_order + of_columns + settling_bytes + 2 * BATCH_BYTES
     least = max(row_group_bytes, min(_LEAST_VALUES, whole))
     for count in range(threads, 0, -1):
         room = (memory - RESIDENT) // count - fixed

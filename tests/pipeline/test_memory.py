@@ -76,6 +76,13 @@ def test_long_ids_count_as_well(tmp_path):
         threads(2**31)
 
 
+def test_many_columns_take_room_in_a_file_of_few_rows():
+    needs = {"row_group_bytes": 1 << 26, "bucket_rows": 256, "row_bytes": 1 << 18}
+    assert writing_share(2 * 10**9, 8, **needs).threads == 3
+    with pytest.raises(InputError, match=r"give --memory 800MB or more"):
+        writing_share(MIN_MEMORY, 8, **needs)
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
