@@ -174,10 +174,11 @@ def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None
     with pa.input_stream(str(path), compression=cast("Any", compression)) as stream:
         carried = bytearray()
         number, position, start = 0, 0, None
+        step = block_bytes
         while True:
-            size = len(carried) + block_bytes + 1  # one byte for a last newline
+            size = len(carried) + step + 1  # one byte for a last newline
             data = spare.pop() if spare else bytearray(size)
-            if len(data) < size:
+            if not size <= len(data) <= 2 * size:  # one that a long line has needed is not kept
                 data = bytearray(size)
             data[: len(carried)] = carried
             filled = _fill(data, len(carried), size - 1, stream, path, compression)
@@ -197,7 +198,7 @@ def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None
                 position += 0 if compression else stop
                 yield Block(path, data, start, stop, position, number, numbers)
                 number += 1
-                start = 0
+                start, step = 0, block_bytes
                 carried = data[stop:filled]
             elif filled > LINE_LIMIT:
                 line = numbers.first_line(number)
@@ -209,7 +210,7 @@ def unchecked_blocks(path: Path, block_bytes: int, spare: list[bytearray] | None
                 raise DataRejected(f"{path}:{line}: not a text file: this line is longer than {LINE_LIMIT >> 20} MiB")
             else:
                 carried = data[:filled]
-                block_bytes = max(block_bytes, filled)  # a long line: read twice as much next time
+                step = max(step, filled)  # a long line: read twice as much next time
             if ended:
                 return
 

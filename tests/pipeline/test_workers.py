@@ -139,6 +139,17 @@ def test_bad_rows_of_several_tables_are_listed_once(tmp_path, limit, bad):
         assert ("more bad rows than" in message) == (limit < 4)
 
 
+def test_blocks_after_a_long_line_are_no_longer_than_those_before(tmp_path):
+    path, spare = tmp_path / "a.txt", []
+    path.write_text("a line\n" * 50 + "#" * 10000 + "\n" + "a line\n" * 5000)
+    sizes = []
+    for block in blocks_module.unchecked_blocks(path, 100, spare):
+        sizes.append(len(block.data))
+        spare.append(block.data)
+    assert 10000 < max(sizes) < 30000
+    assert max(sizes[:3] + sizes[-10:]) <= 300
+
+
 @pytest.mark.parametrize("grouped", [False, True])
 def test_pieces_of_a_block_are_read_as_the_block_is(tmp_path, monkeypatch, grouped):
     rng = np.random.default_rng(7)
