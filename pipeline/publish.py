@@ -125,6 +125,8 @@ def staging_folder(destination: Path) -> Iterator[Path]:
     parent = destination.parent
     made = [above for above in (parent, *parent.parents) if not above.exists()]
     parent.mkdir(parents=True, exist_ok=True)
+    for above in made:
+        fsync_folder(above.parent)
     _sweep_abandoned(destination)
     folder = parent / f".{destination.name}.{secrets.token_hex(6)}.staging"
     try:

@@ -13,6 +13,7 @@ from pipeline.group import spill as spill_module
 from pipeline.group.spill import Spill
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.ingest.reading import read_all
+from pipeline.publish import staging_folder
 from pipeline.sources import blocks as blocks_module
 from pipeline.sources import delimited as delimited_module
 from pipeline.sources import letor as letor_module
@@ -310,3 +311,10 @@ def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path,
     asking.start()
     asking.join(5)
     assert found
+
+
+def test_folders_that_an_ingest_makes_survive_a_power_failure(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("pipeline.publish.fsync_folder", synced.append)
+    with staging_folder(tmp_path / "a" / "b" / "out"):
+        assert set(synced) == {tmp_path, tmp_path / "a"}
