@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from pipeline.group.spill import Spill, SpilledRows
 
+_MOST_PARTS = 1024  # held apart: a part takes about 2 KB besides its rows, and may be of one row
+
 
 @dataclass(frozen=True, slots=True)
 class BucketRows:
@@ -116,6 +118,8 @@ def read_bucket(
         _kernels.digest_rows(values.view(np.uint32), digested, digest[low:high])
         qids.append(rows.qid)
         doc_ids.append(rows.doc_id)
+        if len(qids) == _MOST_PARTS:
+            qids, doc_ids = [pa.concat_arrays(qids)], [pa.concat_arrays(doc_ids)]
         low = high
     return BucketRows(
         qid=pa.concat_arrays(qids),

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InputError
 from pipeline.group import _kernels
+from pipeline.group import bucket as bucket_module
 from pipeline.group import layout as layout_module
-from pipeline.group.bucket import padded
+from pipeline.group.bucket import padded, read_bucket
 from pipeline.group.hashing import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
 from pipeline.group.layout import Layout
 from pipeline.group.shards import write_shard
@@ -137,3 +138,17 @@ def test_narrow_rows_are_widened_some_at_a_time(tmp_path):
     tracemalloc.stop()
     assert read == n + 1
     assert peak < 3 * BATCH_BYTES
+
+
+def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch):
+    spill = Spill(tmp_path / "spill", 1)
+    for k in range(20):
+        qid, doc_id = pa.array([f"q{k}"]), pa.array([f"d{k}"]) if k % 3 else None
+        spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.full((1, 1), k, dtype=np.float32)), k)
+    whole = read_bucket(spill, 0, 1, 0.0, ())
+    assert whole.qid.to_pylist() == [f"q{k}" for k in range(20)]
+    for most in (2, 3, 19, 20):
+        monkeypatch.setattr(bucket_module, "_MOST_PARTS", most)
+        found = read_bucket(spill, 0, 1, 0.0, ())
+        assert (found.qid, found.doc_id) == (whole.qid, whole.doc_id)
+        assert (found.source == whole.source).all()
