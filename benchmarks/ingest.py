@@ -38,7 +38,8 @@ def write_text(path: Path, size: float, features: int, one_query: int = 0) -> No
     """Write about ``size`` bytes of judgments; with ``one_query`` so many documents more, all of one query."""
     documents = 120
     queries = max(1, round(size / (_BYTES_A_VALUE * features * documents)))
-    write_synthetic(path, SynthParameters(queries=queries, documents_per_query=documents, features=features))
+    parameters = SynthParameters(queries=queries, documents_per_query=documents, features=features)
+    write_synthetic(path, parameters, overwrite=True)
     if one_query:
         more = path.with_suffix(".more.txt")
         write_synthetic(more, SynthParameters(queries=one_query // 100, features=features, seed=2))

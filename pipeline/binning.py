@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.bin_plan import DEFAULT_MEMORY, BinPlan
 from pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
-from pipeline.dataset import Dataset, read_manifest
+from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, DatasetFormatError
 from pipeline.manifest import BinSet
 from pipeline.publish import file_digest, fsync_folder, keep_by_digest, staging_folder, write_atomically
@@ -24,6 +24,7 @@ from pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
 from pipeline.sampled import _kernels
 from pipeline.sampled.column import SampledColumn
 from pipeline.sampled.rows import sampled_places
+from pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

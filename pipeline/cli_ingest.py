@@ -299,7 +299,7 @@ def ingest(
 def _check_given(context: typer.Context, out: Path, options: IngestOptions) -> None:
     """Refuse what the command line says otherwise than the dataset that is added to, though it be a default."""
     from pipeline.append.meaning import OPTIONS, options_for
-    from pipeline.dataset import read_manifest
+    from pipeline.stored_shards import read_manifest
 
     sources = {name: context.get_parameter_source(called) for name, called in OPTIONS.items()}
     given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]

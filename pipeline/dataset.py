@@ -3,14 +3,10 @@
 The canonical order is (hash bucket of the query, qid, doc_id with nulls last, digest of the row).  One shard holds
 one bucket, so a reader goes through the shards in the manifest's order and takes, in each, the rows of the queries
 of the split it wants.  Nothing here needs more memory than what it returns plus one row group.
-
-A file is compared with the digest that names it when a :class:`Dataset` first reads it, so that damaged bytes never
-become a model.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,36 +16,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pydantic import ValidationError
 
-from pipeline.arrow import open_parquet
 from pipeline.binspec import BinSpec
 from pipeline.errors import DatasetConflict, DatasetFormatError, InputError
 from pipeline.manifest import (
-    FORMAT,
     MANIFEST_NAME,
     SPLITS,
-    UNJUDGED,
     BinSet,
-    Manifest,
-    PairShard,
     Shard,
-    ShardStatistics,
     SplitName,
-    UnjudgedShard,
 )
 from pipeline.pairs.stored import Pairs, by_rows
-from pipeline.publish import alone, file_digest, write_atomically
-from pipeline.shard_files import batches, blocks, decoding, row_major
+from pipeline.publish import alone, write_atomically
+from pipeline.shard_files import batches, blocks
 from pipeline.sources.optional import OPTIONAL
-from pipeline.sources.times import TIME
+from pipeline.stored_shards import QUERY_WEIGHT, StoredShards, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-
-QUERY_WEIGHT = "query_weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +54,7 @@ class Queries:
         return int(self.starts[-1])
 
 
-class Dataset:
+class Dataset(StoredShards):
     """A dataset on disk.  Open it with :meth:`open`; it never changes what it has read.
 
     Attributes
@@ -80,11 +64,6 @@ class Dataset:
     manifest
         What ``manifest.json`` said when it was opened.
     """
-
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
-        self.manifest = manifest
-        self._whole: set[Path] = set()  # files that have been compared with their digest
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
@@ -98,65 +77,8 @@ class Dataset:
             The manifest is damaged or of another format number, or a shard is missing or has another size.
         """
         dataset = cls(path, read_manifest(path))
-        for shard in dataset.manifest.shards:
-            for file, size in (
-                (dataset.features_path(shard), shard.features_bytes),
-                (dataset.queries_path(shard), shard.queries_bytes),
-            ):
-                _check_size(file, size)
-            if shard.statistics is not None:
-                _check_size(dataset.statistics_path(shard.statistics), shard.statistics.size)
-        for pairs in () if dataset.manifest.pairs is None else dataset.manifest.pairs.shards:
-            _check_size(dataset.pairs_path(pairs), pairs.size)
-        for unjudged in dataset.manifest.unjudged:
-            _check_size(dataset.unjudged_path(unjudged), unjudged.size)
+        dataset.check_sizes()
         return dataset
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """All features, in column order."""
-        return tuple(self.manifest.features)
-
-    @property
-    def optional_columns(self) -> tuple[str, ...]:
-        """Columns that :meth:`rows` can read besides qid, doc_id, grade and features: of label, event, weight, offset and position."""
-        return tuple(name for name in self.manifest.columns if name not in {QUERY_WEIGHT, TIME})
-
-    @property
-    def max_grade(self) -> int:
-        """The highest grade there may be."""
-        return self.manifest.max_grade
-
-    @property
-    def digest(self) -> str:
-        """Name of the data: see :meth:`pipeline.manifest.Manifest.data_digest`."""
-        return self.manifest.data_digest()
-
-    def features_path(self, shard: Shard) -> Path:
-        """Return the file with the rows of ``shard``."""
-        return self.path / "features" / f"{shard.features}.parquet"
-
-    def queries_path(self, shard: Shard) -> Path:
-        """Return the file with the queries of ``shard``."""
-        return self.path / "queries" / f"{shard.queries}.parquet"
-
-    def pairs_path(self, shard: PairShard) -> Path:
-        """Return the file with the pairs of ``shard``."""
-        return self.path / "pairs" / f"{shard.digest}.parquet"
-
-    def unjudged_path(self, shard: UnjudgedShard) -> Path:
-        """Return the file with the rows of ``shard`` that nobody has judged: a file of candidates."""
-        return self.path / UNJUDGED / f"{shard.digest}.parquet"
-
-    def statistics_path(self, statistics: ShardStatistics) -> Path:
-        """Return the file with ``statistics`` of a shard."""
-        return self.path / "statistics" / f"{statistics.digest}.parquet"
-
-    def statistics_table(self, shard: Shard) -> pa.Table:
-        """Return what was counted of the features of ``shard``, a row each; see :mod:`pipeline.statistics`."""
-        if shard.statistics is None:
-            raise ValueError(f"shard {shard.bucket} has no statistics")
-        return self._read(self.statistics_path(shard.statistics))
 
     def verify(self) -> None:
         """Read every shard and compare it with the digest it is named by.
@@ -166,20 +88,11 @@ class Dataset:
         DatasetFormatError
             A file does not have the bytes it had when it was written.
         """
-        self._whole.clear()
-        for shard in self.manifest.shards:
-            self._check(self.features_path(shard))
-            self._check(self.queries_path(shard))
-            if shard.statistics is not None:
-                self._check(self.statistics_path(shard.statistics))
-        for pairs in () if self.manifest.pairs is None else self.manifest.pairs.shards:
-            self._check(self.pairs_path(pairs))
-        for unjudged in self.manifest.unjudged:
-            self._check(self.unjudged_path(unjudged))
+        self.check_digests()
         for bins in self.manifest.bins:
             self.binspec(bins.binspec)
             for digest in bins.shards:
-                self._check(self._bins_path(bins, digest), self._bins_cure(bins))
+                self.check(self._bins_path(bins, digest), self._bins_cure(bins))
 
     def queries(self, split: str | None = None) -> Queries:
         """Return the queries of ``split``; of the whole dataset for None."""
@@ -207,24 +120,14 @@ class Dataset:
         """Yield ids and documents of the queries of ``split``, a shard at a time, in canonical order."""
         self._check_split(split)
         for shard in self.manifest.shards:
-            table = self._read(self.queries_path(shard), ["qid", "split", "n_docs"])
+            table = self.read(self.queries_path(shard), ["qid", "split", "n_docs"])
             table = table.filter(pa.array(_is_in(table, split)))
             yield table.column("qid").combine_chunks(), table.column("n_docs").to_numpy()
-
-    def query_starts(self, shard: Shard) -> npt.NDArray[np.int64]:
-        """Return the first row of each query of ``shard``, (q,)."""
-        _, sizes = self._query_sizes[shard.bucket]
-        return np.cumsum(sizes, dtype=np.int64) - sizes
-
-    def grades(self, shard: Shard) -> npt.NDArray[np.int32]:
-        """Return the grades of all rows of ``shard``, (rows,)."""
-        grades: npt.NDArray[np.int32] = self._read(self.features_path(shard), ["grade"]).column(0).to_numpy()
-        return grades
 
     def rows_in(self, shard: Shard, split: str) -> npt.NDArray[np.bool_]:
         """Return which rows of ``shard`` are of ``split``, (rows,)."""
         self._check_split(split)
-        split_of, sizes = self._query_sizes[shard.bucket]
+        split_of, sizes = self.query_sizes[shard.bucket]
         return np.repeat(split_of == SPLITS.index(cast("SplitName", split)), sizes)
 
     def rows(self, split: str | None = None, columns: Sequence[str] = ("grade",)) -> pa.Table:
@@ -232,17 +135,13 @@ class Dataset:
         self._check_columns(columns)
         parts = []
         for shard, keep in self._chosen(split):
-            table = self._read(self.features_path(shard), list(columns))
+            table = self.read(self.features_path(shard), list(columns))
             parts.append(table if keep is None else table.filter(pa.array(keep)))
         if not parts:
             types: dict[str, pa.DataType] = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32()}
             types |= {name: OPTIONAL[name].type for name in self.optional_columns}
             return pa.schema([pa.field(name, types.get(name, pa.float32())) for name in columns]).empty_table()
         return pa.concat_tables(parts).combine_chunks()
-
-    def ids(self, shard: Shard) -> pa.Table:
-        """Return qid and doc_id of all rows of ``shard``, in canonical order."""
-        return self._read(self.features_path(shard), ["qid", "doc_id"])
 
     def pairs(self, split: str | None = None) -> Pairs | None:
         """Return the preference pairs of ``split``, by the numbers of their rows; None where the dataset has none at all."""
@@ -254,7 +153,7 @@ class Dataset:
         def parts() -> Iterator[tuple[pa.Table | None, pa.Array[Any], npt.NDArray[np.int64]]]:
             for shard, table in zip(self.manifest.shards, self._query_tables, strict=True):
                 chosen = table if split is None else table.filter(pa.array(_is_in(table, split)))
-                pairs = self._read(stored[shard.bucket]) if shard.bucket in stored and len(chosen) else None
+                pairs = self.read(stored[shard.bucket]) if shard.bucket in stored and len(chosen) else None
                 yield pairs, chosen.column("qid").combine_chunks(), chosen.column("n_docs").to_numpy()
 
         return by_rows(parts())
@@ -273,7 +172,7 @@ class Dataset:
         self._check_columns(names, only_features=True)
         for shard, keep in self._chosen(split):
             file = self.features_path(shard)
-            self._check(file)
+            self.check(file)
             yield from blocks(file, names, keep, batch_rows, np.float32)
 
     def column_batches(
@@ -286,50 +185,9 @@ class Dataset:
         self._check_columns(features, only_features=True)
         for shard, keep in self._chosen(split):
             file = self.features_path(shard)
-            self._check(file)
+            self.check(file)
             for batch in batches(file, list(features), keep, batch_rows):
                 yield [batch.column(name).to_numpy() for name in features]
-
-    def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield (m, F) float32 blocks of all rows of ``shard``, whatever their split, in canonical order."""
-        file = self.features_path(shard)
-        self._check(file)
-        yield from blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
-
-    def stored_rows(self, shard: Shard, batch_rows: int) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
-        """Yield (ids, grades and optional columns, features (m, F)) of all rows of ``shard``, in canonical order."""
-        file, names = self.features_path(shard), list(self.manifest.features)
-        self._check(file)
-        with decoding(file), open_parquet(file) as reader:
-            for batch in reader.iter_batches(batch_size=batch_rows):
-                yield (
-                    batch.select(["qid", "doc_id", "grade", *self.optional_columns]),
-                    row_major(batch, names, np.float32),
-                )
-
-    def unjudged_rows(
-        self, shard: UnjudgedShard, batch_rows: int
-    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
-        """Yield (ids and optional columns, features (m, F)) of the rows of ``shard``, in canonical order."""
-        file, names = self.unjudged_path(shard), list(self.manifest.features)
-        self._check(file)
-        with decoding(file), open_parquet(file) as reader:
-            for batch in reader.iter_batches(batch_size=batch_rows):
-                narrow = [name for name in batch.schema.names if name not in set(names)]
-                yield batch.select(narrow), row_major(batch, names, np.float32)
-
-    def shard_grades(self, shard: Shard) -> npt.NDArray[np.int32]:
-        """Return the grades of all rows of ``shard``, in canonical order."""
-        grades: npt.NDArray[np.int32] = self._read(self.features_path(shard), ["grade"]).column(0).to_numpy()
-        return grades
-
-    def shard_queries(self, shard: Shard) -> pa.Table:
-        """Return the queries of ``shard`` as they are stored."""
-        return self._read(self.queries_path(shard))
-
-    def shard_pairs(self, shard: PairShard) -> pa.Table:
-        """Return the pairs of ``shard`` as they are stored: better and worse by their places in the query."""
-        return self._read(self.pairs_path(shard))
 
     def bin_set(self, digest: str | None = None) -> BinSet:
         """Return the entry of the binned copy ``digest``, the newest one for None; InputError if there is none."""
@@ -363,7 +221,7 @@ class Dataset:
         }
         for shard, keep in self._chosen(split):
             file = files[shard.bucket]
-            self._check(file, self._bins_cure(entry))
+            self.check(file, self._bins_cure(entry))
             yield from blocks(file, names, keep, batch_rows, np.uint8)
 
     def commit_bins(self, entry: BinSet) -> Dataset:
@@ -388,40 +246,13 @@ class Dataset:
 
     @cached_property
     def _query_tables(self) -> list[pa.Table]:
-        return [self._read(self.queries_path(shard)) for shard in self.manifest.shards]
-
-    @cached_property
-    def _query_sizes(self) -> dict[int, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
-        """For each bucket the split of its queries, as a place in SPLITS, and their documents: 5 bytes a query."""
-        sizes = {}
-        for shard in self.manifest.shards:
-            table = self._read(self.queries_path(shard), ["split", "n_docs"])
-            code = pc.index_in(table.column("split"), value_set=pa.array(SPLITS)).to_numpy()
-            sizes[shard.bucket] = (code.astype(np.uint8), table.column("n_docs").to_numpy().astype(np.int32))
-        return sizes
+        return [self.read(self.queries_path(shard)) for shard in self.manifest.shards]
 
     def _bins_path(self, entry: BinSet, digest: str) -> Path:
         return self.path / "bins" / entry.binspec / f"{digest}.parquet"
 
     def _bins_cure(self, entry: BinSet) -> str:
         return f"run: rankmill data bin {self.path} --max-bin {entry.max_bin}"
-
-    def _check(self, file: Path, cure: str = "ingest the data again") -> None:
-        """Compare ``file`` with the digest that names it, once; DatasetFormatError if it is gone or another."""
-        if file in self._whole:
-            return
-        if not file.is_file():
-            raise DatasetFormatError(f"{file}: shard is missing; {cure}")
-        if file_digest(file) != file.stem:
-            raise DatasetFormatError(f"{file}: bytes differ from the digest in the name; {cure}")
-        self._whole.add(file)
-
-    def _read(self, file: Path, columns: list[str] | None = None) -> pa.Table:
-        """Return ``columns`` of ``file``, all for None."""
-        self._check(file)
-        with decoding(file):
-            table = pq.read_table(file, columns=columns, partitioning=None)
-        return table if columns is None else table.select(columns)
 
     def _chosen(self, split: str | None) -> Iterator[tuple[Shard, npt.NDArray[np.bool_] | None]]:
         """Yield the shards that have rows of ``split`` with the mask of these rows; None means all of them."""
@@ -430,7 +261,7 @@ class Dataset:
             if split is None:
                 yield shard, None
                 continue
-            split_of, sizes = self._query_sizes[shard.bucket]
+            split_of, sizes = self.query_sizes[shard.bucket]
             wanted = split_of == SPLITS.index(cast("SplitName", split))
             if wanted.all():
                 yield shard, None
@@ -448,38 +279,6 @@ class Dataset:
         for name in names:
             if name not in known:
                 raise InputError.unknown("feature" if only_features else "column", name, sorted(known))
-
-
-def _check_size(file: Path, size: int) -> None:
-    """Raise DatasetFormatError unless ``file`` is there with ``size`` bytes."""
-    found = file.stat().st_size if file.is_file() else None
-    if found != size:
-        what = "is missing" if found is None else f"has {found} bytes instead of {size}"
-        raise DatasetFormatError(f"{file}: shard {what}; ingest the data again")
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of the dataset at ``path``; errors as :meth:`Dataset.open`."""
-    file = path / MANIFEST_NAME
-    try:
-        data = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        what = "is not a dataset (no manifest.json in it)" if path.exists() else "no such dataset"
-        raise InputError(f"{path}: {what}; make one with: rankmill data ingest SRC -o {path}") from None
-    try:
-        number = json.loads(data)["format"]
-    except (ValueError, KeyError, TypeError):
-        raise DatasetFormatError(f"{file}: not a manifest of a dataset; ingest the data again") from None
-    if number != FORMAT:
-        raise DatasetFormatError(
-            f"{file}: dataset of format {number!r}, this version reads format {FORMAT}; ingest the data again"
-        )
-    try:
-        return Manifest.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise DatasetFormatError(f"{file}: damaged at {where}: {first['msg']}; ingest the data again") from None
 
 
 def _is_in(queries: pa.Table, split: str) -> npt.NDArray[np.bool_]:

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import polars as pl
 
 from pipeline.binning import columns_of
-from pipeline.dataset import QUERY_WEIGHT
 from pipeline.manifest import SPLITS, Repeats
 from pipeline.quantiles import cumulative_counts, sort_values
 from pipeline.report import repeated, several
 from pipeline.statistics.stored import statistics_of
+from pipeline.stored_shards import QUERY_WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

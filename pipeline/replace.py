@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pipeline.dataset import read_manifest
 from pipeline.errors import DatasetConflict, InputError, PipelineError
 from pipeline.manifest import MANIFEST_NAME, UNJUDGED, Manifest
 from pipeline.publish import alone, fsync_file, fsync_folder, publish_folder
+from pipeline.stored_shards import read_manifest
 
 REJECTS_NAME = "rejects.parquet"
 PAIR_REJECTS_NAME = "pair_rejects.parquet"

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow import as_array
-from pipeline.dataset import QUERY_WEIGHT
 from pipeline.judgments.tally import Tally, repeats
 from pipeline.manifest import SPLITS
 from pipeline.sources.batch import BATCH_BYTES, RowBatch
 from pipeline.sources.grades import UNKNOWN_GRADE
 from pipeline.sources.optional import TYPES
 from pipeline.sources.times import TIME
+from pipeline.stored_shards import QUERY_WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.dataset import Dataset, read_manifest
+from pipeline.dataset import Dataset
 from pipeline.digests import SourceDigests
 from pipeline.errors import DataRejected, DatasetConflict, InputError
 from pipeline.manifest import MANIFEST_NAME, PairSet, SourceFile
@@ -22,6 +22,7 @@ from pipeline.replace import PAIR_REJECTS_NAME, sweep
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
 from pipeline.sources.files import find_files
 from pipeline.sources.names import check_file
+from pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -149,7 +149,7 @@ def _counted(dataset: Dataset, shard: Shard) -> tuple[pa.Table, QueryCounts]:
     collector = ColumnCollector(len(dataset.feature_names), starts)
     for values in dataset.shard_batches(shard, 16384):
         collector.add(np.ascontiguousarray(values.T))
-    return collector.table(dataset.feature_names), QueryCounts.of(dataset.grades(shard), starts)
+    return collector.table(dataset.feature_names), QueryCounts.of(dataset.shard_grades(shard), starts)
 
 
 @dataclass(slots=True)

@@ -157,7 +157,7 @@ def test_a_shard_that_has_its_digest_but_cannot_be_decoded_is_named(tmp_path):
 
 def test_a_shard_is_hashed_once(dataset, monkeypatch):
     hashed = []
-    monkeypatch.setattr("pipeline.dataset.file_digest", lambda file: hashed.append(file) or file.stem)
+    monkeypatch.setattr("pipeline.stored_shards.file_digest", lambda file: hashed.append(file) or file.stem)
     opened = Dataset.open(dataset.path)
     for _ in range(3):
         opened.rows("train")

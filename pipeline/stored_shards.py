@@ -1,0 +1,231 @@
+"""The files of a dataset, shard by shard, whatever split their rows are of.
+
+A file is compared with the digest that names it when it is first read, so that damaged bytes never become a model.  Nothing
+here needs more memory than what it returns plus one row group.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from pipeline.arrow import open_parquet
+from pipeline.errors import DatasetFormatError, InputError
+from pipeline.manifest import (
+    FORMAT,
+    MANIFEST_NAME,
+    SPLITS,
+    UNJUDGED,
+    Manifest,
+    PairShard,
+    Shard,
+    ShardStatistics,
+    UnjudgedShard,
+)
+from pipeline.publish import file_digest
+from pipeline.shard_files import blocks, decoding, row_major
+from pipeline.sources.times import TIME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUERY_WEIGHT = "query_weight"
+
+
+class StoredShards:
+    """What a dataset has on disk.
+
+    Attributes
+    ----------
+    path
+        The dataset's folder.
+    manifest
+        What ``manifest.json`` said when it was opened.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._whole: set[Path] = set()  # files that have been compared with their digest
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """All features, in column order."""
+        return tuple(self.manifest.features)
+
+    @property
+    def optional_columns(self) -> tuple[str, ...]:
+        """Columns that :meth:`rows` can read besides qid, doc_id, grade and features: of label, event, weight, offset and position."""
+        return tuple(name for name in self.manifest.columns if name not in {QUERY_WEIGHT, TIME})
+
+    @property
+    def max_grade(self) -> int:
+        """The highest grade there may be."""
+        return self.manifest.max_grade
+
+    @property
+    def digest(self) -> str:
+        """Name of the data: see :meth:`pipeline.manifest.Manifest.data_digest`."""
+        return self.manifest.data_digest()
+
+    def features_path(self, shard: Shard) -> Path:
+        """Return the file with the rows of ``shard``."""
+        return self.path / "features" / f"{shard.features}.parquet"
+
+    def queries_path(self, shard: Shard) -> Path:
+        """Return the file with the queries of ``shard``."""
+        return self.path / "queries" / f"{shard.queries}.parquet"
+
+    def pairs_path(self, shard: PairShard) -> Path:
+        """Return the file with the pairs of ``shard``."""
+        return self.path / "pairs" / f"{shard.digest}.parquet"
+
+    def unjudged_path(self, shard: UnjudgedShard) -> Path:
+        """Return the file with the rows of ``shard`` that nobody has judged: a file of candidates."""
+        return self.path / UNJUDGED / f"{shard.digest}.parquet"
+
+    def statistics_path(self, statistics: ShardStatistics) -> Path:
+        """Return the file with ``statistics`` of a shard."""
+        return self.path / "statistics" / f"{statistics.digest}.parquet"
+
+    def files(self) -> Iterator[tuple[Path, int]]:
+        """Yield all files but the bins, and the size that each was written with."""
+        for shard in self.manifest.shards:
+            yield self.features_path(shard), shard.features_bytes
+            yield self.queries_path(shard), shard.queries_bytes
+            if shard.statistics is not None:
+                yield self.statistics_path(shard.statistics), shard.statistics.size
+        for pairs in () if self.manifest.pairs is None else self.manifest.pairs.shards:
+            yield self.pairs_path(pairs), pairs.size
+        for unjudged in self.manifest.unjudged:
+            yield self.unjudged_path(unjudged), unjudged.size
+
+    def check_sizes(self) -> None:
+        """Raise DatasetFormatError unless all these files are there with the size they were written with."""
+        for file, size in self.files():
+            found = file.stat().st_size if file.is_file() else None
+            if found != size:
+                what = "is missing" if found is None else f"has {found} bytes instead of {size}"
+                raise DatasetFormatError(f"{file}: shard {what}; ingest the data again")
+
+    def check_digests(self) -> None:
+        """Read all these files, even those read before; DatasetFormatError if one has not the bytes that it was written with."""
+        self._whole.clear()
+        for file, _ in self.files():
+            self.check(file)
+
+    def check(self, file: Path, cure: str = "ingest the data again") -> None:
+        """Compare ``file`` with the digest that names it, once; DatasetFormatError if it is gone or another."""
+        if file in self._whole:
+            return
+        if not file.is_file():
+            raise DatasetFormatError(f"{file}: shard is missing; {cure}")
+        if file_digest(file) != file.stem:
+            raise DatasetFormatError(f"{file}: bytes differ from the digest in the name; {cure}")
+        self._whole.add(file)
+
+    def read(self, file: Path, columns: list[str] | None = None) -> pa.Table:
+        """Return ``columns`` of ``file``, all for None."""
+        self.check(file)
+        with decoding(file):
+            table = pq.read_table(file, columns=columns, partitioning=None)
+        return table if columns is None else table.select(columns)
+
+    def statistics_table(self, shard: Shard) -> pa.Table:
+        """Return what was counted of the features of ``shard``, a row each; see :mod:`pipeline.statistics`."""
+        if shard.statistics is None:
+            raise ValueError(f"shard {shard.bucket} has no statistics")
+        return self.read(self.statistics_path(shard.statistics))
+
+    def query_starts(self, shard: Shard) -> npt.NDArray[np.int64]:
+        """Return the first row of each query of ``shard``, (q,)."""
+        _, sizes = self.query_sizes[shard.bucket]
+        return np.cumsum(sizes, dtype=np.int64) - sizes
+
+    def ids(self, shard: Shard) -> pa.Table:
+        """Return qid and doc_id of all rows of ``shard``, in canonical order."""
+        return self.read(self.features_path(shard), ["qid", "doc_id"])
+
+    def shard_batches(self, shard: Shard, batch_rows: int = 65536) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield (m, F) float32 blocks of all rows of ``shard``, whatever their split, in canonical order."""
+        file = self.features_path(shard)
+        self.check(file)
+        yield from blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
+
+    def stored_rows(self, shard: Shard, batch_rows: int) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
+        """Yield (ids, grades and optional columns, features (m, F)) of all rows of ``shard``, in canonical order."""
+        file, names = self.features_path(shard), list(self.manifest.features)
+        self.check(file)
+        with decoding(file), open_parquet(file) as reader:
+            for batch in reader.iter_batches(batch_size=batch_rows):
+                yield (
+                    batch.select(["qid", "doc_id", "grade", *self.optional_columns]),
+                    row_major(batch, names, np.float32),
+                )
+
+    def unjudged_rows(
+        self, shard: UnjudgedShard, batch_rows: int
+    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
+        """Yield (ids and optional columns, features (m, F)) of the rows of ``shard``, in canonical order."""
+        file, names = self.unjudged_path(shard), list(self.manifest.features)
+        self.check(file)
+        with decoding(file), open_parquet(file) as reader:
+            for batch in reader.iter_batches(batch_size=batch_rows):
+                narrow = [name for name in batch.schema.names if name not in set(names)]
+                yield batch.select(narrow), row_major(batch, names, np.float32)
+
+    def shard_grades(self, shard: Shard) -> npt.NDArray[np.int32]:
+        """Return the grades of all rows of ``shard``, in canonical order."""
+        grades: npt.NDArray[np.int32] = self.read(self.features_path(shard), ["grade"]).column(0).to_numpy()
+        return grades
+
+    def shard_queries(self, shard: Shard) -> pa.Table:
+        """Return the queries of ``shard`` as they are stored."""
+        return self.read(self.queries_path(shard))
+
+    def shard_pairs(self, shard: PairShard) -> pa.Table:
+        """Return the pairs of ``shard`` as they are stored: better and worse by their places in the query."""
+        return self.read(self.pairs_path(shard))
+
+    @cached_property
+    def query_sizes(self) -> dict[int, tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]]:
+        """For each bucket the split of its queries, as a place in SPLITS, and their documents: 5 bytes a query."""
+        sizes = {}
+        for shard in self.manifest.shards:
+            table = self.read(self.queries_path(shard), ["split", "n_docs"])
+            code = pc.index_in(table.column("split"), value_set=pa.array(SPLITS)).to_numpy()
+            sizes[shard.bucket] = (code.astype(np.uint8), table.column("n_docs").to_numpy().astype(np.int32))
+        return sizes
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`."""
+    file = path / MANIFEST_NAME
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        what = "is not a dataset (no manifest.json in it)" if path.exists() else "no such dataset"
+        raise InputError(f"{path}: {what}; make one with: rankmill data ingest SRC -o {path}") from None
+    try:
+        number = json.loads(data)["format"]
+    except (ValueError, KeyError, TypeError):
+        raise DatasetFormatError(f"{file}: not a manifest of a dataset; ingest the data again") from None
+    if number != FORMAT:
+        raise DatasetFormatError(
+            f"{file}: dataset of format {number!r}, this version reads format {FORMAT}; ingest the data again"
+        )
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DatasetFormatError(f"{file}: damaged at {where}: {first['msg']}; ingest the data again") from None
