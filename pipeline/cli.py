@@ -114,7 +114,7 @@ def query(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout: columns and rows.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, with a header line.")] = False,
 ) -> None:
-    """Ask a dataset in SQL.  Nothing is changed.
+    """Ask a dataset in SQL.  Nothing is changed, and files are not compared with their digests.
 
     The tables are features (qid, doc_id, grade, one column a feature; NULL is missing), queries, and, where the dataset has
     them, bins, pairs, unjudged and the lists of rejects.  Columns shard and row of features and bins say which rows are the same.
@@ -126,27 +126,22 @@ def query(
 
     rankmill data query DATASET "SELECT b.f1 AS bin, avg(f.grade) FROM features f JOIN bins b USING (shard, row) GROUP BY 1"
     """
-    import csv
     from shutil import get_terminal_size
 
+    from pipeline.answer import render_answer, write_csv, write_json
     from pipeline.dataset import Dataset
     from pipeline.errors import InputError
     from pipeline.sizes import parse_size
-    from pipeline.sql import json_value, query_dataset, render_answer
+    from pipeline.sql import query_dataset
 
     if as_json and as_csv:
         raise InputError("--json and --csv exclude each other")
     opened = Dataset.open(dataset)
     with query_dataset(opened, sql, memory=parse_size(memory, "--memory"), n_threads=threads) as answer:
         if as_json:
-            sys.stdout.write(f'{{"columns": {json.dumps(answer.columns)}, "rows": [')
-            for number, row in enumerate(answer.rows):
-                sys.stdout.write(", " * bool(number) + json.dumps([json_value(value) for value in row]))
-            sys.stdout.write("]}\n")
+            write_json(answer, sys.stdout)
         elif as_csv:
-            writer = csv.writer(sys.stdout, lineterminator="\n")
-            writer.writerow(answer.columns)
-            writer.writerows(answer.rows)
+            write_csv(answer, sys.stdout)
         else:
             typer.echo(render_answer(answer, max(80, get_terminal_size((120, 24)).columns)))
 

@@ -9,12 +9,14 @@ which is removed afterwards.  The settings are those of DuckDB's manual, "Securi
 from __future__ import annotations
 
 import errno
-import math
 import os
+import re
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cores import available_cores
@@ -22,7 +24,7 @@ from pipeline.errors import DatasetFormatError, InputError
 from pipeline.replace import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from pipeline.dataset import Dataset
@@ -32,19 +34,32 @@ _RESIDENT = 220 * 10**6  # the process with its libraries
 _TRACKED = 0.75  # of the rest: not all that DuckDB takes counts for its own limit
 _MOST_THREADS = 4  # each holds decoded columns
 _FETCH_ROWS = 2000
-_COUNTED_ROWS = 100_000
-_LEAST_WIDTH = 9  # of a column that is shown
+_ZONED = " WITH TIME ZONE"
+_MOMENT = "TIMESTAMP" + _ZONED
+_CURES = {  # of tables that not every dataset has
+    "bins": "has no bins yet; make them with rankmill data bin {path}",
+    "pairs": "has no pairs; rankmill data ingest --pairs FILE joins them",
+    "unjudged": "has no unjudged rows; rankmill data ingest --unjudged keep, or --qrels FILE, keeps them",
+    "rejects": "has no rejects: every row was taken",
+    "judgment_rejects": "has no rejected judgments: every one was taken, or there was no --qrels FILE",
+    "pair_rejects": "has no rejected pairs: every one was taken, or there was no --pairs FILE",
+}
 
 Row = tuple[Any, ...]
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a statement returned: names and SQL types of its columns, and its rows, which can be gone through once."""
+    """What a statement returned: names and SQL types of its columns, and its rows, which can be gone through once.
+
+    A ``TIMESTAMP WITH TIME ZONE`` is a datetime in UTC.  ``folder`` is a temporary one of our own, there as long as the
+    answer is, for what is written aside.
+    """
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
     rows: Iterator[Row]
+    folder: str | None = None
 
 
 @contextmanager
@@ -93,80 +108,26 @@ def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, n_threads:
             },
         )
         try:
-            with _explained(memory):
+            with _explained(memory, dataset, views):
                 for name, (select, _) in views.items():
                     connection.execute(f"CREATE VIEW {name} AS {select}")
                 allowed = sorted({os.fspath(file) for _, files in views.values() for file in files})
                 connection.execute(f"SET allowed_paths = {_list(allowed)}")
                 connection.execute("SET enable_external_access = false")
+                connection.execute("SET TimeZone = 'UTC'")  # the same answer on every machine
                 connection.execute("SET lock_configuration = true")
-                connection.execute(_checked(connection, sql))
-                description = connection.description
+                relation = connection.sql(_checked(connection, sql))  # names and types; nothing runs yet
+                columns, types = tuple(map(str, relation.columns)), tuple(relation.types)
+                connection.execute(_without_zones(connection, sql, types))
+            moments = [_moments(kind) for kind in types]
             yield Answer(
-                columns=tuple(str(column[0]) for column in description),
-                types=tuple(str(column[1]) for column in description),
-                rows=_rows(connection, memory),
+                columns=columns,
+                types=tuple(map(str, types)),
+                rows=_rows(connection, memory, moments if any(moments) else None),
+                folder=spill,
             )
         finally:
             connection.close()
-
-
-def json_value(value: Any) -> Any:
-    """Return ``value`` as JSON has it: NaN is null, infinite numbers and what JSON has no type for are words."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
-    if isinstance(value, list | tuple):
-        return [json_value(part) for part in value]
-    if isinstance(value, dict):
-        return {str(key): json_value(part) for key, part in value.items()}
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def render_answer(answer: Answer, width: int = 120, shown: int = 40) -> str:
-    """Return the first ``shown`` rows as a table ``width`` characters wide, and a line that says how many rows there are."""
-    import io
-
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    rows = list(islice(answer.rows, shown))
-    total = len(rows) + sum(1 for _ in islice(answer.rows, _COUNTED_ROWS))
-    fitting = max(2, width // _LEAST_WIDTH)
-    names = list(answer.columns)
-    left_out = max(0, len(names) - fitting)
-    picked = list(range(fitting)) if left_out else list(range(len(names)))
-    table = Table(box=box.SIMPLE_HEAD)
-    for number in picked:
-        numeric = answer.types[number].split("(")[0] in _NUMERIC
-        table.add_column(names[number], justify="right" if numeric else "left", overflow="ellipsis", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_cell(row[number]) for number in picked))
-    out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
-    console.print(table)
-    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
-    more = total >= shown + _COUNTED_ROWS
-    told = f"{'more than ' * more}{total:,} row{'s' * (total != 1)}"
-    if total > len(rows):
-        told += f", the first {len(rows)} shown; --json and --csv have all"
-    if left_out:
-        told += f"; {left_out} of {len(names)} columns not shown"
-    return "\n".join([*lines, told])
-
-
-_NUMERIC = {
-    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL"),
-    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
-}
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]:
@@ -223,13 +184,64 @@ def _checked(connection: Any, sql: str) -> str:
     return sql
 
 
-def _rows(connection: Any, memory: int) -> Iterator[Row]:
+def _without_zones(connection: Any, sql: str, types: Sequence[Any]) -> str:
+    """Return ``sql``, its moments as TIMESTAMP in UTC: as Python objects DuckDB has the others only with pytz."""
+    if not any(_MOMENT in str(kind) for kind in types):
+        return sql
+    connection.execute(f"CREATE TEMP VIEW rankmill_answer AS {sql}")
+    casts = (_cast(f"#{number}", kind) for number, kind in enumerate(types, start=1))  # names may come twice
+    return f"SELECT {', '.join(casts)} FROM rankmill_answer"  # noqa: S608  numbers and types
+
+
+def _cast(column: str, kind: Any) -> str:
+    if _MOMENT not in str(kind):
+        return column
+    return f"{column}::{str(kind).replace(_MOMENT, 'TIMESTAMP') if _moments(kind) else 'VARCHAR'}"
+
+
+def _moments(kind: Any) -> Callable[[Any], Any] | None:
+    """Return what puts UTC back to the moments in a value of SQL type ``kind``; None where there are none."""
+    if str(kind) == _MOMENT:  # years that Python has no number for come as text
+        return lambda value: value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+    if _MOMENT not in str(kind) or kind.id not in {"list", "array", "struct", "map"}:
+        return None
+    parts = {name: _moments(part) or _same for name, part in kind.children}
+    if kind.id == "struct":
+        return lambda value: value and {name: parts[name](part) for name, part in value.items()}
+    if kind.id == "map":
+        key, held = parts["key"], parts["value"]
+        return lambda value: value and {key(name): held(part) for name, part in value.items()}
+    return lambda value: value and type(value)(map(parts["child"], value))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _rows(connection: Any, memory: int, moments: Sequence[Callable[[Any], Any] | None] | None) -> Iterator[Row]:
     with _explained(memory):
-        yield from chain.from_iterable(iter(lambda: connection.fetchmany(_FETCH_ROWS), []))
+        rows = chain.from_iterable(iter(lambda: connection.fetchmany(_FETCH_ROWS), []))
+        if moments is None:
+            yield from rows
+        else:
+            readers = [reader or _same for reader in moments]
+            yield from (tuple(reader(value) for reader, value in zip(readers, row, strict=True)) for row in rows)
+
+
+def _no_table(error: Exception, dataset: Dataset | None, views: Collection[str]) -> str | None:
+    """Return what to say of a table that is not there; None if ``error`` is another."""
+    found = re.match(r"Catalog Error: Table with name (.+) does not exist!", str(error))
+    if found is None or dataset is None:
+        return None
+    name = found[1].strip('"')
+    if name.lower() in _CURES and name.lower() not in views:
+        return f"{dataset.path} {_CURES[name.lower()].format(path=dataset.path)}"
+    near = get_close_matches(name.lower(), views, n=1)
+    return f"there is no table {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(views)}")
 
 
 @contextmanager
-def _explained(memory: int) -> Iterator[None]:
+def _explained(memory: int, dataset: Dataset | None = None, views: Collection[str] = ()) -> Iterator[None]:
     """Turn what DuckDB raises into one line of ours."""
     import duckdb
 
@@ -244,7 +256,7 @@ def _explained(memory: int) -> Iterator[None]:
             raise OSError(errno.ENOSPC, "No space left on device", tempfile.gettempdir()) from None
         raise DatasetFormatError(f"{_one_line(error)}; ingest the data again") from None
     except duckdb.Error as error:
-        raise InputError(f"SQL: {_one_line(error)}") from None
+        raise InputError(f"SQL: {_no_table(error, dataset, views) or _one_line(error)}") from None
 
 
 def _one_line(error: Exception) -> str:

@@ -7,20 +7,22 @@ import io
 import json
 import os
 import tempfile
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pipeline import sql as sql_module
+from pipeline import answer as answer_module
+from pipeline.answer import json_value, render_answer
 from pipeline.binning import bin_dataset
 from pipeline.cli import app
 from pipeline.dataset import Dataset
 from pipeline.errors import DatasetFormatError, InputError
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.sources.batch import ReadOptions
-from pipeline.sql import Answer, json_value, query_dataset, render_answer
+from pipeline.sql import Answer, query_dataset
 from pipeline.synth import SynthParameters, write_synthetic
 
 
@@ -79,8 +81,92 @@ def test_only_what_is_there_has_a_view(folder, dataset):
     ((line, text),) = ask(dataset, "SELECT line, text FROM rejects")
     assert text == "what is this"
     assert line == len((folder / "in.txt").read_text().splitlines())
-    with pytest.raises(InputError, match=r"SQL: Table with name pairs does not exist"):
-        ask(dataset, "SELECT * FROM pairs")
+
+
+def test_a_table_that_is_not_there_is_named_with_the_cure(dataset, tmp_path):
+    cures = {
+        "pairs": "--pairs FILE",
+        "UNJUDGED": "--unjudged keep",
+        "pair_rejects": "every one was taken",
+        "judgment_rejects": "every one was taken",
+        "feature": "did you mean 'features'",
+        "zzzz": "known: features, queries, bins, rejects",
+    }
+    for name, cure in cures.items():
+        with pytest.raises(InputError, match=f"^SQL: .*{cure}") as caught:
+            ask(dataset, f"SELECT * FROM {name}")
+        assert "duckdb" not in str(caught.value)
+        assert "pg_" not in str(caught.value)
+    (tmp_path / "in.txt").write_text("1 qid:a 1:1\n")
+    ingest([tmp_path / "in.txt"], tmp_path / "data")
+    for name, cure in {
+        "bins": f"no bins yet; make them with rankmill data bin {tmp_path / 'data'}",
+        "rejects": "no rejects",
+    }.items():
+        with pytest.raises(InputError, match=cure):
+            ask(Dataset.open(tmp_path / "data"), f"SELECT * FROM {name}")
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("timed")
+    (folder / "in.csv").write_text("qid,grade,at,a\nx,1,2026-01-02T03:04:05.25+02:00,5\ny,0,2026-03-01,6\n")
+    ingest([folder / "in.csv"], folder / "data", options=IngestOptions(read=ReadOptions(time_column="at")))
+    return folder / "data"
+
+
+def test_times_are_iso_in_utc_in_all_three_forms(timed, monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    wanted = ["2026-01-02T01:04:05.250000Z", "2026-03-01T00:00:00Z"]
+    run = CliRunner()
+    told = json.loads(
+        run.invoke(app, ["query", str(timed), "SELECT * FROM queries ORDER BY qid; -- all", "--json"]).stdout
+    )
+    assert [row[told["columns"].index("time")] for row in told["rows"]] == wanted
+    lines = csv.DictReader(
+        io.StringIO(run.invoke(app, ["query", str(timed), "FROM queries ORDER BY qid", "--csv"]).stdout)
+    )
+    assert [line["time"] for line in lines] == wanted
+    shown = run.invoke(app, ["query", str(timed), "SELECT qid, time FROM queries ORDER BY qid"]).stdout.splitlines()
+    assert [line.split()[1] for line in shown[2:-1]] == wanted
+
+
+def test_moments_inside_other_values_and_columns_of_one_name(timed):
+    sql = """WITH q AS (SELECT min(time) AS t FROM queries)
+        SELECT t AS a, 1 AS a, [t, NULL] AS b, {'size': t, 'n': 1} AS c, MAP {'x': t} AS d, NULL::TIMESTAMPTZ AS e,
+        t::TIMESTAMP AS f, t::DATE AS g, [t]::TIMESTAMPTZ[1] AS h FROM q"""
+    at = "2026-01-02T01:04:05.250000Z"
+    told = json.loads(CliRunner().invoke(app, ["query", str(timed), sql, "--json"]).stdout)
+    assert told["columns"] == ["a", "a", *"bcdefgh"]
+    assert told["rows"] == [[at, 1, [at, None], {"size": at, "n": 1}, {"x": at}, None, at[:-1], at[:10], [at]]]
+    with query_dataset(Dataset.open(timed), sql) as answer:
+        assert answer.types[0] == "TIMESTAMP WITH TIME ZONE"
+
+
+@pytest.mark.parametrize("form", [["--json"], ["--csv"], []])
+def test_a_statement_that_fails_late_prints_nothing(dataset, form):
+    late = "SELECT CASE WHEN range = 70000 THEN error('late') ELSE range END AS n FROM range(90000)"
+    got = CliRunner().invoke(app, ["query", str(dataset.path), late, "--threads", "1", *form])
+    assert isinstance(got.exception, InputError)
+    assert got.stdout == ""
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_column_vanishes_beside_long_text(width):
+    names, types = ("source", "line", "column", "reason"), ("VARCHAR", "BIGINT", "INTEGER", "VARCHAR")
+    rows = [("/a/long/way/" * 9 + "in.csv", 123456789, 17, "expected a grade,\nfound \x1b[31m" * 20), ("s", 2, 3, "r")]
+    lines = render_answer(Answer(names, types, iter(rows)), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].split() == list(names)
+    first, second = lines[2], lines[3]
+    assert first.split()[:3] == [first.split()[0], "123456789", "17"]
+    assert first.count("…") == 2
+    assert first.endswith("…")
+    assert second.split() == ["s", "2", "3", "r"]
+    assert lines[4] == "2 rows; what ends in … is cut"
+    many = render_answer(Answer(("text",) * 30, ("VARCHAR",) * 30, iter([("word " * 9,) * 30])), width).splitlines()
+    assert f"{30 - many[0].split().count('text')} of 30 columns not shown" in many[-1]
+    assert many[0].split().count("text") >= width // 12
 
 
 def test_pairs_have_a_view(tmp_path):
@@ -180,7 +266,9 @@ def test_options_out_of_range(dataset):
 
 def test_values_as_json():
     values = [None, True, 3, 2.5, np.nan, np.inf, -np.inf, "x", b"\x01", [1, np.nan], {"a": (1,)}, Path("x")]
+    values += [datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=2))), datetime(2026, 1, 2), date(2026, 1, 2)]
     told = [None, True, 3, 2.5, None, "inf", "-inf", "x", "01", [1, None], {"a": [1]}, "x"]
+    told += ["2026-01-02T01:00:00Z", "2026-01-02T00:00:00", "2026-01-02"]
     assert [json_value(value) for value in values] == told
 
 
@@ -195,8 +283,11 @@ def test_a_table_says_what_it_leaves_out(monkeypatch):
     assert render(5)[-1] == "5 rows"
     assert render(6)[-1] == "6 rows, the first 5 shown; --json and --csv have all"
     assert [line.split() for line in render(6)[-6:-1]] == [[str(i)] * 2 for i in range(5)]
-    assert render(1, 40)[-1] == "1 row; 30 of 40 columns not shown"
-    monkeypatch.setattr(sql_module, "_COUNTED_ROWS", 10)
+    assert render(1, 10)[-1] == "1 row"
+    few = render(1, 40)
+    assert few[0].split() == [f"c{i}" for i in range(len(few[0].split()))]
+    assert few[-1] == f"1 row; {40 - len(few[0].split())} of 40 columns not shown"
+    monkeypatch.setattr(answer_module, "_COUNTED_ROWS", 10)
     assert render(40)[-1].startswith("more than 15 rows, the first 5 shown")
 
 

@@ -1,0 +1,153 @@
+"""What a person or a program gets to see of the answer to a statement of SQL: a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shutil
+import tempfile
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, time
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pipeline.sql import Answer
+
+_COUNTED_ROWS = 100_000
+_LEAST_WIDTH = 8  # of a column of text that is shown, where it is longer
+_LEAST_NUMBER = 22  # the same of numbers: half a number says something wrong
+_GAP = 2  # between columns, with the padding of the table
+_IN_MEMORY = 8 * 2**20  # characters; more goes to a file
+_NUMERIC = {
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL"),
+    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"),
+}
+
+
+def json_value(value: Any) -> Any:
+    """Return ``value`` as JSON has it: NaN is null, infinite numbers and what JSON has no type for are words.
+
+    Times are ISO 8601, those with a zone in UTC.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+    if isinstance(value, list | tuple):
+        return [json_value(part) for part in value]
+    if isinstance(value, dict):
+        return {str(json_value(key)): json_value(part) for key, part in value.items()}
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def write_json(answer: Answer, out: TextIO) -> None:
+    """Write one JSON object, ``columns`` and ``rows``, to ``out``: all of it or, if a row cannot be had, nothing."""
+    with _whole(answer, out) as aside:
+        aside.write(f'{{"columns": {json.dumps(answer.columns)}, "rows": [')
+        for number, row in enumerate(answer.rows):
+            aside.write(", " * bool(number) + json.dumps([json_value(value) for value in row]))
+        aside.write("]}\n")
+
+
+def write_csv(answer: Answer, out: TextIO) -> None:
+    """Write a header line and the rows as CSV to ``out``: all of it or, if a row cannot be had, nothing."""
+    with _whole(answer, out) as aside:
+        writer = csv.writer(aside, lineterminator="\n")
+        writer.writerow(answer.columns)
+        writer.writerows(map(_plain, row) for row in answer.rows)
+
+
+@contextmanager
+def _whole(answer: Answer, out: TextIO) -> Iterator[TextIO]:
+    """Yield a file that is copied to ``out`` at the end, if all went well."""
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="", dir=answer.folder) as aside:
+        yield aside  # type: ignore[misc]  # has all of TextIO that is used
+        aside.seek(0)
+        shutil.copyfileobj(aside, out)
+
+
+def render_answer(answer: Answer, width: int = 120, shown: int = 40) -> str:
+    """Return the first ``shown`` rows as a table ``width`` characters wide, and a line that says how many rows there are.
+
+    Long text is cut in its own column.  Columns for which there is no room, the last ones, are counted in the last line.
+    """
+    from rich import box
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = list(islice(answer.rows, shown))
+    total = len(rows) + sum(1 for _ in islice(answer.rows, _COUNTED_ROWS))
+    numeric = [kind.split("(")[0] in _NUMERIC for kind in answer.types]
+    names = [_printable(name) for name in answer.columns]
+    cells = [[_cell(value) for value in row] for row in rows]
+    needed = [max(map(cell_len, column), default=0) for column in zip(names, *cells, strict=True)]
+    widths = _widths(needed, numeric, width - 1)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name, number, room in zip(names, numeric, widths, strict=False):
+        justify = "right" if number else "left"
+        table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True, width=room)  # type: ignore[arg-type]
+    for row in cells:
+        table.add_row(*row[: len(widths)])
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
+    console.print(table)
+    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    more = total >= shown + _COUNTED_ROWS
+    told = f"{'more than ' * more}{total:,} row{'s' * (total != 1)}"
+    if total > len(rows):
+        told += f", the first {len(rows)} shown; --json and --csv have all"
+    if len(widths) < len(names):
+        told += f"; {len(names) - len(widths)} of {len(names)} columns not shown"
+    if any(room < need for room, need in zip(widths, needed, strict=False)):
+        told += "; what ends in … is cut"
+    return "\n".join([*lines, told])
+
+
+def _widths(needed: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
+    """Return the widths of the columns that are shown: the first ones, as many as fit at their least widths.
+
+    The room left goes to all alike until they have what they need.
+    """
+    least = [
+        max(1, min(need, _LEAST_NUMBER if number else _LEAST_WIDTH, width - _GAP))
+        for need, number in zip(needed, numeric, strict=True)
+    ]
+    fitting, room = 0, width
+    while fitting < len(least) and least[fitting] + _GAP <= room:
+        room -= least[fitting] + _GAP
+        fitting += 1
+    widths = least[:fitting]
+    while room and (short := [column for column in range(fitting) if widths[column] < needed[column]]):
+        narrowest = min(short, key=lambda column: widths[column])
+        widths[narrowest] += 1
+        room -= 1
+    return widths
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` as a cell of CSV."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    told = json_value(value)
+    return told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else _printable(str(_plain(value)))
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` in one line, without what a terminal would obey."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)
