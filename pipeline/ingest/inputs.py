@@ -16,7 +16,7 @@ from pipeline.manifest import SPLITS, SplitName
 from pipeline.pairs.adding import sorted_files
 from pipeline.pairs.opening import open_pairs
 from pipeline.sources.columns import check_ignored, guesses_of, tables_disagree
-from pipeline.sources.files import find_files
+from pipeline.sources.files import find_files, refuse_copies
 from pipeline.sources.jsonl.source import share_features
 from pipeline.sources.letor import check_made_ids, companions_of
 from pipeline.sources.opening import open_source
@@ -115,7 +115,7 @@ def open_inputs(
     Raises
     ------
     InputError
-        A file is missing or given twice, or options do not go with the files.
+        A file is missing or given twice, two have the same bytes, or options do not go with the files.
     DataRejected
         The files do not go together.
     """
@@ -167,7 +167,9 @@ def _row_files(rows: Mapping[SplitName, Given], options: IngestOptions) -> list[
         if len(seen) == count:
             roles = "" if before == given.split else f", for {before} and for {given.split}"
             raise InputError(f"{given.path}: is given twice{roles}")
-    return sorted(files, key=lambda given: (given.path.name, os.fspath(given.path)))
+    files.sort(key=lambda given: (given.path.name, os.fspath(given.path)))
+    refuse_copies([given.path for given in files])
+    return files
 
 
 def _common_columns(sources: Sequence[Source], options: IngestOptions, read: ReadOptions) -> tuple[str, ...] | None:

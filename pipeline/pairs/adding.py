@@ -20,7 +20,7 @@ from pipeline.publish import alone, fsync_folder, staging_folder, write_atomical
 from pipeline.rejects import listing_rejects, write_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, sweep
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
-from pipeline.sources.files import find_files
+from pipeline.sources.files import find_files, refuse_copies
 from pipeline.sources.names import check_file
 from pipeline.stored_shards import read_manifest
 
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 
 
 def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Path]:
-    """Return files of pairs in an order that does not depend on how they were given; InputError if one is given twice."""
+    """Return files of pairs in an order that does not depend on how they were given; InputError if one is there twice."""
     seen = {path.resolve() for path in taken}
     for path in paths:
         check_file(path)
         if path.resolve() in seen:
             raise InputError(f"{path}: is given twice")
         seen.add(path.resolve())
-    return sorted(paths, key=lambda path: (path.name, os.fspath(path)))
+    files = sorted(paths, key=lambda path: (path.name, os.fspath(path)))
+    refuse_copies(files)
+    return files
 
 
 def read_pairs(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections import defaultdict
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from pipeline.manifest import MANIFEST_NAME, UNJUDGED
 from pipeline.sources.names import COMPANIONS, SUFFIXES, check_file, uncompressed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _DOCUMENTS = frozenset({"readme", "license", "licence", "notice", "copying", "authors", "changelog"})
 
@@ -57,6 +59,22 @@ def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None
     for path in plain:
         expanded.pop(path.resolve(), None)
     return sorted([*plain, *expanded.values()])
+
+
+def refuse_copies(files: Sequence[Path]) -> None:
+    """Raise InputError if two of ``files`` have the same bytes; only files of one size are read for that."""
+    of_size: defaultdict[int, list[Path]] = defaultdict(list)
+    for path in files:
+        of_size[path.stat().st_size].append(path)
+    for size, alike in of_size.items():
+        if not size or len(alike) == 1:  # without any bytes there are no rows
+            continue
+        seen: dict[bytes, Path] = {}
+        for path in alike:
+            with path.open("rb") as file:
+                first = seen.setdefault(hashlib.file_digest(file, "sha256").digest(), path)
+            if first is not path:
+                raise InputError(f"{first} and {path}: have the same bytes; their rows would count twice")
 
 
 def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:

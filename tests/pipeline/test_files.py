@@ -9,6 +9,7 @@ from pipeline.cli import app
 from pipeline.dataset import Dataset
 from pipeline.errors import InputError
 from pipeline.ingest import ingest
+from pipeline.pairs.adding import add_pairs
 from pipeline.sources.files import find_files
 from rankmill.cli import execute
 
@@ -122,3 +123,47 @@ def test_the_command_takes_folders_and_patterns_for_every_split(tmp_path, monkey
 def test_a_pattern_without_files_ends_with_2(tree, capsys):
     assert execute(["data", "ingest", "day/*.gone", "-o", "out"]) == 2
     assert capsys.readouterr().err == "rankmill: no file matches 'day/*.gone'\n"
+
+
+QRELS = "q 0 d 1\n"
+PAIRS = "q d e\n"
+ROWS = "1 qid:q 1:0.5 #docid = d\n0 qid:q 1:0.7 #docid = e\n"
+
+
+@pytest.mark.parametrize("role", ["train", "valid", "qrels", "pairs"])
+def test_two_files_with_the_same_bytes_are_refused(tmp_path, role):
+    contents = {"train": ROWS, "valid": ROWS, "qrels": QRELS, "pairs": PAIRS}
+    rows, one, other = (tmp_path / name for name in ("rows.txt", "one.txt", "other.txt"))
+    rows.write_text(ROWS.replace("qid:q", "qid:q ") + "0 qid:z 1:1\n")
+    one.write_text(contents[role])
+    other.write_text(contents[role])
+    given = {"train": [rows], role: [rows, one, other] if role == "train" else [one, other]}
+    with pytest.raises(InputError) as caught:
+        ingest(**given, out=tmp_path / "out")
+    assert str(caught.value) == f"{one} and {other}: have the same bytes; their rows would count twice"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_copy_for_another_split_is_refused_and_another_file_of_the_same_size_is_not(tmp_path):
+    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    for path in (one, other):
+        path.write_text(ROWS)
+    with pytest.raises(InputError, match="have the same bytes"):
+        ingest([one], tmp_path / "out", valid=[other])
+    other.write_text(ROWS.replace("qid:q", "qid:r"))
+    assert ingest([one], tmp_path / "out", valid=[other]).manifest.rows == 4
+
+
+def test_a_judgment_file_may_have_the_bytes_of_a_file_of_another_kind(tmp_path):
+    rows, judged = tmp_path / "rows.csv", tmp_path / "judged.csv"
+    for path in (rows, judged):
+        path.write_text("qid,doc_id,grade,x\nq,d,1,0.5\n")
+    assert ingest([rows], tmp_path / "out", qrels=[judged]).manifest.judgments.judgments == 1
+
+
+def test_pairs_that_come_later_are_refused_twice_too(tmp_path):
+    for name, text in (("rows.txt", ROWS), ("a.tsv", PAIRS), ("b.tsv", PAIRS)):
+        (tmp_path / name).write_text(text)
+    ingest([tmp_path / "rows.txt"], tmp_path / "out")
+    with pytest.raises(InputError, match=r"a.tsv and .*b.tsv: have the same bytes"):
+        add_pairs([tmp_path / "b.tsv", tmp_path / "a.tsv"], tmp_path / "out")
