@@ -97,10 +97,14 @@ def _bring(staged: Path, folder: Path, brought: list[Path]) -> None:
 
 
 def _is_dataset(folder: Path) -> bool:
-    try:
-        return "format" in json.loads((folder / MANIFEST_NAME).read_bytes())
-    except (OSError, ValueError, TypeError):
+    """Say whether ``folder`` may be replaced as a dataset: its manifest has a format number, or is damaged beside features."""
+    manifest = folder / MANIFEST_NAME
+    if not manifest.is_file():
         return False
+    try:
+        return "format" in json.loads(manifest.read_bytes()) or (folder / "features").is_dir()
+    except (OSError, ValueError, TypeError):
+        return (folder / "features").is_dir()
 
 
 def _old_manifest(out: Path) -> Manifest | None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, InputError, MalformedLine, TooManyRejects
+from pipeline.errors import DataRejected, DatasetFormatError, InputError, MalformedLine, TooManyRejects
 from pipeline.ingest import IngestOptions, building, ingest, running
 from pipeline.sources.batch import ReadOptions
 from tests import naive
@@ -279,6 +279,25 @@ def test_what_is_in_the_way_is_left_alone(tmp_path):
         InputError, match="there is a dataset already; choose another name, or replace it with --overwrite"
     ):
         ingest([path], tmp_path / "empty")
+
+
+@pytest.mark.parametrize("manifest", [b"", b'{"format": 1, "fea', b"\xff\x00", b"[]", b"{}", b"7"])
+def test_a_dataset_with_a_damaged_manifest_is_replaced_but_not_added_to(tmp_path, manifest):
+    path, out = tmp_path / "in.txt", tmp_path / "out"
+    path.write_text("1 qid:1 1:1\n")
+    ingest([path], out)
+    path.write_text("1 qid:1 1:2\n")
+    (out / "manifest.json").write_bytes(manifest)
+    with pytest.raises(InputError, match="replace it with --overwrite"):
+        ingest([path], out)
+    with pytest.raises(DatasetFormatError, match="ingest the data again"):
+        ingest([path], out, options=IngestOptions(append=True))
+    ingest([path], out, options=IngestOptions(overwrite=True))
+    Dataset.open(out).verify()
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "manifest.json").write_bytes(manifest)
+    with pytest.raises(InputError, match="is a folder with other things in it"):
+        ingest([path], tmp_path / "site", options=IngestOptions(overwrite=True))
 
 
 def test_overwriting_swaps_the_manifest_and_keeps_the_former_shards_for_its_readers(tmp_path):
