@@ -24,7 +24,7 @@ def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None
 
     A name of something that is there is that, whatever characters it has.  A folder stands for all files directly in it
     whose name has a known suffix or none, but for hidden ones (``.name``, ``_name``) and what is there to be read by people
-    (``README``, ``LICENSE.txt``).  Any other name with ``*``, ``?`` or
+    (``README``, ``LICENSE.txt``), or by programs (``manifest.json``).  Any other name with ``*``, ``?`` or
     ``[`` in it is a pattern, in which ``**`` stands for any number of folders; it matches files only.  Neither a folder nor
     a pattern means companions (:data:`~pipeline.sources.names.COMPANIONS`).  A file that several patterns or folders mean is there once.
 
@@ -89,6 +89,14 @@ def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:
 def _in_folder(folder: Path) -> list[Path]:
     if folder.name == UNJUDGED and (folder.parent / MANIFEST_NAME).is_file():
         return _unjudged_of(folder.parent)
+    if (folder / MANIFEST_NAME).is_file() and (folder / "features").is_dir():
+        cure = (
+            f"{folder / UNJUDGED} has rows to re-rank" if (folder / UNJUDGED).is_dir() else "it has no rows to re-rank"
+        )
+        raise InputError(
+            f"{folder}: is a dataset, not a folder of files with rows; {cure}, and 'rankmill evaluate {folder} --model NAME "
+            "--split test' measures a model on it"
+        )
     found = [path for path in folder.iterdir() if _holds_rows(path) and path.is_file()]
     if not found:
         known = " ".join(sorted(SUFFIXES))
@@ -112,7 +120,7 @@ def _holds_rows(path: Path) -> bool:
     suffix = uncompressed(path).suffix.lower()
     if path.name.split(".")[0].lower() in _DOCUMENTS:
         return False
-    return not path.name.startswith((".", "_")) and (not suffix or suffix in SUFFIXES)
+    return not path.name.startswith((".", "_")) and path.name != MANIFEST_NAME and (not suffix or suffix in SUFFIXES)
 
 
 def _is_companion(path: Path) -> bool:

@@ -16,7 +16,7 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
     ".pq": "parquet",
     **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
-    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
     ".run": "run",
     **dict.fromkeys(_TEXT, "letor"),
 }

@@ -11,6 +11,7 @@ from pipeline.errors import InputError
 from pipeline.ingest import ingest
 from pipeline.pairs.adding import add_pairs
 from pipeline.sources.files import find_files
+from pipeline.sources.names import format_of
 from rankmill.cli import execute
 
 LINE = "1 qid:{} 1:0.5\n"
@@ -123,6 +124,28 @@ def test_the_command_takes_folders_and_patterns_for_every_split(tmp_path, monkey
 def test_a_pattern_without_files_ends_with_2(tree, capsys):
     assert execute(["data", "ingest", "day/*.gone", "-o", "out"]) == 2
     assert capsys.readouterr().err == "rankmill: no file matches 'day/*.gone'\n"
+
+
+def test_a_dataset_is_no_folder_of_rows(tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("qid,grade,x\nq,1,0.5\nq,,0.7\n")
+    ingest([rows], tmp_path / "some")
+    with pytest.raises(InputError, match=r"^(.*some): is a dataset, .*; \1/unjudged has rows to re-rank, .* --split"):
+        find_files([tmp_path / "some"])
+    assert len(find_files([tmp_path / "some" / "unjudged"])) == 1
+    rows.write_text("qid,grade,x\nq,1,0.5\n")
+    ingest([rows], tmp_path / "all")
+    with pytest.raises(InputError, match=r"all: is a dataset, .*; it has no rows to re-rank"):
+        find_files([tmp_path / "all"])
+
+
+def test_json_is_json_lines_but_for_a_manifest(tmp_path):
+    for name in ("a.json", "b.json.gz", "manifest.json"):
+        (tmp_path / name).write_text('{"qid": "q", "grade": 1, "x": 0.5}\n')
+    assert names(tmp_path) == [f"{tmp_path}/a.json", f"{tmp_path}/b.json.gz"]
+    found = ingest([tmp_path / "a.json"], tmp_path / "out").manifest
+    assert (found.rows, found.features) == (1, ["x"])
+    assert {format_of(tmp_path / name) for name in ("a.json", "b.json.gz")} == {"jsonl"}
 
 
 QRELS = "q 0 d 1\n"
