@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_named(tmp_path, lines, sizes, message, block_bytes
 def test_files_that_cannot_be_told_apart_are_refused(tmp_path):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-    paths = [write(tmp_path / folder / "a.txt", ["1 1:1", "0 1:2"], [2]) for folder in ("one", "two")]
+    paths = [write(tmp_path / folder / "a.txt", ["1 1:1", f"0 {k}:2"], [2]) for k, folder in ((2, "one"), (3, "two"))]
     with pytest.raises(InputError, match=r"one/a.txt and .*two/a.txt: their queries would have the same ids"):
         ingest(paths, tmp_path / "out")
     with pytest.raises(InputError, match=r"one/a.txt and .*two/a.txt: their queries would have the same ids"):
