@@ -15,7 +15,7 @@ import polars as pl
 from pipeline.binning import columns_of
 from pipeline.manifest import SPLITS, Repeats
 from pipeline.quantiles import cumulative_counts, sort_values
-from pipeline.report import repeated, several
+from pipeline.report import GRADES_SHOWN, repeated, several
 from pipeline.statistics.stored import statistics_of
 from pipeline.stored_shards import QUERY_WEIGHT
 
@@ -237,10 +237,13 @@ class Description:
                     [f"{p.contradicted:,} ({_share(p.contradicted, p.pairs)})" for p in pairs],
                 ),
             ]
-        rows += [
-            (f"grade {g}", [f"{s.grades[g]:,} ({_share(s.grades[g], s.rows)})" for s in self.splits])
-            for g in self.splits[0].grades  # the same in all of them
-        ]
+        grades = list(self.splits[0].grades)  # the same in all of them
+        named = [(f"grade {grade}", [grade]) for grade in grades[:GRADES_SHOWN]]
+        if len(grades) > GRADES_SHOWN:
+            named.append((f"and {len(grades) - GRADES_SHOWN:,} more grades", grades[GRADES_SHOWN:]))
+        for name, some in named:
+            counts = [(sum(s.grades[grade] for grade in some), s.rows) for s in self.splits]
+            rows.append((name, [f"{count:,} ({_share(count, of)})" for count, of in counts]))
         for name, numbers in rows:
             table.add_row(name, *numbers)
         return table

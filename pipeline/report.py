@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pipeline.manifest import Manifest, Repeats, SourceFile
     from pipeline.statistics.stored import Statistics
+
+GRADES_SHOWN = 12
+"""How many different grades are listed for a person; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class IngestReport:
     """Parts of columns that were guessed, with the names that the input has for them."""
     statistics: Statistics | None = None
     """What is in the columns; None where shards of an earlier version do not say it."""
+    new_features: Sequence[str] = ()
+    """Those that the dataset did not have before rows were added to it."""
 
     @property
     def megabytes_per_second(self) -> float:
@@ -39,17 +46,32 @@ class IngestReport:
         """Missing values among all values."""
         return self.manifest.missing_values / (self.manifest.rows * len(self.manifest.features))
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a person should know, a line each."""
+        lines = [] if self.statistics is None else self.statistics.remarks
+        if "train" not in self.manifest.splits:
+            lines.append("no query is in the train split: training needs one")
+        highest = max((count.grade for count in self.manifest.grades), default=0)
+        if highest > HIGHEST_LABEL_AS_GRADE:
+            lines.append(
+                f"grades up to {highest:,}: amounts are labels (a column label, --columns label=NAME; --labels real for LETOR text)"
+            )
+        return lines
+
     def render(self) -> str:
         """Return a few lines for a person."""
         manifest = self.manifest
         names = manifest.features
-        shown = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
         size = sum(source.size for source in self.read) / 1e6
-        grades = ", ".join(f"{g.grade}: {g.rows:,} ({g.rows / manifest.rows:.1%})" for g in manifest.grades)
+        shares = [f"{g.grade}: {g.rows:,} ({g.rows / manifest.rows:.1%})" for g in manifest.grades]
+        grades = ", ".join(shares[:GRADES_SHOWN])
+        if len(shares) > GRADES_SHOWN:
+            grades += f" and {len(shares) - GRADES_SHOWN:,} more"
         splits = ", ".join(f"{n} {c.queries:,} queries / {c.rows:,} documents" for n, c in manifest.splits.items())
         lines = [
             f"{self.path}: {manifest.rows:,} documents of {manifest.queries:,} queries",
-            f"  features  {len(names)} ({shown}), {self.missing_share:.1%} of the values missing",
+            f"  features  {len(names)} ({_first_and_last(names)}), {self.missing_share:.1%} of the values missing",
             f"  grades    {grades}",
             f"  splits    {splits}",
             f"  read      {len(self.read)} file{'s' * (len(self.read) > 1)}, {size:.1f} MB in {self.seconds:.1f} s"
@@ -57,8 +79,11 @@ class IngestReport:
         ]
         if self.added is not None:
             lines[0] += f", {self.added:,} of them added now"
+        if self.new_features:
+            new = f"{len(self.new_features):,} of them new ({_first_and_last(self.new_features)})"
+            lines.insert(2, f"            {new}: rows from before have the absent value")
         if manifest.columns:
-            lines.insert(3, f"  besides   {', '.join(manifest.columns)}")
+            lines.insert(-2, f"  besides   {', '.join(manifest.columns)}")
         if manifest.pairs is not None:
             files = len(manifest.pairs.sources)
             lines.append(f"  pairs     {manifest.pairs.pairs:,} from {files} file{'s' * (files > 1)}")
@@ -67,10 +92,7 @@ class IngestReport:
                     f"  rejected  {manifest.pairs.rejected:,} pairs, listed in {self.path / 'pair_rejects.parquet'}"
                 )
         lines += _judged(manifest, self.path)
-        if self.statistics is not None:
-            lines += [
-                f"  {'' if number else 'remarks':<10}{line}" for number, line in enumerate(self.statistics.remarks)
-            ]
+        lines += [f"  {'' if number else 'remarks':<10}{line}" for number, line in enumerate(self.remarks)]
         if manifest.rejected_rows:
             lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {self.path / 'rejects.parquet'}")
         return "\n".join(lines)
@@ -85,6 +107,7 @@ class IngestReport:
             "added_rows": manifest.rows if self.added is None else self.added,
             "queries": manifest.queries,
             "features": len(manifest.features),
+            "new_features": list(self.new_features),
             "max_grade": manifest.max_grade,
             "columns": list(manifest.columns),
             "columns_guessed": dict(self.columns_guessed),
@@ -95,6 +118,7 @@ class IngestReport:
             "repeats": None if manifest.repeats is None else manifest.repeats.model_dump(mode="json"),
             "judgments": None if manifest.judgments is None else manifest.judgments.model_dump(mode="json"),
             "unjudged_rows": manifest.unjudged_rows,
+            "remarks": self.remarks,
             "statistics": None if self.statistics is None else self.statistics.to_json(),
             "missing_values": manifest.missing_values,
             "missing_share": self.missing_share,
@@ -103,6 +127,10 @@ class IngestReport:
             "seconds": self.seconds,
             "megabytes_per_second": self.megabytes_per_second,
         }
+
+
+def _first_and_last(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
 
 
 def _judged(manifest: Manifest, path: Path) -> list[str]:

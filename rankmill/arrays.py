@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline.binspec import BinSpec, apply_bins
 from pipeline.group.hashing import digest_of_rows
-from pipeline.ingest import HIGHEST_LABEL_AS_GRADE
+from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from rankmill.extras import Extras, check_finite
 from rankmill.vectors import NUMBERS, array, vector
 from trainer.errors import InvalidParameter, TrainingDataRejected

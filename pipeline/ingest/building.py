@@ -21,6 +21,7 @@ from pipeline.memory import reading_threads, release_freed, writing_share
 from pipeline.pairs.adding import pair_set, read_ids, read_pairs
 from pipeline.pairs.join import PairSpill, join_pairs
 from pipeline.replace import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
+from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from pipeline.sources.optional import TYPES
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from pipeline.pairs.batch import PairSource
     from pipeline.progress import Stage
     from pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
-
-HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
 
 
 class Building:
@@ -283,6 +282,11 @@ def _nothing_judged(judgments: Tally) -> str:
         return (
             "no row has a grade: there is nothing to learn from; --qrels FILE names judgments, and with --pairs FILE the rows"
             " may all have grade 0: --unjudged zero"
+        )
+    if not judgments.rows_with_id:
+        return (
+            f"no row has a grade: {judgments.judgments:,} judgments are of documents (qid, doc_id), and no row has a document id: "
+            "add a column doc_id, or name the one that has it with --columns doc_id=NAME (in LETOR text: #docid = X)"
         )
     alike = "; are the ids written alike in both?" if judgments.without_row == judgments.judgments else ""
     return (

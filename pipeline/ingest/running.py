@@ -27,7 +27,7 @@ from pipeline.sources.columns import guesses_line, guesses_of
 from pipeline.statistics.stored import stored_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from pipeline.ingest.inputs import Given
     from pipeline.manifest import SplitName
@@ -115,4 +115,10 @@ def ingest(
         read=building.files,
         columns_guessed=inputs.guessed,
         statistics=stored_statistics(Dataset(out, manifest)),
+        new_features=[] if base is None else _besides(manifest.features, base.manifest.features),
     )
+
+
+def _besides(names: Sequence[str], known: Collection[str]) -> list[str]:
+    before = frozenset(known)
+    return [name for name in names if name not in before]

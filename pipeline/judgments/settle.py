@@ -144,6 +144,7 @@ def settle_by_judgments(
         judgments=len(given),
         ungraded=len(judgments) - len(given),
         without_row=int(found.judgments[~of_rows].sum()),
+        rows_with_id=len(rows) - rows.doc_id.null_count,
     )
     return settled_as(grade, np.ones(len(rows), dtype=np.bool_), tally, label=label, time=rows.extras.get(TIME))
 

@@ -27,6 +27,8 @@ class Tally:
         Judgments in files of their own that say a grade, and those that say that there is none.
     without_row
         Judgments of a document that has no row.
+    rows_with_id
+        Rows that say which document they are of, where judgments came in files of their own; tallies are compared without it.
     """
 
     merged: int = 0
@@ -35,6 +37,7 @@ class Tally:
     judgments: int = 0
     ungraded: int = 0
     without_row: int = 0
+    rows_with_id: int = field(default=0, compare=False)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})

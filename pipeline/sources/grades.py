@@ -19,6 +19,7 @@ from pipeline.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
 MAX_GRADE = 2**31 - 1
 UNKNOWN_GRADE = -1  # nobody has judged the document
 GRADE_RULE = "a grade: a whole number, 0 or more"

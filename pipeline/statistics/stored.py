@@ -41,6 +41,11 @@ class FeatureFacts:
         """Whether every row has the same value."""
         return self.minimum is not None and self.minimum == self.maximum and not self.missing
 
+    @property
+    def infinite(self) -> bool:
+        """Whether it has infinite values."""
+        return any(value is not None and math.isinf(value) for value in (self.minimum, self.maximum))
+
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
@@ -71,7 +76,8 @@ class Statistics:
             for feature in self.features
             if feature.same_as is not None and feature.minimum is not None and not feature.constant
         ]
-        named = (("all missing", missing), ("constant", constant), ("the same", same))
+        infinite = [feature.name for feature in self.features if feature.infinite]
+        named = (("all missing", missing), ("constant", constant), ("the same", same), ("infinite values", infinite))
         features = "; ".join(f"{what}: {_few(names)}" for what, names in named if names)
         counts = ((self.one_document, "document"), (self.one_grade, "grade"))
         queries = ", ".join(f"{count:,} of one {what}" for count, what in counts if count)

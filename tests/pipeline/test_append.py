@@ -129,6 +129,21 @@ def table(path, rows):
     return path
 
 
+def test_new_features_are_told(tmp_path):
+    first, second = (letor(tmp_path / f"{k}.txt", [(1, f"q{k}", {k: 1.0}, "")]) for k in (2, 5))
+    made = ingest([first], tmp_path / "out")
+    assert made.to_json()["new_features"] == []
+    assert " new " not in made.render()
+    found = ingest([second], tmp_path / "out", options=IngestOptions(append=True))
+    assert found.to_json()["new_features"] == ["f3", "f4", "f5"]
+    told = found.render().splitlines()
+    assert told[1].startswith("  features  5 (f1 .. f5)")
+    assert told[2] == "            3 of them new (f3 .. f5): rows from before have the absent value"
+    assert told[3].startswith("  grades ")
+    again = letor(tmp_path / "6.txt", [(1, "q6", {4: 1.0}, "")])
+    assert ingest([again], tmp_path / "out", options=IngestOptions(append=True)).to_json()["new_features"] == []
+
+
 def test_json_lines_may_bring_new_features(tmp_path):
     rng = random.Random(5)
     files = []

@@ -507,3 +507,17 @@ def test_the_run_and_judgments_of_trec_eval(tmp_path, test_data, name):
     scores = {(w[0], w[2]): np.float32(float(w[4])) for w in run}
     table = pl.DataFrame(Dataset.open(tmp_path / "out").rows(None, ["qid", "doc_id", "score"]))
     assert all(scores[q, d] == np.float32(s) for q, d, s in table.rows())
+
+
+@pytest.mark.parametrize("buckets", [1, 32])
+def test_rows_without_document_ids_are_said_to_be_the_reason(tmp_path, buckets):
+    rows, judged = tmp_path / "rows.csv", tmp_path / "judged.txt"
+    rows.write_text("qid,x\nq,1\nr,2\n")
+    judged.write_text("q 0 d 1\nr 0 e 0\nz 0 e 0\n")
+    with pytest.raises(
+        DataRejected, match=r"3 judgments .*, and no row has a document id: add a column doc_id, .*#docid"
+    ):
+        ingest([rows], tmp_path / "out", qrels=[judged], options=IngestOptions(buckets=buckets))
+    rows.write_text("qid,doc_id,x\nq,,1\nr,other,2\n")
+    with pytest.raises(DataRejected, match="are the ids written alike in both"):
+        ingest([rows], tmp_path / "out", qrels=[judged], options=IngestOptions(buckets=buckets))

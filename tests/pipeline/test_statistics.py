@@ -101,7 +101,7 @@ def test_the_shards_together_say_what_the_dataset_holds(tmp_path):
     assert (features["f8"].missing, features["f8"].varied_queries, features["f8"].constant) == (4, 1, False)
     assert (found.one_document, found.one_grade) == (1, 1)
     assert found.remarks == [
-        "all missing: f5; constant: f3; the same: f2 as f1",
+        "all missing: f5; constant: f3; the same: f2 as f1; infinite values: f7",
         "queries: 1 of one document, 1 of one grade",
     ]
 
@@ -205,12 +205,44 @@ def test_ingest_tells_what_teaches_nothing(tmp_path):
     (tmp_path / "in.txt").write_text(TEXT)
     arguments = ["ingest", os.fspath(tmp_path / "in.txt"), "--absent", "missing", "--n-features", "8"]
     told = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "a")]).stdout
-    assert "  remarks   all missing: f5; constant: f3; the same: f2 as f1\n" in told
+    assert "  remarks   all missing: f5; constant: f3; the same: f2 as f1; infinite values: f7\n" in told
     assert "            queries: 1 of one document, 1 of one grade\n" in told
     told = json.loads(CliRunner().invoke(app, [*arguments, "-o", str(tmp_path / "b"), "--json"]).stdout)
+    assert told["remarks"][0].endswith("; infinite values: f7")
     assert told["statistics"]["one_document"] == 1
     assert told["statistics"]["features"][6]["maximum"] == "inf"
     assert told["statistics"]["features"][1]["same_as"] == "f1"
+
+
+def test_ingest_tells_that_nothing_can_be_trained_on(tmp_path):
+    (tmp_path / "in.txt").write_text(TEXT)
+    without = ingest([tmp_path / "in.txt"], tmp_path / "a", options=IngestOptions(shares={"valid": 0.5, "test": 0.5}))
+    assert without.remarks[-1] == "no query is in the train split: training needs one"
+    assert without.to_json()["remarks"] == without.remarks
+    assert without.remarks[-1] in without.render()
+    whole = ingest([tmp_path / "in.txt"], tmp_path / "b")
+    assert whole.remarks == without.remarks[:-1]
+
+
+def test_amounts_that_were_taken_for_grades_are_told_and_not_all_of_them_listed(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{grade} qid:{grade % 7} 1:{grade}\n" for grade in range(31, -1, -1)))
+    few = ingest([path], tmp_path / "few")
+    assert few.remarks == []
+    path.write_text(path.read_text() + "4986 qid:a 1:1\n31 qid:a 1:2\n")
+    found = ingest([path], tmp_path / "many")
+    assert found.remarks == [
+        "grades up to 4,986: amounts are labels (a column label, --columns label=NAME; --labels real for LETOR text)"
+    ]
+    listed = next(line for line in found.render().splitlines() if line.startswith("  grades"))
+    assert listed.count("%") == 12
+    assert "11: 1 (2.9%) and 21 more" in listed
+    assert len(found.to_json()["grades"]) == 33
+    described = describe(Dataset.open(tmp_path / "many"))
+    rows = [line.split() for line in described.render().splitlines() if "grade" in line]
+    assert [row[1] for row in rows if row[0] == "grade"] == [str(grade) for grade in range(12)]
+    assert ["and", "21", "more", "grades", "22", "(64.7%)"] in rows
+    assert set(described.splits[0].grades) == {*range(32), 4986}
 
 
 def test_nothing_is_said_where_there_is_nothing_to_say():
