@@ -355,7 +355,7 @@ def test_damaged_lines_are_those_that_pythons_reader_refuses(tmp_path):
 def test_damaged_lines_make_no_kernel_read_out_of_bounds(tmp_path):
     script = (
         "import pathlib, random, sys; from tests.pipeline import test_jsonl as t\n"
-        "t.check_damaged(pathlib.Path(sys.argv[1]), random.Random(4), 20000)\n"
+        "t.check_damaged(pathlib.Path(sys.argv[1]), random.Random(4), 5000)\n"
     )
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     root = Path(__file__).parents[2]
