@@ -43,11 +43,12 @@ DATA ?= $(RANKMILL_TEST_DATA:%=%/mq2008)
 # Further options for benchmarks/train.py, such as "--pairs 1 --threads 2".
 BENCH ?=
 
-bench: $(VENV)/.bench ## Set up with the peers, then measure training (hours; MQ2008 too where DATA names it).
+bench: $(VENV)/.bench ## Set up with the peers, then measure training and ingest (hours; MQ2008 too where DATA names it).
 	$(BIN)/python benchmarks/train.py $(DATA:%=--letor %) $(BENCH)
 	$(BIN)/python benchmarks/train.py --compare oblivious --cases mslr $(BENCH)
 	$(BIN)/python benchmarks/histogram.py
 	$(BIN)/python benchmarks/cost.py
+	$(BIN)/python benchmarks/ingest.py speed
 
 bench-letor: $(VENV)/.bench ## Set up with the peers, then run the five folds of the LETOR folder DATA.
 	@test -n "$(DATA)" || { echo "usage: make bench-letor DATA=path/to/letor/folder"; exit 2; }
