@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.sources.grades import GradeRules
 
 _LEAST_BLOCK = 1 << 20  # a row must fit in a block
+_READ_AHEAD = 4  # blocks that Arrow holds, as text and as cells, beside the one it hands over
 _HEADER_LIMIT = 16 << 20
 _RUNS_ON = "a cell in quotes does not end in its line; a row must be one line"
 
@@ -64,7 +65,7 @@ class DelimitedCells:
         """
         self._ragged, self._problems = 0, {}
         first = 0
-        for batch in self._cells(max(block_bytes, _LEAST_BLOCK, 64 * len(self.header))):
+        for batch in self._cells(max(block_bytes // _READ_AHEAD, _LEAST_BLOCK, 64 * len(self.header))):
             yield first, batch
             first += len(batch)
             if self._ragged + len(self._problems) > self._quarantine.room:  # reporting them is the end

@@ -132,3 +132,16 @@ def test_short_lines_stay_under_the_bound_too(tmp_path, name, head, line):
     peak(small, tmp_path / "warm")
     text.write_text(head + "".join(line % (k % 1000) for k in range(6_000_000)))
     assert peak(text, tmp_path / "out", 64) < 512 * 10**6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
+def test_long_cells_stay_under_the_bound_too(tmp_path):
+    small, text = tmp_path / "small.csv", tmp_path / "in.csv"
+    head, line = "qid,doc_id,grade,f1\n", "{k},{0}{k},1,1\n"
+    small.write_text(head + line.format("x", k=1))
+    peak(small, tmp_path / "warm")
+    with text.open("w", encoding="ascii") as file:
+        file.write(head)
+        file.writelines(line.format("x" * 1000, k=k) for k in range(300_000))
+    assert peak(text, tmp_path / "out", 64) < 512 * 10**6
