@@ -159,6 +159,7 @@ def warm(folder: Path) -> int:
             run_quietly(shlex.split(line.format(folder=shlex.quote(os.fspath(folder)))))
             if line.startswith("data synth") and "judgments.parquet" in line:
                 _write_other_formats(folder)
+        _gather_in_parts()
         _bin_a_sample(folder / "dataset")
         _fit_arrays()
     return sum(record.is_start for _, record in compiled.buffer)
@@ -223,6 +224,16 @@ def _bare_lines(path: Path) -> Iterator[str]:
         grade, qid, *features = line.split("#")[0].split()
         kept = [f"{word.split(':')[0]}:NULL" if i == number % 7 else word for i, word in enumerate(features)]
         yield " ".join([grade, qid, *kept[: len(kept) - number % 3]]) + "\n"
+
+
+def _gather_in_parts() -> None:
+    """Put rows in their places, as an ingest does where those of a bucket do not fit into its memory."""
+    import numpy as np
+
+    from pipeline.group import _kernels
+
+    rows = np.zeros((1, 1), dtype=np.float32)
+    _kernels.put_rows(rows, np.zeros(1, dtype=np.int64), rows.copy())
 
 
 def _bin_a_sample(folder: Path) -> None:
