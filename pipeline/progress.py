@@ -1,33 +1,32 @@
-"""What a person sees of an ingest while it runs, on stderr, and only where somebody is looking."""
+"""Bars on stderr while something runs, only where somebody is looking; those of an ingest."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 Stage = Literal["reading", "writing"]
 
 
-class IngestBars:
-    """Context manager with a bar for each pass; says lines above them."""
+class TerminalBar:
+    """Context manager that shows a bar between two texts and the time left; does nothing where stderr is no terminal."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, soft_wrap=True, highlight=False)
+    def __init__(self, before: str, after: str, console: Console | None) -> None:
+        console = console or Console(stderr=True)
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn(before),
             BarColumn(bar_width=28),
-            TextColumn("{task.fields[amount]}"),
+            TextColumn(after),
             TimeRemainingColumn(),
-            console=self._console,
+            console=console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=not console.is_terminal,
         )
-        self._tasks: dict[Stage, int] = {}
 
-    def __enter__(self) -> IngestBars:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -35,6 +34,15 @@ class IngestBars:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+class IngestBars(TerminalBar):
+    """A bar for each pass of an ingest; says lines above them."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, soft_wrap=True, highlight=False)
+        super().__init__("{task.description}", "{task.fields[amount]}", self._console)
+        self._tasks: dict[Stage, TaskID] = {}
 
     def update(self, stage: Stage, done: int, total: int) -> None:
         """Say that ``done`` of ``total`` bytes are read, or so many documents written."""
@@ -44,7 +52,7 @@ class IngestBars:
             f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if stage == "reading" else f"{done:,} of {total:,} documents"
         )
         task = self._tasks[stage]
-        self._progress.update(task, completed=done, total=total, amount=amount)  # type: ignore[arg-type]
+        self._progress.update(task, completed=done, total=total, amount=amount)
 
     def say(self, line: str) -> None:
         """Write ``line``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from pipeline.append.rows import Counts, places_among, spread, stored_rows, unju
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, InputError
 from pipeline.memory import release_freed
+from pipeline.publish import file_digest
 from pipeline.rejects import read_rejects
 from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME
 from pipeline.sources.jsonl.keys import naturally_sorted
@@ -96,8 +96,7 @@ class Base:
         for path in paths:
             size = path.stat().st_size
             if size in sizes:
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = file_digest(path)
                 if (size, digest) in known:
                     name = known[size, digest]
                     called = "" if name == path.name else f", where it is called {name}"

@@ -159,3 +159,9 @@ def _filled_up(values: npt.NDArray[np.float32], absent: float, out: npt.NDArray[
     out[:, : values.shape[1]] = values
     out[:, values.shape[1] :] = absent
     return out
+
+
+def runs_of(qid: pa.Array[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.int64]]:
+    """Return the different ids (q,) of rows of which those of a query stand together, and the first row of each (q,)."""
+    runs = qid.dictionary_encode()  # codes go up by one from query to query
+    return runs.dictionary, np.searchsorted(runs.indices.to_numpy(), np.arange(len(runs.dictionary)))

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pipeline.arrow import as_array
 from pipeline.group import _kernels
-from pipeline.group.bucket import BucketRows, padded, read_bucket
+from pipeline.group.bucket import BucketRows, padded, read_bucket, runs_of
 from pipeline.judgments.tally import Tally, repeats
 from pipeline.sources.grades import UNKNOWN_GRADE
 from pipeline.sources.times import TIME
@@ -158,8 +158,6 @@ def _check_splits(rows: BucketRows, layout: Layout) -> None:
     if len(set(layout.source_split)) < 2 or not len(rows):
         return
     order = pc.sort_indices(rows.qid).to_numpy().astype(np.int64)
-    runs = rows.qid.take(as_array(order)).dictionary_encode()
-    qid = runs.dictionary
-    starts = np.searchsorted(runs.indices.to_numpy(), np.arange(len(qid)))
+    qid, starts = runs_of(rows.qid.take(as_array(order)))
     source = rows.source[order]
     check_one_split(qid, starts, np.asarray(layout.source_split, dtype=np.int64)[source], source, layout.source_name)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow import as_array, schema_of
 from pipeline.group import _kernels
-from pipeline.group.bucket import BucketRows, padded
+from pipeline.group.bucket import BucketRows, padded, runs_of
 from pipeline.group.settled import read_settled
 from pipeline.manifest import SPLITS, UNJUDGED, Shard, ShardStatistics, UnjudgedShard
 from pipeline.publish import keep_by_digest
@@ -132,7 +132,7 @@ def write_shard(
     rows = settled.judged
     if not len(rows):
         return summary
-    qid, starts = _runs(rows.qid)
+    qid, starts = runs_of(rows.qid)
     collector = ColumnCollector(width, starts)
     staged, missing = _write_rows(rows, spill, bucket, layout, folder, held, memory, rooms, collector)
     size = staged.stat().st_size
@@ -285,12 +285,6 @@ def _keep_table(table: pa.Table, staged: Path, folder: Path) -> tuple[str, int]:
         writer.write_table(table)
     size = staged.stat().st_size
     return keep_by_digest(staged, folder), size
-
-
-def _runs(qid: pa.Array[Any]) -> tuple[pa.Array[Any], npt.NDArray[np.int64]]:
-    """Return the different ids (q,) of rows of which those of a query stand together, and the first row of each (q,)."""
-    runs = qid.dictionary_encode()  # codes go up by one from query to query
-    return runs.dictionary, np.searchsorted(runs.indices.to_numpy(), np.arange(len(runs.dictionary)))
 
 
 def _queries(

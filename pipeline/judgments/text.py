@@ -68,7 +68,7 @@ def judgment_lines(path: Path, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterat
     """
     for block in read_blocks(path, block_bytes):
         text = block.bytes_view
-        most = block.data.count(b"\n", block.start, block.stop)
+        most = block.lines
         line, count = (np.empty(most, dtype=np.int64) for _ in range(2))
         start, stop = (np.full((_WORDS, most), -1, dtype=np.int64) for _ in range(2))
         n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _NO_COMMENTS)

@@ -47,7 +47,7 @@ class TextPairs:
         """Put the pairs in these lines aside."""
         wanted = np.array(sorted(mismatches), dtype=np.int64)
         for block in read_blocks(self.path, DEFAULT_BLOCK_BYTES):
-            lines = block.data.count(b"\n", block.start, block.stop)
+            lines = block.lines
             low, high = np.searchsorted(wanted, [block.first_line, block.first_line + lines])
             texts = block.text(block.start, block.stop).split("\n") if low < high else []
             for line in wanted[low:high].tolist():
@@ -59,7 +59,7 @@ class TextPairs:
 
     def _parse(self, block: Block) -> PairBatch:
         text = block.bytes_view
-        lines = block.data.count(b"\n", block.start, block.stop)
+        lines = block.lines
         line, count = (np.empty(lines, dtype=np.int64) for _ in range(2))
         start, stop = (np.full((len(COLUMNS), lines), -1, dtype=np.int64) for _ in range(2))
         n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _COMMENT)

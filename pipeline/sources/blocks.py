@@ -94,6 +94,11 @@ class Block:
         yield from replace(self, stop=end).pieces(above, most)
         yield from replace(self, start=end, lines_before=self.lines_before + above).pieces(lines - above, most)
 
+    @property
+    def lines(self) -> int:
+        """How many lines it has; known once it was checked."""
+        return self.numbers.first_line(self.number + 1) - self.first_line
+
     def check(self) -> int:
         """Count the lines and see that they are text; returns how many there are.  Every block must be checked.
 

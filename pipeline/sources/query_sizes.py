@@ -136,7 +136,7 @@ class QuerySizes:
 
     def _parse(self, block: Block) -> tuple[Numbers, Numbers]:
         text = block.bytes_view
-        lines = block.data.count(b"\n", block.start, block.stop)
+        lines = block.lines
         line, count = (np.empty(lines, dtype=np.int64) for _ in range(2))
         start, stop = (np.empty((1, lines), dtype=np.int64) for _ in range(2))
         n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _NO_COMMENT)

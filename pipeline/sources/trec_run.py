@@ -64,7 +64,7 @@ class RunSource:
 
     def _rows(self, block: Block) -> RowBatch:
         text = block.bytes_view
-        lines = block.data.count(b"\n", block.start, block.stop)
+        lines = block.lines
         line, count = (np.empty(lines, dtype=np.int64) for _ in range(2))
         start, stop = (np.full((_WORDS, lines), -1, dtype=np.int64) for _ in range(2))
         n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _NO_COMMENTS)

@@ -59,7 +59,7 @@ class Lines:
 
 def lines_of(block: Block) -> Lines:
     """Find the lines of ``block``."""
-    most = block.data.count(b"\n", block.start, block.stop)
+    most = block.lines
     number, start, stop, wrong = (np.empty(most, dtype=np.int64) for _ in range(4))
     n = _kernels.find_objects(block.bytes_view, block.start, block.stop, number, start, stop, wrong)
     return Lines(block, number[:n], start[:n], stop[:n], wrong[:n])
