@@ -34,7 +34,7 @@ class SourceDigests:
         self._stop.set()
         self._worker.shutdown(cancel_futures=True)
 
-    def results(self) -> list[tuple[int, str]]:
+    def results(self) -> dict[Path, tuple[int, str]]:
         """Return (size, sha256) of each file.
 
         Raises
@@ -46,7 +46,8 @@ class SourceDigests:
         for path, before in zip(self._paths, self._before, strict=True):
             if _state(path.stat()) != _state(before):
                 raise InputError(f"{path}: was changed while it was read; run again when it is complete")
-        return [(before.st_size, digest) for before, digest in zip(self._before, digests, strict=True)]
+        found = zip(self._paths, self._before, digests, strict=True)
+        return {path: (before.st_size, digest) for path, before, digest in found}
 
     def _digest(self, path: Path) -> str:
         digest = hashlib.sha256()

@@ -12,13 +12,13 @@ from pipeline.errors import DataRejected
 from pipeline.group.layout import Layout
 from pipeline.group.shards import write_shards
 from pipeline.group.spill import Spill
-from pipeline.ingest.described import described, other_files, row_files
+from pipeline.ingest.described import described, row_files
 from pipeline.ingest.reading import read_all
 from pipeline.judgments.joining import judgment_set, read_judgments
 from pipeline.judgments.tally import Tally
 from pipeline.manifest import SPLITS
 from pipeline.memory import reading_threads, release_freed, writing_share
-from pipeline.pairs.adding import pair_set, read_ids, read_pairs
+from pipeline.pairs.adding import pair_set, read_ids, read_pairs, source_files
 from pipeline.pairs.join import PairSpill, join_pairs
 from pipeline.replace import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
 from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
@@ -193,12 +193,12 @@ class Building:
             grades_from = "label"
         found = described(self._layout, self._summaries, self.files, options, self._rejected_rows, grades_from)
         if inputs.pairs:
-            files = other_files(inputs.pairs, digests)
+            files = source_files(inputs.pairs, digests)
             rejected = len(self._quarantine.rejects) - self._rejected_rows - self._rejected_judgments
             pairs = pair_set(self._pair_shards, files, rejected)
             found = found.model_copy(update={"pairs": pairs})
         if inputs.judgments:
-            files = other_files(inputs.judgments, digests)
+            files = source_files(inputs.judgments, digests)
             judgments = judgment_set(self._judged, files, self._rejected_judgments)
             found = found.model_copy(update={"judgments": judgments})
         return found if self._base is None else self._base.extended(found, self._pair_shards, self._joined)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from pipeline.judgments.tally import Tally
 from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, Repeats, SourceFile, SplitCount
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from pipeline.manifest import ColumnName, GradesFrom, SplitName
 
 Digests = Mapping[Path, tuple[int, str]]
-
-
-class _WithPath(Protocol):
-    @property
-    def path(self) -> Path: ...
 
 
 def row_files(inputs: Inputs, digests: Digests, *, by_split: bool) -> list[SourceFile]:
@@ -41,14 +36,6 @@ def row_files(inputs: Inputs, digests: Digests, *, by_split: bool) -> list[Sourc
             )
         )
     return found
-
-
-def other_files(sources: Sequence[_WithPath], digests: Digests) -> list[SourceFile]:
-    """Return the entries of files of judgments or pairs."""
-    return [
-        SourceFile(name=source.path.name, size=digests[source.path][0], sha256=digests[source.path][1])
-        for source in sources
-    ]
 
 
 def described(

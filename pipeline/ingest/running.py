@@ -96,7 +96,7 @@ def ingest(
         building.read()
         building.write()
         building.join()
-        manifest = building.manifest(dict(zip(inputs.paths, digests.results(), strict=True)))
+        manifest = building.manifest(digests.results())
         for name, rejects in building.rejects().items():
             if rejects:
                 write_rejects(building.staged / name, rejects)

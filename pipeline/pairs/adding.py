@@ -25,8 +25,9 @@ from pipeline.sources.names import check_file
 from pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from pipeline.judgments.batch import JudgmentSource
     from pipeline.manifest import PairShard
     from pipeline.pairs.batch import PairSource
 
@@ -69,11 +70,13 @@ def pair_set(shards: list[PairShard], files: list[SourceFile], rejected: int) ->
     )
 
 
-def source_files(paths: Sequence[Path], results: Sequence[tuple[int, str]]) -> list[SourceFile]:
-    """Return what the manifest says of files of pairs."""
+def source_files(
+    sources: Sequence[JudgmentSource | PairSource], digests: Mapping[Path, tuple[int, str]]
+) -> list[SourceFile]:
+    """Return what the manifest says of files of judgments or pairs; ``digests`` has the size and the sha256 of each."""
     return [
-        SourceFile(name=path.name, size=size, sha256=sha256)
-        for path, (size, sha256) in zip(paths, results, strict=True)
+        SourceFile(name=source.path.name, size=digests[source.path][0], sha256=digests[source.path][1])
+        for source in sources
     ]
 
 
@@ -152,7 +155,7 @@ def add_pairs(
         spill = PairSpill(staging / "spill", dataset.manifest.buckets)
         read_pairs(sources, spill, block_bytes)
         shards = join_pairs(spill, ids_of, sources, quarantine, staging)
-        found = pair_set(shards, source_files(files, digests.results()), len(quarantine.rejects))
+        found = pair_set(shards, source_files(sources, digests.results()), len(quarantine.rejects))
         with alone(path):
             current = read_manifest(path)
             if current.data_digest() != dataset.digest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import defaultdict
 from glob import glob, has_magic
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError
 from pipeline.manifest import MANIFEST_NAME, UNJUDGED
+from pipeline.publish import file_digest
 from pipeline.sources.names import COMPANIONS, SUFFIXES, check_file, uncompressed
 
 if TYPE_CHECKING:
@@ -69,10 +69,9 @@ def refuse_copies(files: Sequence[Path]) -> None:
     for size, alike in of_size.items():
         if not size or len(alike) == 1:  # without any bytes there are no rows
             continue
-        seen: dict[bytes, Path] = {}
+        seen: dict[str, Path] = {}
         for path in alike:
-            with path.open("rb") as file:
-                first = seen.setdefault(hashlib.file_digest(file, "sha256").digest(), path)
+            first = seen.setdefault(file_digest(path), path)
             if first is not path:
                 raise InputError(f"{first} and {path}: have the same bytes; their rows would count twice")
 
