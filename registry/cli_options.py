@@ -1,0 +1,24 @@
+"""Options and arguments that several of the registry's commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from registry.errors import InvalidName
+
+RegistryFolder = Annotated[
+    Path, typer.Option("--registry", envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Reason = Annotated[str, typer.Option("--reason", help="One line for the log.")]
+DEFAULT_FOLDER = Path("registry-data")
+
+
+def bare_name(name: str) -> str:
+    """Return ``name``; InvalidName if it names a version too."""
+    if "@" in name:
+        raise InvalidName(f"{name!r}: expected the name of a model alone, such as {name.partition('@')[0]!r}")
+    return name
