@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    """An entry of a log as JSON values, with the digest that names it."""
+    """Give an entry of a log as JSON values, with the digest that names it."""
     return entry.to_json() | {"sha256": entry.digest}
 
 
@@ -62,14 +62,14 @@ def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def lines_of(value: Any) -> str:
-    """Nested mappings as lines of a name and a value."""
+    """Write nested mappings as lines of a name and a value."""
     pairs = flat(value)
     width = max(len(path) for path, _ in pairs)
     return "\n".join(f"{path:<{width}}  {text or '(left out)'}".strip() for path, text in pairs)
 
 
 def metrics_of(facts: dict[str, Any]) -> str:
-    """The first few metrics of a manifest."""
+    """Say the first few metrics of a manifest."""
     return ", ".join(f"{path} {text}" for path, text in flat(facts["metrics"])[:3])
 
 
