@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -85,9 +85,22 @@ class Registry:
         """Tell whether there is a registry in the folder."""
         return self._store.exists()
 
-    def prepare(self) -> None:
-        """Make the registry if it is not there; InputError or OSError where that cannot be done."""
-        self._store.prepare()
+    def prepare(self, protected: Iterable[str] = (PRODUCTION,)) -> None:
+        """Make the registry if it is not there; one that is keeps the aliases that it protects.
+
+        Parameters
+        ----------
+        protected
+            The aliases to which only a passed gate promotes, for every model; none for an open registry.
+
+        Raises
+        ------
+        InputError
+            The folder holds something else, or an alias may not be called so.
+        OSError
+            The folder cannot be made or written to.
+        """
+        self._store.prepare(protected)
 
     def names(self) -> list[str]:
         """All models with at least one entry in their log, by name."""

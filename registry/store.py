@@ -2,7 +2,7 @@
 
 ::
 
-    ROOT/FORMAT.json                 {"format":1}, written once, before anything else
+    ROOT/FORMAT.json                 see ``registry.format``; written once, before anything else
          blobs/sha256/ab/<64 hex>    read-only; model bytes and manifests alike
          models/<name>/log/          see ``registry.log``
          tmp/                        files on their way in; what a crash leaves here is swept after a day
@@ -16,18 +16,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import socket
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from registry.disk import Disk
 from registry.errors import InputError, IntegrityError
-from registry.manifest import canonical_json
+from registry.format import Format
+from registry.names import PRODUCTION
 
-FORMAT = 1
 SWEEP_AFTER = 24 * 3600.0  # seconds; a file is staged for moments, so whatever is older belongs to the dead
 OURS = {"FORMAT.json", "blobs", "models", "tmp", "lost+found"}  # the last one: root of a freshly made volume
 NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
@@ -40,7 +40,7 @@ class Store:
         self.root = root
         self.disk = disk or Disk()
         self._tmp = root / "tmp"
-        self._checked = False
+        self._format: Format | None = None
 
     def exists(self) -> bool:
         """Whether a registry of our format is here.
@@ -50,7 +50,7 @@ class Store:
         IntegrityError
             One is here, but of another format number, or its ``FORMAT.json`` is damaged or gone.
         """
-        if self._checked:
+        if self._format is not None:
             return True
         path = self.root / "FORMAT.json"
         inhabited = "models" in self.disk.names(self.root)  # asked first: FORMAT.json comes before models
@@ -61,18 +61,19 @@ class Store:
                 raise IntegrityError(f"{path} is missing, but models are here; restore it from a backup") from None
             return False
         try:
-            found = json.loads(data)["format"]
-        except (ValueError, TypeError, KeyError):
-            raise IntegrityError(f"{path}: expected {_format_bytes().decode().strip()}, found {data[:60]!r}") from None
-        if type(found) is not int or found != FORMAT:
-            raise IntegrityError(
-                f"{path}: this registry has format {found!r}, this version of rankmill reads format {FORMAT}"
-            )
-        self._checked = True
+            self._format = Format.from_bytes(data)
+        except IntegrityError as error:
+            raise IntegrityError(f"{path}: {error}") from None
         return True
 
-    def prepare(self) -> None:
-        """Make the registry if it is not here yet.
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """The aliases that only a passed gate moves forward, as agreed when the registry was made; none in format 1."""
+        self.exists()
+        return () if self._format is None else self._format.protected
+
+    def prepare(self, protected: Iterable[str] = (PRODUCTION,)) -> None:
+        """Make the registry, where only passed gates promote to ``protected``, if it is not here yet.
 
         Raises
         ------
@@ -81,6 +82,7 @@ class Store:
         """
         if self.exists():
             return
+        data = Format.new(protected).to_bytes()
         if foreign := [n for n in self.disk.names(self.root) if n not in OURS and not n.startswith(".")]:
             raise InputError(f"{self.root} is no registry and holds {foreign[0]!r}; name an empty or a new folder")
         root = self.root.absolute()
@@ -90,8 +92,8 @@ class Store:
         except PermissionError:
             if not self.disk.is_folder(root):  # the parent of a mounted volume need not be ours to open
                 raise
-        self.put_if_absent(self.root / "FORMAT.json", _format_bytes())
-        self.exists()  # another writer may have made one of another format meanwhile
+        self.put_if_absent(self.root / "FORMAT.json", data)
+        self.exists()  # another writer may have made one with other rules meanwhile: those stand
 
     def put_if_absent(self, target: Path, data: bytes) -> bool:
         """Publish ``data`` at ``target``, durably, unless the name is taken; return whether it now holds ``data``.
@@ -189,10 +191,6 @@ class Store:
                 raise OSError(error.errno, reason, str(target)) from error
             raise
         return True
-
-
-def _format_bytes() -> bytes:
-    return canonical_json({"format": FORMAT}) + b"\n"
 
 
 def _damaged(path: Path) -> IntegrityError:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from registry.disk import Disk
-from registry.errors import InputError, IntegrityError
+from registry.errors import InputError, IntegrityError, InvalidName
 from registry.store import Store
 
 
@@ -74,19 +74,54 @@ def test_a_symbolic_link_is_no_blob(store: Store, tmp_path: Path) -> None:
         store.read_blob(sha256)
 
 
-def test_another_format_number_is_named_with_ours(store: Store) -> None:
-    (store.root / "FORMAT.json").unlink()
-    (store.root / "FORMAT.json").write_text('{"format":2}\n')
-    with pytest.raises(IntegrityError, match=r"format 2, .* reads format 1"):
-        Store(store.root).exists()
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format":true}', '{"format":1', "\x00"])
-def test_a_damaged_format_file_is_reported(store: Store, text: str) -> None:
+def rewrite_format(store: Store, text: str) -> Store:
     (store.root / "FORMAT.json").unlink()
     (store.root / "FORMAT.json").write_text(text)
+    return Store(store.root)
+
+
+def test_a_registry_says_once_what_it_protects(tmp_path: Path) -> None:
+    for name, protected in {"default": ("production",), "open": (), "both": ("a", "b")}.items():
+        store = Store(tmp_path / name)
+        assert store.protected == ()
+        store.prepare() if name == "default" else store.prepare(reversed([*protected, *protected]))
+        assert store.protected == Store(tmp_path / name).protected == protected
+        Store(tmp_path / name).prepare(["other"])
+        assert Store(tmp_path / name).protected == protected
+    assert (tmp_path / "default" / "FORMAT.json").read_bytes() == b'{"format":2,"protected":["production"]}\n'
+    with pytest.raises(InvalidName):
+        Store(tmp_path / "none").prepare(["latest"])
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_registry_of_format_1_protects_nothing_and_stays_one(store: Store) -> None:
+    old = rewrite_format(store, '{"format":1}\n')
+    old.prepare()
+    old.put_blob(b"bytes")
+    assert (old.exists(), old.protected) == (True, ())
+    assert (old.root / "FORMAT.json").read_text() == '{"format":1}\n'
+
+
+@pytest.mark.parametrize("number", [0, 3, 99])
+def test_another_format_number_is_named_with_ours(store: Store, number: int) -> None:
+    with pytest.raises(IntegrityError, match=rf"FORMAT\.json: .*format {number}, .* reads formats 1 to 2"):
+        rewrite_format(store, f'{{"format":{number}}}\n').exists()
+
+
+@pytest.mark.parametrize("text", ['{"format":2,"protected":[],"sealed":true}\n', '{"format":1,"sealed":[]}\n'])
+def test_an_unknown_rule_is_named(store: Store, text: str) -> None:
+    with pytest.raises(IntegrityError, match=r"FORMAT\.json: 'sealed' is a rule that this version"):
+        rewrite_format(store, text).prepare()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[1]", '{"format":true}', '{"format":1', "\x00", '{"format":1}', '{"format":2}\n']
+    + [f'{{"format":2,"protected":{value}}}\n' for value in ("null", "5", '"ab"', "[5]", '["latest"]', "[[]]")],
+)
+def test_a_damaged_format_file_is_reported(store: Store, text: str) -> None:
     with pytest.raises(IntegrityError, match=r"FORMAT\.json"):
-        Store(store.root).prepare()
+        rewrite_format(store, text).prepare()
 
 
 def test_a_lost_format_file_is_no_empty_registry(store: Store) -> None:

@@ -1,0 +1,67 @@
+"""``FORMAT.json``: which rules a registry was made by.  Written once, before anything else, and never changed.
+
+Format 1 is ``{"format":1}``; nothing is protected there.  Format 2 names the protected aliases too:
+``{"format":2,"protected":["production"]}``.  Both are read and written; a registry keeps the format that it was made with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from registry.errors import IntegrityError, InvalidName
+from registry.manifest import canonical_json
+from registry.names import check_alias
+
+NEWEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The number of the format, and the aliases to which only a passed gate promotes."""
+
+    number: int
+    protected: tuple[str, ...] = ()
+
+    @classmethod
+    def new(cls, protected: Iterable[str]) -> Format:
+        """Return what a registry made today says; InvalidName if an alias may not be called so."""
+        return cls(NEWEST, tuple(sorted({check_alias(alias) for alias in protected})))
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        facts: dict[str, object] = {"format": self.number}
+        if self.number > 1:
+            facts["protected"] = list(self.protected)
+        return canonical_json(facts) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Format:
+        """Read the file; IntegrityError, without its path, if it is damaged or follows rules that we do not know."""
+        try:
+            facts = json.loads(data)
+            number = facts["format"]
+        except (ValueError, TypeError, KeyError):
+            raise _damaged(data) from None
+        if type(number) is not int:
+            raise _damaged(data)
+        if not 1 <= number <= NEWEST:
+            found = f"this registry has format {number}, this version of rankmill reads formats 1 to {NEWEST}"
+            raise IntegrityError(f"{found}; use the version that made it, or a later one")
+        if unknown := sorted(set(facts) - ({"format"} if number == 1 else {"format", "protected"})):
+            raise IntegrityError(
+                f"{unknown[0]!r} is a rule that this version of rankmill does not know; use a later one"
+            )
+        try:
+            sound = cls(number, tuple(check_alias(alias) for alias in facts.get("protected", ())))
+        except (TypeError, InvalidName):
+            raise _damaged(data) from None
+        if sound.to_bytes() != data:  # nobody edits it by hand: other bytes are damage
+            raise _damaged(data)
+        return sound
+
+
+def _damaged(data: bytes) -> IntegrityError:
+    expected = Format(NEWEST, ("production",)).to_bytes().decode().strip()
+    return IntegrityError(f"expected such as {expected}, found {data[:60]!r}")
