@@ -92,6 +92,9 @@ class Store:
         except PermissionError:
             if not self.disk.is_folder(root):  # the parent of a mounted volume need not be ours to open
                 raise
+        for folder in above.parents:  # who made them may have been killed before they were on stable storage
+            with contextlib.suppress(OSError):
+                self.disk.fsync_folder(folder)
         self.put_if_absent(self.root / "FORMAT.json", data)
         self.exists()  # another writer may have made one with other rules meanwhile: those stand
 

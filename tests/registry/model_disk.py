@@ -1,0 +1,278 @@
+"""A file system in memory that keeps what stable storage holds apart from what programs see.
+
+A file's bytes are safe after fsync of the file, a name after fsync of its folder, and nothing else makes anything safe.
+When power is lost, each unsafe name falls back to any of the things it meant since it was last safe, and each unsafe
+file to any torn form of itself, one independently of the other, as ALICE (Pillai et al., OSDI 2014) found that file
+systems do.  A rename alone is one step: where the old name is gone, the new one is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from registry.disk import Disk
+
+ROOT = Path("/srv/models/registry")
+"""Where tests keep a registry on a machine, in a folder that is not there yet; nor is it on the real one, so that a call
+past the model fails."""
+
+
+@dataclass(eq=False, slots=True)
+class File:
+    data: bytes
+    """What programs read."""
+    safe: bytes
+    """What is on stable storage for certain."""
+    written: float
+
+    def forms(self) -> list[bytes]:
+        """What may be found after a loss of power, from nothing new to all of it."""
+        if self.data == self.safe:
+            return [self.data]
+        torn = [self.data[: len(self.data) // 2], bytes(len(self.data)), self.data[:-1]]
+        return [self.safe, *torn, self.data]
+
+
+@dataclass(eq=False, slots=True)
+class Folder:
+    names: dict[str, Node] = field(default_factory=dict)
+    """What programs see."""
+    meant: dict[str, list[Meaning]] = field(default_factory=dict)
+    """For each name that is not safe what it meant, oldest first: the first is safe, the last is seen."""
+
+    def show(self, name: str, node: Node | None) -> None:
+        if node is None:
+            self.names.pop(name, None)
+        else:
+            self.names[name] = node
+
+
+Node = File | Folder
+
+
+@dataclass(eq=False, slots=True)
+class Meaning:
+    """What one name meant at one time; None where it was free."""
+
+    folder: Folder
+    name: str
+    node: Node | None
+
+    def index(self) -> int:
+        """How many meanings ago counted from the safe one; 0 also for what was made safe since."""
+        meant = self.folder.meant.get(self.name, [])
+        return meant.index(self) if self in meant else 0
+
+
+class Rename(NamedTuple):
+    """The old name may be free on stable storage only where the new one is there."""
+
+    free: Meaning
+    there: Meaning
+
+
+class Choice(NamedTuple):
+    """Something that power loss decides: which of ``options`` is found; the first is what was safe, the last what was seen."""
+
+    options: int
+    what: str
+
+
+Chooser = Callable[[Choice], int]
+
+
+def nothing_new(choice: Choice) -> int:
+    """Whatever is not safe is lost."""
+    return 0
+
+
+def everything(choice: Choice) -> int:
+    """Nothing is lost."""
+    return choice.options - 1
+
+
+class Machine:
+    """What all programs on one machine share: its files.  `power_loss` is the end of all of them."""
+
+    def __init__(self) -> None:
+        self.root = Folder()
+        self.renames: list[Rename] = []
+        self.shift = 0.0
+        """Seconds by which the clock that dates files is ahead of ours."""
+        self.root.names["srv"] = Folder()
+
+    def copy(self) -> Machine:
+        copied: Machine = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        return copied
+
+    def folder(self, path: Path) -> Folder:
+        node = self.find(path)
+        if not isinstance(node, Folder):
+            raise _error(errno.ENOTDIR, path)
+        return node
+
+    def find(self, path: Path) -> Node:
+        node: Node = self.root
+        for part in path.parts[1:]:
+            if not isinstance(node, Folder):
+                raise _error(errno.ENOTDIR, path)
+            if part not in node.names:
+                raise _error(errno.ENOENT, path)
+            node = node.names[part]
+        return node
+
+    def set(self, path: Path, node: Node | None) -> Meaning:
+        """Let a name mean something else from now on, which is not safe yet."""
+        folder, name = self.folder(path.parent), path.name
+        now = Meaning(folder, name, node)
+        folder.meant.setdefault(name, [Meaning(folder, name, folder.names.get(name))]).append(now)
+        folder.show(name, node)
+        return now
+
+    def fsync(self, folder: Folder) -> None:
+        """Make the names of ``folder`` safe, and the new names of what was moved out of it."""
+        folder.meant.clear()
+        for rename in self.renames:
+            if rename.free.folder is folder:  # a rename is one step
+                there = rename.there
+                del there.folder.meant.get(there.name, [])[: there.index()]
+        self.renames = [r for r in self.renames if folder not in (r.free.folder, r.there.folder)]
+
+    def choices(self) -> list[Choice]:
+        """What a loss of power would decide now, in the order in which it asks."""
+        asked: list[Choice] = []
+
+        def ask(choice: Choice) -> int:
+            asked.append(choice)
+            return choice.options - 1
+
+        self.copy().power_loss(ask)
+        return asked
+
+    def power_loss(self, choose: Chooser = nothing_new) -> None:
+        """Forget what ``choose`` says of what is not safe."""
+        folders = list(self._folders(self.root, "", set()))
+        picked: dict[tuple[Folder, str], int] = {}
+        for path, folder in folders:
+            for name, meant in sorted(folder.meant.items()):
+                choice = Choice(len(meant), f"the name {path}/{name}")
+                picked[folder, name] = choose(choice) if choice.options > 1 else 0
+        for free, there in reversed(self.renames):
+            old, new = (free.folder, free.name), (there.folder, there.name)
+            if old in picked and picked.get(new, there.index()) < there.index():
+                picked[old] = min(picked[old], free.index() - 1)
+        for (folder, name), pick in picked.items():
+            folder.show(name, folder.meant[name][pick].node)
+        for _, folder in folders:
+            folder.meant = {}
+        self.renames = []
+        for path, file in dict(self.files()).items():
+            forms = file.forms()
+            if len(forms) > 1:
+                file.data = forms[choose(Choice(len(forms), f"the bytes of {path}"))]
+                file.safe = file.data
+
+    def files(self, below: Path = Path("/")) -> Iterator[tuple[str, File]]:
+        """Everything that programs see, by path; a file of two names once for each."""
+        for path, folder in self._folders(self.folder(below), str(below).rstrip("/"), set()):
+            for name, node in sorted(folder.names.items()):
+                if isinstance(node, File):
+                    yield f"{path}/{name}", node
+
+    def _folders(self, folder: Folder, path: str, been: set[Folder]) -> Iterator[tuple[str, Folder]]:
+        been.add(folder)
+        yield path, folder
+        for name in sorted({*folder.names, *folder.meant}):
+            for node in [folder.names.get(name), *(meaning.node for meaning in folder.meant.get(name, []))]:
+                if isinstance(node, Folder) and node not in been:
+                    yield from self._folders(node, f"{path}/{name}", been)
+
+
+class ModelDisk(Disk):
+    """One program's way to the files of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._open: dict[int, File] = {}
+        self._opened = 0
+
+    def read(self, path: Path) -> bytes:
+        node = self.machine.find(path)
+        if isinstance(node, Folder):
+            raise _error(errno.EISDIR, path)
+        return node.data
+
+    def names(self, folder: Path) -> list[str]:
+        try:
+            return sorted(self.machine.folder(folder).names)
+        except FileNotFoundError:
+            return []
+
+    def is_folder(self, path: Path) -> bool:
+        try:
+            return isinstance(self.machine.find(path), Folder)
+        except OSError:
+            return False
+
+    def modified(self, path: Path) -> float:
+        node = self.machine.find(path)
+        return node.written if isinstance(node, File) else time.time()
+
+    def link_count(self, path: Path) -> int:
+        node = self.machine.find(path)
+        return sum(file is node for _, file in self.machine.files())
+
+    def make_folder(self, folder: Path) -> None:
+        self._expect_free(folder)
+        self.machine.set(folder, Folder())
+
+    def create(self, path: Path) -> int:
+        self._expect_free(path)
+        file = File(b"", b"", time.time() + self.machine.shift)
+        self.machine.set(path, file)
+        self._opened += 1
+        self._open[self._opened] = file
+        return self._opened
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        self._open[descriptor].data += bytes(data)
+        return len(data)
+
+    def fsync(self, descriptor: int) -> None:
+        file = self._open[descriptor]
+        file.safe = file.data
+
+    def close(self, descriptor: int) -> None:
+        del self._open[descriptor]
+
+    def link(self, source: Path, target: Path) -> None:
+        node = self.machine.find(source)
+        self._expect_free(target)
+        self.machine.set(target, node)
+
+    def unlink(self, path: Path) -> None:
+        if isinstance(self.machine.find(path), Folder):
+            raise _error(errno.EISDIR, path)
+        self.machine.set(path, None)
+
+    def fsync_folder(self, folder: Path) -> None:
+        self.machine.fsync(self.machine.folder(folder))
+
+    def _expect_free(self, path: Path) -> None:
+        if path.name in self.machine.folder(path.parent).names:
+            raise _error(errno.EEXIST, path)
+
+    def _rename(self, source: Path, target: Path) -> None:
+        there = self.machine.set(target, self.machine.find(source))
+        self.machine.renames.append(Rename(self.machine.set(source, None), there))
+
+
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))

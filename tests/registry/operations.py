@@ -1,0 +1,67 @@
+"""What the tests of failure do to a registry, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from registry.log import Entry
+from registry.registry import Registry
+from tests.registry.conftest import FACTS
+from tests.registry.model_disk import ROOT, Machine, ModelDisk
+
+Work = Callable[[Registry, str], Entry | None]
+"""Does it, for the reason given; the entry that was committed or found to stand already, if there is one."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    work: Work
+    start: str = "three versions"
+    """What was there before; a name of `STARTS`."""
+    model: str = "web"
+    """Whose log it extends."""
+    repeats: bool = True
+    """Whether doing it twice is doing it once."""
+
+
+def register(name: str, model: bytes, **facts: object) -> Work:
+    return lambda r, why: r.register(name, model, manifest=FACTS | facts, reason=why).registered
+
+
+def three_versions(registry: Registry) -> None:
+    """Three versions of ``web``; production went 1, 2, 3; shadow is 1."""
+    registry.prepare(protected=())
+    for number in (1, 2, 3):
+        registry.register("web", b"model %d" % number, manifest=FACTS | {"best_round": number})
+        registry.promote("web", number)
+    registry.promote("web", 1, alias="shadow")
+
+
+STARTS: dict[str, Callable[[Registry], object]] = {
+    "nothing": lambda r: None,
+    "three versions": three_versions,
+}
+OPERATIONS: dict[str, Operation] = {
+    "register the first": Operation(register("shop", b"shop 1"), start="nothing", model="shop"),
+    "register another name": Operation(register("shop", b"shop 1"), model="shop"),
+    "register another": Operation(register("web", b"model 4")),
+    "register the same model with other facts": Operation(register("web", b"model 3")),
+    "register what is there": Operation(register("web", b"model 2", best_round=2)),
+    "promote": Operation(lambda r, why: r.promote("web", 2, reason=why)),
+    "promote as expected": Operation(lambda r, why: r.promote("web", 2, expect=3, reason=why), repeats=False),
+    "promote a new alias": Operation(lambda r, why: r.promote("web", 2, alias="canary", reason=why)),
+    "promote what stands": Operation(lambda r, why: r.promote("web", 3, reason=why)),
+    "roll back": Operation(lambda r, why: r.rollback("web", expect=3, reason=why), repeats=False),
+    "roll back to": Operation(lambda r, why: r.rollback("web", to=1, reason=why)),
+}
+
+
+@cache
+def started(start: str) -> Machine:
+    """A machine on which all that was done before is safe; copy it."""
+    machine = Machine()
+    STARTS[start](Registry(ROOT, disk=ModelDisk(machine)))
+    machine.power_loss()
+    return machine

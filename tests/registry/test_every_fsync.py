@@ -1,0 +1,157 @@
+"""Each call of fsync in the registry is needed: without any one of them a loss of power at some moment does damage.
+
+The calls are found in the source.  For each, a bounded search pulls the plug before every call of every operation, and
+after it, also where another process was killed half-way through before; with all calls in place it finds nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import registry
+from registry import log
+from registry.errors import RegistryError
+from registry.registry import Registry
+from tests.registry.interposed import Interposed, Killed
+from tests.registry.invariants import Witness
+from tests.registry.model_disk import ROOT, Choice, Machine, ModelDisk, everything, nothing_new
+from tests.registry.operations import OPERATIONS, started
+
+SOURCES = sorted(Path(registry.__file__).parent.rglob("*.py"))
+FSYNCS = {"fsync", "fsync_folder"}
+TWO = [  # the first is killed before each of its calls in turn, then the second does all of its own
+    ("register the first", "register the first"),
+    ("register another", "register another"),
+    ("register another", "promote"),
+    ("promote", "promote"),
+]
+
+
+class Site(NamedTuple):
+    """A call of fsync in the source."""
+
+    file: str
+    function: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).stem}.{self.function}:{self.first}"
+
+
+def sites() -> Iterator[Site]:
+    for path in SOURCES:
+        if path.name == "disk.py":
+            continue
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in FSYNCS:
+                        yield Site(str(path), function.name, node.lineno, node.end_lineno or node.lineno)
+
+
+def without(site: Site | None, each: Callable[[], object]) -> Callable[..., object]:
+    """Call ``each`` before every call on the disk, and leave out those that ``site`` makes."""
+
+    def around(name: str, call: Callable[..., object], *arguments: object) -> object:
+        each()
+        if site is not None and name in FSYNCS:
+            caller = sys._getframe(1)
+            if caller.f_code.co_filename == site.file and site.first <= caller.f_lineno <= site.last:
+                return None
+        return call(*arguments)
+
+    return around
+
+
+class Search:
+    """Looks for a loss of power that does damage."""
+
+    def __init__(self, site: Site | None) -> None:
+        self.site = site
+        self.looked: set[object] = set()
+
+    def alone(self, name: str) -> None:
+        """Pull the plug before every call of one operation, and after it."""
+        operation = OPERATIONS[name]
+        machine, witness = started(operation.start).copy(), Witness()
+        registry = Registry(
+            ROOT, disk=Interposed(ModelDisk(machine), without(self.site, lambda: self.pull(machine, witness)))
+        )
+        entry = operation.work(registry, "it")
+        assert entry is not None
+        witness.saw(operation.model, entry)
+        self.pull(machine, witness)
+
+    def after_one_was_killed(self, first: str, second: str) -> None:
+        """Kill one process before every call in turn, let another do its work, and pull the plug."""
+        start = started(OPERATIONS[first].start)
+        for at in range(1000):
+            machine, witness, left = start.copy(), Witness(), [at]
+
+            def die(left: list[int] = left) -> None:
+                if not left[0]:
+                    raise Killed
+                left[0] -= 1
+
+            try:
+                OPERATIONS[first].work(
+                    Registry(ROOT, disk=Interposed(ModelDisk(machine), without(self.site, die))), "1"
+                )
+                done = True
+            except Killed:
+                done = False
+            registry = Registry(ROOT, disk=Interposed(ModelDisk(machine), without(self.site, lambda: None)))
+            entry = OPERATIONS[second].work(registry, "2")
+            assert entry is not None
+            witness.saw(OPERATIONS[second].model, entry)
+            self.pull(machine, witness)
+            if done:
+                return
+        raise AssertionError("never done")
+
+    def pull(self, machine: Machine, witness: Witness) -> None:
+        """Check what is found after a loss of all, of nothing, of each thing alone, and of all but one thing."""
+        choices = machine.choices()
+        for choose in (nothing_new, everything, *(only(choice, lose) for choice in choices for lose in (True, False))):
+            found = machine.copy()
+            found.power_loss(choose)
+            seen = (frozenset((path, file.data) for path, file in found.files()), len(witness.acknowledged))
+            if seen not in self.looked:
+                witness.check(found)
+                self.looked.add(seen)
+
+
+def only(that: Choice, lose: bool) -> Callable[[Choice], int]:
+    """Lose ``that`` and keep everything else, or the other way round."""
+    return lambda choice: nothing_new(choice) if (choice.what == that.what) == lose else everything(choice)
+
+
+def search(site: Site | None) -> None:
+    """Raise what the first loss of power that does damage makes the checks raise."""
+    looking = Search(site)
+    for name in OPERATIONS:
+        looking.alone(name)
+    for first, second in TWO:
+        looking.after_one_was_killed(first, second)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "LONGEST_PAUSE", 0.0)
+
+
+def test_with_every_fsync_in_place_no_loss_of_power_does_damage() -> None:
+    search(None)
+
+
+@pytest.mark.parametrize("site", list(sites()), ids=str)
+def test_without_this_fsync_a_loss_of_power_does_damage(site: Site) -> None:
+    with pytest.raises((AssertionError, RegistryError)):
+        search(site)
