@@ -185,7 +185,13 @@ def boost(
     }
     kept = trees[: best_round * trees_a_round(objective)]
     forest = forest_of(kept, edges, feature_names, objective, best_round, parameters, facts)
-    return TrainingResult(forest=forest, best_round=best_round, history=tuple(history), profile=run.stopwatch.profile())
+    return TrainingResult(
+        forest=forest,
+        best_round=best_round,
+        history=tuple(history),
+        profile=run.stopwatch.profile(),
+        by_query=watch.kept(),
+    )
 
 
 def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32]]) -> None:
@@ -253,6 +259,8 @@ class _Run:
             leave = self.on_round is not None and bool(self.on_round(record))
             if (value := self._value(history)) is not None:
                 leave |= stopping.update(round_number, value)
+            if stopping.best_round in {0, round_number}:
+                watch.keep()
             if not known:
                 stopwatch.end_round()
             if leave:

@@ -16,7 +16,6 @@ from trainer.options import takes_training_parameters
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scorer.forest import Forest
     from trainer.history import TrainingResult
     from trainer.parameters import TrainParameters
 
@@ -183,6 +182,7 @@ def train_and_register(
     from scorer.cli import find_model
     from trainer.compiling import compilation_announced
     from trainer.growing.histogram import DEFAULT_POOL_BYTES
+    from trainer.lineage import Origin, facts_of
     from trainer.progress import TrainingBar
     from trainer.training import plan_of, train
 
@@ -190,16 +190,16 @@ def train_and_register(
     check_name(name)
     dataset = Dataset.open(dataset_path)
     pool_bytes = DEFAULT_POOL_BYTES if pool_bytes is None else pool_bytes
-    start: Forest | None = None if resume is None else find_model(resume, registry_path)[0]
-    base: Forest | None = None if base_model is None else find_model(base_model, registry_path)[0]
+    start = None if resume is None else Origin(*find_model(resume, registry_path))
+    base = None if base_model is None else Origin(*find_model(base_model, registry_path))
+    begin_with: Any = {"resume": start and start.forest, "base_model": base and base.forest}
     plan = plan_of(
         dataset,
         parameters,
         eval_metrics=eval_metrics,
-        resume=start,
-        base_model=base,
         bin_cache=bin_cache,
         pool_bytes=pool_bytes,
+        **begin_with,
     )
     registry = Registry(registry_path)
     registry.prepare()
@@ -214,31 +214,19 @@ def train_and_register(
             dataset,
             parameters,
             eval_metrics=eval_metrics,
-            resume=start,
-            base_model=base,
             n_threads=n_threads,
             on_round=bar.update,
             bin_cache=bin_cache,
             pool_bytes=pool_bytes,
             profile=profile,
             say=say,
+            **begin_with,
         )
     forest = result.forest
-    metrics = _metrics_of(result)
-    version = registry.register(
-        name,
-        forest.to_bytes(),
-        manifest={
-            "features": list(forest.feature_names),
-            "dataset_digest": dataset.digest,
-            "binspec_digest": forest.info["binspec_digest"],
-            "parameters": dict(forest.parameters),
-            "metrics": metrics,
-            "max_grade": dataset.max_grade,
-            "best_round": result.best_round,
-            **_shape_of(forest),
-        },
-    )
+    facts = facts_of(dataset, result, base)
+    metrics = facts["metrics"]
+    version = registry.register(name, forest.to_bytes(), manifest=facts)
+    rounds_of_base = 0 if base is None else base.forest.n_rounds
     report: dict[str, Any] = {
         "model": str(version),
         "new": version.number not in known,
@@ -247,34 +235,14 @@ def train_and_register(
         "trees": forest.n_trees,
         "rounds": forest.n_rounds,
         "rounds_trained": len(result.history),
-        "rounds_of_base": 0 if base is None else base.n_rounds,
-        "rounds_resumed": 0 if start is None else start.n_rounds - (0 if base is None else base.n_rounds),
+        "rounds_of_base": rounds_of_base,
+        "rounds_resumed": 0 if start is None else start.forest.n_rounds - rounds_of_base,
         "train": metrics.get("train", {}),
         "valid": metrics.get("valid", {}),
         **{name: metrics[name] for name in ("holdout", "cv") if name in metrics},
         "registry": str(registry_path),
     }
     return report, result
-
-
-def _shape_of(forest: Forest) -> dict[str, Any]:
-    """Return what there is to say of a forest that is more than one sum of trees, one a round."""
-    told = {"n_outputs": forest.n_outputs, "link": forest.link, "trees_a_round": forest.trees_a_round}
-    return told if forest.trees_a_round > 1 or forest.link != "identity" else {}
-
-
-def _metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
-    """Return what the best round measured, by split and metric; a mean over no query at all is left out."""
-    best = result.history[result.best_round - 1].metrics
-    found = {
-        split: {metric: value for metric, value in metrics.items() if value == value}  # noqa: PLR0124 - not NaN
-        for split, metrics in best.items()
-    }
-    if result.cross_validation is not None:
-        cv = result.cross_validation
-        means = {metric: cv.mean(metric) for metric in cv.measures}
-        found["cv"] = {metric: value for metric, value in means.items() if value == value}  # noqa: PLR0124 - not NaN
-    return {split: metrics for split, metrics in found.items() if metrics}
 
 
 def _kept(report: Mapping[str, Any]) -> str:

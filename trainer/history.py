@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from math import fsum, isfinite, sqrt
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from scorer.forest import Forest
 from trainer.profile import Profile
 
@@ -91,6 +94,14 @@ class CrossValidation:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryValues:
+    """A metric query by query: its mean stands in a record."""
+
+    values: npt.NDArray[np.float64]  # (n_queries,) NaN where a query does not count
+    weights: npt.NDArray[np.float64] | None  # (n_queries,) see scorer.metrics.queries.PreparedQueries.weights
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
     """The forest up to its best round, and how it got there."""
@@ -100,6 +111,8 @@ class TrainingResult:
     history: tuple[RoundRecord, ...] = field(repr=False)
     profile: Profile | None = field(default=None, repr=False)  # where the time went, if that was asked for
     cross_validation: CrossValidation | None = field(default=None, repr=False)  # what said how many rounds, if it did
+    # the metrics of the best round by set and metric, as in its record, but for the deviance, which has no queries
+    by_query: Mapping[str, Mapping[str, QueryValues]] = field(default_factory=dict, repr=False, compare=False)
 
     def curves(self) -> dict[str, Any]:
         """Return what every round measured as lists: by set and metric, and the out-of-bag improvement if there is one."""

@@ -13,7 +13,7 @@ from scorer.metrics.queries import PreparedQueries, mean_of
 from trainer import _kernels
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.tree import Tree
-from trainer.history import TRAIN
+from trainer.history import TRAIN, QueryValues
 from trainer.measures import DEVIANCE, Measure, parse_measure, stop_measure
 from trainer.objectives.protocol import Objective
 from trainer.objectives.registry import objective_of
@@ -114,6 +114,19 @@ class Watch:
             found[name] = watched.measured.means(watched.scores, team)
         return {name: {measure: of_set[measure] for measure in self._order} for name, of_set in found.items()}
 
+    def keep(self) -> None:
+        """Keep the last metrics query by query, in place of those kept before."""
+        for measured in self._measured.values():
+            measured.keep()
+
+    def kept(self) -> dict[str, dict[str, QueryValues]]:
+        """Return the metrics kept, by set."""
+        return {name: measured.kept() for name, measured in self._measured.items()}
+
+    @property
+    def _measured(self) -> dict[str, _Measured]:
+        return {TRAIN: self._train, **{name: watched.measured for name, watched in self._sets.items()}}
+
 
 class _Measured:
     """What is measured on one set of rows."""
@@ -130,6 +143,7 @@ class _Measured:
         self._link, self._loss = objective.link, loss
         # what metrics rank by, where it is not what the trees add up to
         self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
+        self._last = self._kept = np.empty((0, 0), dtype=np.float64)  # (n_metrics, n_queries)
 
     def can_tell(self, measure: Measure) -> bool:
         """Whether the measure has a value on these rows."""
@@ -155,8 +169,18 @@ class _Measured:
             least,
             lambda first, last, _: queries.evaluate_into(self._metrics, ranked, first, last, values),
         )
+        self._last = values
         return found | {
             str(metric): mean_of(of_metric) for metric, of_metric in zip(self._metrics, values, strict=True)
+        }
+
+    def keep(self) -> None:
+        self._kept = self._last
+
+    def kept(self) -> dict[str, QueryValues]:
+        return {
+            str(metric): QueryValues(values, self._queries.weights(metric))
+            for metric, values in zip(self._metrics, self._kept, strict=True)
         }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,18 @@ class QuerySketch:
         is in two parts, as in a dataset, or where all hashes are kept.
         """
         kept, seen, whole = np.empty(0, dtype=np.uint64), 0, True
-        for part in parts:
-            hashes = np.unique(hash_of(part))
-            seen += len(hashes)
-            kept = np.union1d(kept, hashes)
-            whole = whole and len(kept) <= most
-            kept = kept[:most]
+        waiting, n_waiting = [kept], 0
+        for part in chain(parts, [None]):
+            if part is not None:
+                hashes = np.unique(hash_of(part))
+                seen += len(hashes)
+                waiting.append(hashes if whole else hashes[hashes <= kept[-1]])
+                n_waiting += len(waiting[-1])
+            if part is None or n_waiting > most:  # seldom: a dataset may have thousands of small parts
+                kept = np.unique(np.concatenate(waiting))
+                whole = whole and len(kept) <= most
+                kept = kept[:most]
+                waiting, n_waiting = [kept], 0
         return cls(queries=len(kept) if whole else seen, hashes=kept)
 
     @property

@@ -1,0 +1,202 @@
+"""What a registered version says of itself, against the data, the model and an evaluation of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.binning import bin_dataset
+from pipeline.dataset import Dataset
+from pipeline.group.sketch import QuerySketch, overlap
+from pipeline.ingest import ingest
+from pipeline.ingest.options import IngestOptions
+from pipeline.synth import SynthParameters, write_synthetic
+from scorer.evaluate import evaluate
+from scorer.metrics.bootstrap import NORMAL_FROM, interval_of_mean, percentile_interval
+from scorer.rerank import ModelIdentity
+from trainer import lineage
+from trainer.code_digest import PACKAGES, code_digest, digest_of_folder
+from trainer.history import TrainingResult
+from trainer.lineage import CIRCUMSTANCES, TRAIN_QUERIES, Origin, attachments_of, facts_of
+from trainer.parameters import TrainParameters
+from trainer.training import train
+
+SMALL = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=4)
+SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("lineage")
+    for seed in (1, 2):
+        settings = SynthParameters(queries=60, documents_per_query=8, features=10, seed=seed)
+        text = folder / f"week{seed}.txt"
+        write_synthetic(text, settings)
+        text.write_text(text.read_text().replace("qid:", f"qid:{seed}-"))
+    ingest([folder / "week1.txt", folder / "week2.txt"], folder / "d", options=IngestOptions(buckets=3, shares=SHARES))
+    bin_dataset(Dataset.open(folder / "d"), 31)
+    return Dataset.open(folder / "d")
+
+
+@pytest.fixture(scope="module")
+def result(dataset: Dataset) -> TrainingResult:
+    return train(dataset, SMALL, eval_metrics=["map", "concordance_micro", "deviance"], n_threads=1)
+
+
+def test_the_facts_name_data_code_and_parameters(dataset: Dataset, result: TrainingResult) -> None:
+    facts = facts_of(dataset, result)
+    manifest = dataset.manifest
+    assert facts["dataset_digest"] == dataset.digest == result.forest.info["dataset_digest"]
+    assert facts["binspec_digest"] == result.forest.info["binspec_digest"]
+    told = facts["dataset"]
+    assert (told["rows"], told["queries"], told["max_bin"]) == (manifest.rows, manifest.queries, 31)
+    assert told["split_by"] == {"shares": SHARES}
+    for split, count in told["splits"].items():
+        assert (count["queries"], count["rows"]) == (len(dataset.queries(split)), dataset.queries(split).n_rows)
+    files = {path.name: path.read_bytes() for path in dataset.path.parent.glob("week*.txt")}
+    assert told["sources"]["files"] == 2
+    assert told["sources"]["bytes"] == sum(map(len, files.values()))
+    assert {each["name"]: each["sha256"] for each in told["sources"]["list"]} == {
+        name: hashlib.sha256(data).hexdigest() for name, data in files.items()
+    }
+    assert facts["parameters"] == result.forest.parameters
+    assert facts["parameters"]["seed"] == SMALL.seed
+    assert facts["code_digest"] == code_digest()
+    assert (facts["best_round"], facts["rounds_trained"]) == (result.best_round, len(result.history))
+    assert "base_model" not in facts
+
+
+def test_the_same_training_says_the_same_and_no_time_or_path(dataset: Dataset, result: TrainingResult) -> None:
+    again = train(dataset, SMALL, eval_metrics=["map", "concordance_micro", "deviance"], n_threads=2)
+    facts = json.dumps(facts_of(dataset, result), allow_nan=False)
+    assert facts == json.dumps(facts_of(dataset, again), allow_nan=False)
+    assert str(dataset.path.parent) not in facts
+
+
+def test_of_many_sources_their_number_and_a_digest_are_told(
+    dataset: Dataset, result: TrainingResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = facts_of(dataset, result)["dataset"]["sources"]
+    monkeypatch.setattr(lineage, "MOST_SOURCES", 1)
+    short = facts_of(dataset, result)["dataset"]["sources"]
+    text = json.dumps(whole["list"], sort_keys=True, separators=(",", ":"))
+    assert short == {key: whole[key] for key in ("files", "bytes")} | {
+        "list_sha256": hashlib.sha256(text.encode()).hexdigest()
+    }
+
+
+def test_metrics_and_intervals_are_those_of_an_evaluation(dataset: Dataset, result: TrainingResult) -> None:
+    facts = facts_of(dataset, result)
+    names = ["ndcg@10", "map", "concordance_micro"]
+    assert result.best_round < len(result.history)  # else this would say nothing of which round is told
+    for split in ("train", "valid"):
+        found = evaluate(dataset.path, model=result.forest, split=split, metrics=names)
+        place = {qid: i for i, qid in enumerate(found.qids)}
+        order = [place[qid] for qid in dataset.queries(split).qid.to_pylist()]  # chance draws queries by their order
+        for metric in found.metrics:
+            assert facts["metrics"][split][str(metric)] == found.means[metric]
+            told, evaluated = facts["intervals"][split][str(metric)], found.intervals[metric]
+            assert evaluated is not None
+            assert told == pytest.approx(evaluated, abs=0.3 * (evaluated[1] - evaluated[0]))
+            if metric.name != "concordance_micro":  # whose queries weigh differently
+                assert tuple(told) == percentile_interval(found.values[metric][order])
+        assert "deviance" in facts["metrics"][split]
+        assert set(facts["intervals"][split]) == set(names)
+
+
+@pytest.mark.parametrize("options", [{"rounds_by": "test"}, {"rounds_by": "oob", "query_fraction": 0.5}])
+def test_the_best_round_by_any_rule_is_the_one_that_is_told(dataset: Dataset, options: dict) -> None:
+    parameters = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=0, **options)
+    result = train(dataset, parameters, n_threads=1)
+    facts = facts_of(dataset, result)
+    for split, metrics in facts["metrics"].items():
+        assert np.nanmean(result.by_query[split]["ndcg@10"].values) == pytest.approx(metrics["ndcg@10"], rel=1e-12)
+        low, high = facts["intervals"][split]["ndcg@10"]
+        assert low < metrics["ndcg@10"] < high
+    found = evaluate(dataset.path, model=result.forest, split="valid", metrics=["ndcg@10"])
+    assert facts["metrics"]["valid"]["ndcg@10"] == found.means[found.metrics[0]]
+
+
+def test_a_cross_validation_tells_folds_and_deviations(dataset: Dataset) -> None:
+    result = train(dataset, TrainParameters(n_rounds=4, max_leaves=4, rounds_by="cv", folds=3), n_threads=1)
+    facts = facts_of(dataset, result)
+    assert result.cross_validation is not None
+    assert facts["metrics"]["cv"] == {"ndcg@10": result.cross_validation.mean("ndcg@10")}
+    assert facts["cross_validation"] == {
+        "folds": 3,
+        "deviations": {"ndcg@10": result.cross_validation.deviation("ndcg@10")},
+    }
+    assert set(facts["intervals"]) == {"train", "valid"}
+
+
+def test_a_base_model_is_named_with_its_digest(dataset: Dataset, result: TrainingResult) -> None:
+    identity = ModelIdentity(sha256=result.forest.sha256, name="web", number=3)
+    on_top = train(dataset, SMALL, base_model=result.forest, n_threads=1)
+    named = facts_of(dataset, on_top, Origin(result.forest, identity))["base_model"]
+    assert named == {"sha256": on_top.forest.info["base_model"], "model": "web@3"}
+    file = ModelIdentity(sha256=result.forest.sha256)
+    assert facts_of(dataset, on_top, Origin(result.forest, file))["base_model"] == {"sha256": result.forest.sha256}
+
+
+def test_attachments_hold_the_queries_trained_on_and_the_circumstances(
+    dataset: Dataset, result: TrainingResult
+) -> None:
+    identity = ModelIdentity(sha256=result.forest.sha256, name="web", number=1)
+    attached = attachments_of(dataset, Origin(result.forest, identity))
+    sketch = QuerySketch.from_bytes(attached[TRAIN_QUERIES])
+    for split, whole in (("train", True), ("valid", False), ("test", False)):
+        qids = dataset.queries(split).qid
+        found = overlap(sketch, qids)
+        assert (found.found, found.queries, found.exact) == (len(qids) if whole else 0, len(qids), True)
+    told = json.loads(attached[CIRCUMSTANCES])
+    assert told["libraries"]["numpy"] == np.__version__
+    assert told["resumed"] == {"model": "web@1", "sha256": result.forest.sha256}
+    assert "resumed" not in json.loads(attachments_of(dataset)[CIRCUMSTANCES])
+
+
+def test_the_code_digest_follows_paths_and_bytes_of_sources_alone(tmp_path: Path) -> None:
+    def digest(**files: str) -> bytes:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, text in files.items():
+            path = folder / name.replace("__", "/").replace("_py", ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return digest_of_folder("trainer", folder)
+
+    plain = digest(a_py="x = 1\n", b__c_py="y = 2\n")
+    assert plain == digest(b__c_py="y = 2\n", a_py="x = 1\n", note="no code")
+    others = [
+        digest(a_py="x = 1 \n", b__c_py="y = 2\n"),
+        digest(a_py="x = 1\n", b_py="y = 2\n"),
+        digest(a_py="x = 1\n"),
+        digest(a_py="x = 1\ny = 2\n", b__c_py=""),
+        digest_of_folder("scorer", tmp_path / "0"),
+    ]
+    assert len({plain, *others}) == 6
+    assert set(PACKAGES) == {"pipeline", "scorer", "trainer"}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_normal_interval_is_the_bootstrap_s_of_many_queries(weighted: bool) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.beta(0.5, 0.5, NORMAL_FROM + 7)
+    weights = rng.gamma(2.0, 0.5, len(values)) if weighted else None
+    values = values if weights is None else values * weights
+    values[::11] = np.nan
+    normal, bootstrap = interval_of_mean(values, weights=weights), percentile_interval(values, weights=weights)
+    more = interval_of_mean(np.append(values, values), weights=None if weights is None else np.append(weights, weights))
+    assert normal == bootstrap  # not so many of them count
+    assert more is not None
+    assert bootstrap is not None
+    spread = bootstrap[1] - bootstrap[0]
+    assert more[0] + more[1] == pytest.approx(sum(bootstrap), abs=0.2 * spread)
+    assert (more[1] - more[0]) * np.sqrt(2.0) == pytest.approx(spread, rel=0.12)
+
+
+def test_too_few_queries_have_no_interval() -> None:
+    assert interval_of_mean(np.array([0.5, np.nan])) is None
+    assert interval_of_mean(np.empty(0)) is None
