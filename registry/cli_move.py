@@ -12,7 +12,7 @@ from registry.names import PRODUCTION
 from registry.printing import entry_json, print_json, what_of, when_of
 
 if TYPE_CHECKING:
-    from registry.log import Entry
+    from registry.entry import Entry
     from registry.promotion import Expected
 
 app = typer.Typer()
@@ -30,10 +30,15 @@ def promote(
     alias: Alias = PRODUCTION,
     expect: Expect = None,
     reason: Reason = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Move a protected alias without a passed gate; the log tells so.")
+    ] = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Let an alias mean this version from now on, in one step.
+
+    A protected alias, such as production, moves only to what has passed the gate (rankmill models gate).
 
     Example: rankmill models promote web@7 --reason "won the test of May"
     """
@@ -43,9 +48,9 @@ def promote(
         raise InvalidName(f"{model!r}: say which version to promote, such as {model}@7 or {model}@latest")
     store = Registry(registry)
     version = store.resolve(model, bare="latest")
-    before = len(store.log(version.name))
-    entry = store.promote(version.name, version.number, alias=alias, expect=_expected(expect), reason=reason)
-    _report_move(version.name, alias, entry, changed=entry.number > before, as_json=as_json)
+    name, before = version.name, version.state.head
+    entry = store.promote(name, version.number, alias=alias, expect=_expected(expect), reason=reason, force=force)
+    _report_move(name, alias, entry, changed=entry.number > before, as_json=as_json)
 
 
 @app.command()
@@ -65,7 +70,7 @@ def rollback(
     from registry import Registry
 
     store = Registry(registry)
-    before = len(store.log(bare_name(name)))
+    before = store.state(bare_name(name)).head
     entry = store.rollback(name, alias=alias, to=to, expect=_expected(expect), reason=reason)
     _report_move(name, alias, entry, changed=entry.number > before, as_json=as_json)
 
@@ -86,4 +91,4 @@ def _report_move(name: str, alias: str, entry: Entry, *, changed: bool, as_json:
     elif changed:
         typer.echo(f"{name}: {what_of(entry)} (entry {entry.number} of the log)")
     else:
-        typer.echo(f"{name}@{alias} is version {entry.change.version} already, since {when_of(entry)} UTC")
+        typer.echo(f"{name}@{alias} is so already, since {when_of(entry)} UTC: {what_of(entry)}")

@@ -57,6 +57,10 @@ class Disk:
         """Give the file a second name; FileExistsError if that name is taken."""
         os.link(source, target)
 
+    def replace(self, source: Path, target: Path) -> None:
+        """Give the file another name; what had that name before is gone."""
+        source.replace(target)
+
     def unlink(self, path: Path) -> None:
         """Take one name away."""
         path.unlink()

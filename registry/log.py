@@ -12,7 +12,6 @@ edits; it is no signature: whoever may write the whole folder can forge a whole 
 from __future__ import annotations
 
 import getpass
-import hashlib
 import itertools
 import os
 import re
@@ -21,125 +20,18 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
+from registry.changes import Change
+from registry.checkpoint import is_due, read_checkpoint, write_checkpoint
+from registry.entry import Entry
 from registry.errors import ConflictError, InputError, IntegrityError
-from registry.manifest import Sha256, canonical_json, first_fault
+from registry.state import State
 from registry.store import Store
 
-GENESIS = "0" * 64  # what the first entry names as the digest before it
 ATTEMPTS = 200  # of one commit against other writers; each lost one means that another writer went ahead
 LONGEST_PAUSE = 0.05  # seconds
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class Register(_Record):
-    """A new version: the digests of its model bytes and manifest, and the size of the model in bytes."""
-
-    op: Literal["register"]
-    version: Annotated[int, Field(ge=1)]
-    model: Sha256
-    size: Annotated[int, Field(ge=0)]
-    manifest: Sha256
-
-
-class Move(_Record):
-    """An alias now means ``version``; before, it meant ``previous`` (None: nothing yet)."""
-
-    op: Literal["promote", "rollback"]
-    alias: str
-    version: int
-    previous: int | None
-
-
-Change = Register | Move
-
-
-class Entry(_Record):
-    """One transaction: what changed, when (UTC), by whom, why; ``prev`` is the digest of the entry before it."""
-
-    number: Annotated[int, Field(ge=1)]
-    prev: Sha256
-    txid: str
-    change: Annotated[Change, Field(discriminator="op")]
-    time: str
-    actor: str
-    host: str
-    reason: str
-
-    @property
-    def digest(self) -> str:
-        """Names this entry and, through ``prev``, everything before it."""
-        return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in the file, without the digest.
-
-        Only what was set: a field that a later version adds is not read into the bytes, and so the digest, of old entries.
-        """
-        return self.model_dump(mode="json", exclude_unset=True)
-
-    def to_bytes(self) -> bytes:
-        """Return the file."""
-        return canonical_json({"entry": self.to_json(), "sha256": self.digest}) + b"\n"
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Entry:
-        """Read a file; IntegrityError if it is not, byte for byte, what `to_bytes` writes."""
-        try:
-            entry = _File.model_validate_json(data).entry
-        except ValidationError as error:
-            raise IntegrityError(f"not an entry of this format: {first_fault(error)}") from None
-        if entry.to_bytes() != data:
-            raise IntegrityError("the bytes were changed after they were written")
-        return entry
-
-
-class _File(_Record):
-    entry: Entry
-    sha256: Sha256
-
-
-@dataclass(slots=True)
-class State:
-    """What the entries so far amount to: a fold, nothing else has a say."""
-
-    head: int = 0
-    digest: str = GENESIS
-    versions: dict[int, tuple[Register, Entry]] = field(default_factory=dict)
-    moves: dict[str, list[Entry]] = field(default_factory=dict)
-    """Every move of each alias, oldest first: the last one stands."""
-
-    def target(self, alias: str) -> int | None:
-        """Tell the version that ``alias`` means; None if it was never set."""
-        return self.moves[alias][-1].change.version if alias in self.moves else None
-
-    def aliases(self, version: int) -> tuple[str, ...]:
-        """Name the aliases that mean ``version`` now, sorted."""
-        return tuple(sorted(alias for alias in self.moves if self.target(alias) == version))
-
-    def apply(self, entry: Entry) -> None:
-        """Take the next entry in; IntegrityError if it cannot follow what was there."""
-        change = entry.change
-        if entry.number != self.head + 1 or entry.prev != self.digest:
-            raise IntegrityError(f"entry {entry.number} does not follow entry {self.head}: the chain is broken")
-        if isinstance(change, Register):
-            if change.version != len(self.versions) + 1:
-                raise IntegrityError(f"version {change.version} does not follow version {len(self.versions)}")
-            self.versions[change.version] = (change, entry)
-        else:
-            if change.version not in self.versions or change.previous != self.target(change.alias):
-                raise IntegrityError(f"alias {change.alias!r} cannot go from {change.previous} to {change.version}")
-            self.moves.setdefault(change.alias, []).append(entry)
-        self.head, self.digest = entry.number, entry.digest
 
 
 class Log:
@@ -148,6 +40,7 @@ class Log:
     def __init__(self, store: Store, name: str) -> None:
         self.store, self.name = store, name
         self.folder = store.root / "models" / name / "log"
+        self._checkpoint = 0  # the entry with which the checkpoint ends that we have seen
 
     def path(self, number: int) -> Path:
         """Name the file of entry ``number``."""
@@ -155,8 +48,10 @@ class Log:
 
     def listed(self) -> int:
         """Return the highest number that the folder shows; 0 if there is none."""
-        numbers = [int(name[:20]) for name in self.store.disk.names(self.folder) if is_entry_name(name)]
-        return max(numbers, default=0)
+        for name in reversed(self.store.disk.names(self.folder)):
+            if is_entry_name(name):
+                return int(name[:20])
+        return 0
 
     def read(self, number: int) -> Entry:
         """Read one entry; FileNotFoundError if it is not there, IntegrityError naming the file if it is damaged."""
@@ -196,16 +91,26 @@ class Log:
         return taken
 
     def state(self) -> State:
-        """Fold the whole log."""
-        state = State()
+        """Return what the log amounts to: its checkpoint, if that fits, and what was written since."""
+        state = read_checkpoint(self.store, self.name)
+        if state is not None and self._holds(state.head, state.digest):
+            self._checkpoint = state.head
+        else:
+            state = State()
         self.advance(state)
         return state
 
-    def commit(self, decide: Callable[[State], Change | Entry], reason: str = "") -> Entry:
+    def _holds(self, number: int, digest: str) -> bool:
+        try:
+            return self.read(number).digest == digest
+        except (FileNotFoundError, IntegrityError):  # the fold will say what is wrong
+            return False
+
+    def commit(self, decide: Callable[[State], Change | int], reason: str = "") -> Entry:
         """Append what ``decide`` makes of the state, and return the entry; it is durable then.
 
         Where another writer takes the number first, the log is read on and ``decide`` asked again: it checks its
-        preconditions each time and raises if they hold no longer.  It returns an old entry if nothing is to be done.
+        preconditions each time and raises if they hold no longer.  It returns the number of an old entry if nothing is to be done.
 
         Raises
         ------
@@ -214,35 +119,44 @@ class Log:
         """
         if not reason.isprintable():
             raise InputError(f"reason {reason!r}: expected one line of printable text")
-        state, txid = self.state(), uuid.uuid4().hex
+        txid = uuid.uuid4().hex
         for attempt in range(ATTEMPTS):
+            state = self.state()
             decision = decide(state)
-            if isinstance(decision, Entry):
+            if isinstance(decision, int):
                 self.store.disk.fsync_folder(self.folder)  # its writer may not have come so far yet
-                return decision
+                return self.read(decision)
             if state.head == 0:
                 self.store.make_folders(self.folder)
-            now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             entry = Entry(
                 number=state.head + 1,
                 prev=state.digest,
                 txid=txid,
                 change=decision,
-                time=now,
+                time=_now(),
                 actor=_actor(),
                 host=socket.gethostname(),
                 reason=reason,
             )
+            state.apply(entry)  # what readers could not take in is never written
             if self.store.put_if_absent(self.path(entry.number), entry.to_bytes()):
+                self._keep_checkpoint(state)
                 return entry
             time.sleep(min(LONGEST_PAUSE, 0.001 * 2.0**attempt) * secrets.randbelow(1000) / 1000)
-            self.advance(state)
         raise ConflictError(f"{self.name}: other writers were faster {ATTEMPTS} times; try again")
+
+    def _keep_checkpoint(self, state: State) -> None:
+        if is_due(state.head, self._checkpoint):
+            write_checkpoint(self.store, self.name, state)
 
 
 def is_entry_name(name: str) -> bool:
     """Whether a file of this name is an entry."""
     return re.fullmatch(r"[0-9]{20}\.json", name) is not None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _actor() -> str:

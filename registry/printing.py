@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from registry.log import Entry
+    from registry.entry import Entry
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -18,13 +18,30 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 def what_of(entry: Entry) -> str:
     """Say what an entry did."""
-    change = entry.change
-    if change.op == "register":
-        return f"registered version {change.version}"
-    before = "not set before" if change.previous is None else f"before: {change.previous}"
-    if change.op == "promote":
-        return f"promoted version {change.version} to {change.alias} ({before})"
-    return f"rolled {change.alias} back to version {change.version} ({before})"
+    from registry import changes  # here, so that the command line starts without pydantic
+
+    match entry.change:
+        case changes.Register() as change:
+            return f"registered version {change.version}"
+        case changes.Move() as change:
+            before = "not set before" if change.previous is None else f"before: {change.previous}"
+            if change.op == "rollback":
+                return f"rolled {change.alias} back to version {change.version} ({before})"
+            how = "FORCED" if change.op == "force" else "promoted"
+            return f"{how} version {change.version} to {change.alias} ({before})"
+        case changes.Unset() as change:
+            return f"unset {change.alias} (before: {change.previous})"
+        case changes.Tag() as change:
+            what = f"without {change.key}" if change.value is None else f"{change.key}={change.value}"
+            return f"tagged version {change.version}: {what}"
+        case changes.Protect() as change:
+            return f"{'opened' if change.policy is None else 'protected'} {change.alias}"
+        case changes.Gate() as change:
+            return f"gate for {change.alias}: version {change.version} {'passed' if change.passed else 'did not pass'}"
+        case changes.Mark() as change:
+            return f"marked versions {', '.join(map(str, change.versions)) or 'none'} to be swept"
+        case changes.Sweep() as change:
+            return f"swept versions {', '.join(map(str, change.versions))}"
 
 
 def when_of(entry: Entry) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import EllipsisType
 
-from registry.errors import ConflictError, UnknownModel
-from registry.log import Entry, Move, State
+from registry.changes import Gate, Move, Policy, Unset
+from registry.errors import ConflictError, PromotionRefused, UnknownModel
+from registry.state import State
 
 Expected = int | None | EllipsisType
 """What an alias must mean before it moves: a version, None for nothing yet, ``...`` for anything."""
@@ -19,8 +21,37 @@ def check_version(name: str, state: State, version: int) -> None:
         raise UnknownModel(f"{name} has no version {version}; there {have}")
 
 
-def promote(name: str, state: State, alias: str, version: int, expect: Expected = ...) -> Move | Entry:
-    """Let ``alias`` mean ``version``; the entry that stands already if it does.
+def check_bytes(name: str, state: State, version: int) -> None:
+    """Raise UnknownModel if the model has no such version, or not its bytes any more."""
+    check_version(name, state, version)
+    if version in state.swept:
+        raise UnknownModel(
+            f"{name}@{version} was swept in entry {state.swept[version]} of the log: only its manifest and history are"
+            " left; train it again from them, or import it from a bundle"
+        )
+
+
+def promote(
+    name: str,
+    state: State,
+    alias: str,
+    version: int,
+    expect: Expected = ...,
+    *,
+    policy: Policy | None = None,
+    gate_at: Callable[[int], Gate] | None = None,
+    force: bool = False,
+) -> Move | int:
+    """Let ``alias`` mean ``version``; the number of the entry that stands already if it does.
+
+    Parameters
+    ----------
+    policy
+        What a protected alias asks of the gate; None: it is open.
+    gate_at
+        Reads the gate's result from the entry of that number.
+    force
+        Promote without, and let the entry say so.
 
     Raises
     ------
@@ -28,19 +59,49 @@ def promote(name: str, state: State, alias: str, version: int, expect: Expected 
         There is no such version.
     ConflictError
         ``alias`` does not mean what was expected.
+    PromotionRefused
+        The alias is protected, and the gate has not passed this version as it stands now.
     """
-    check_version(name, state, version)
+    check_bytes(name, state, version)
     current = state.target(alias)
     check_expected(name, alias, current, expect)
     if current == version:
-        return state.moves[alias][-1]
-    return Move(op="promote", alias=alias, version=version, previous=current)
+        return state.moves[alias][-1].entry
+    if policy is None:
+        return Move(op="promote", alias=alias, version=version, previous=current)
+    at = state.gates.get(version, {}).get(alias)
+    gate = None if at is None or gate_at is None else gate_at(at)
+    fault = _fault(state, alias, version, policy, gate)
+    if fault is None:
+        return Move(op="promote", alias=alias, version=version, previous=current, gate=at)
+    if force:
+        return Move(op="force", alias=alias, version=version, previous=current, waived=fault)
+    raise PromotionRefused(
+        f"{name}@{version} is not promoted: {alias} is protected, and {fault}; run"
+        f" rankmill models gate {name}@{version} --on DATASET --alias {alias}, or promote with --force, which the log keeps"
+    )
 
 
-def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | Entry:
+def _fault(state: State, alias: str, version: int, policy: Policy, gate: Gate | None) -> str | None:
+    """Say why the gate's result does not carry this promotion; None if it does."""
+    current = state.target(alias)
+    if gate is None:
+        return f"version {version} has no result of the gate for it"
+    if not gate.passed:
+        return f"version {version} did not pass the gate"
+    if gate.model != state.versions[version].model:
+        return "the gate measured other bytes"
+    if gate.baseline != current:
+        return f"the gate compared with {_said(gate.baseline)}, while the alias is {_said(current)} now"
+    shortfall = policy.shortfall(gate)
+    return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
+
+
+def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:
     """Let ``alias`` mean ``to`` again; by default the last version it meant that differs from the present one.
 
     After a promotion this undoes it; a second one comes back, since the last different version is then the one left.
+    Versions that were swept are passed over.
 
     Raises
     ------
@@ -51,18 +112,39 @@ def rollback(name: str, state: State, alias: str, to: int | None, expect: Expect
     """
     current = state.target(alias)
     check_expected(name, alias, current, expect)
-    if current is None:
+    if alias not in state.moves:
         raise UnknownModel.unknown(f"alias of {name}", alias, state.moves, cure="nothing was promoted yet")
-    been = [move.change.version for move in state.moves[alias]]
-    earlier = [version for version in been if version != current]
+    been = [move.version for move in state.moves[alias] if move.version is not None]
+    earlier = [version for version in been if version != current and version not in state.swept]
     if to is None and not earlier:
         raise UnknownModel(f"{name}@{alias} has only ever meant version {current}; there is nothing to go back to")
     if to is not None and to not in been:
         check_version(name, state, to)
         raise UnknownModel(f"{name}@{alias} has never meant version {to}; promote {name}@{to} instead")
-    if to == current:
-        return state.moves[alias][-1]
-    return Move(op="rollback", alias=alias, version=earlier[-1] if to is None else to, previous=current)
+    version = earlier[-1] if to is None else to
+    if version == current:
+        return state.moves[alias][-1].entry
+    check_bytes(name, state, version)
+    return Move(op="rollback", alias=alias, version=version, previous=current)
+
+
+def unset(name: str, state: State, alias: str, expect: Expected = ...) -> Unset | int:
+    """Let ``alias`` mean nothing; the number of the entry that stands already if it does.
+
+    Raises
+    ------
+    UnknownModel
+        The alias was never set.
+    ConflictError
+        ``alias`` does not mean what was expected.
+    """
+    current = state.target(alias)
+    check_expected(name, alias, current, expect)
+    if alias not in state.moves:
+        raise UnknownModel.unknown(f"alias of {name}", alias, state.moves, cure="nothing was promoted yet")
+    if current is None:
+        return state.moves[alias][-1].entry
+    return Unset(op="unset", alias=alias, previous=current)
 
 
 def check_expected(name: str, alias: str, current: int | None, expect: Expected) -> None:

@@ -4,74 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from registry.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
 from registry.disk import Disk
-from registry.errors import IntegrityError, UnknownModel
-from registry.log import Entry, Log, Move, Register, State
-from registry.manifest import manifest_bytes
+from registry.entry import Entry
+from registry.errors import InputError, IntegrityError, UnknownModel
+from registry.log import Log
+from registry.manifest import canonical_json, manifest_bytes
 from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name
-from registry.promotion import Expected, check_version, promote, rollback
+from registry.promotion import Expected, check_bytes, check_version, promote, rollback, unset
+from registry.state import State
 from registry.store import Store
 from registry.verify import VerifyReport, verify
+from registry.version import Version
 
-
-@dataclass(frozen=True)
-class Version:
-    """One registered model: what the log says of it, and the way to its bytes.  The aliases are those of that moment."""
-
-    name: str
-    number: int
-    sha256: str
-    size: int
-    manifest_sha256: str
-    registered: Entry = field(repr=False)
-    moves: Mapping[str, Entry] = field(repr=False, compare=False)
-    """For each alias that means this version, by name, the entry that set it."""
-    store: Store = field(repr=False, compare=False)
-
-    @property
-    def aliases(self) -> tuple[str, ...]:
-        """The aliases that mean this version, by name."""
-        return tuple(self.moves)
-
-    @property
-    def model_path(self) -> Path:
-        """Where the model's bytes lie: to look at, never to write to; `read` checks them."""
-        return self.store.blob_path(self.sha256)
-
-    @cached_property
-    def manifest(self) -> dict[str, Any]:
-        """The facts that were registered with the model, checked against their digest."""
-        facts: dict[str, Any] = json.loads(self.store.read_blob(self.manifest_sha256))
-        return facts
-
-    def read(self) -> bytes:
-        """Return the model's bytes; IntegrityError if they are missing or do not have the registered digest."""
-        data = self.store.read_blob(self.sha256)
-        if len(data) != self.size:
-            raise IntegrityError(f"{self.model_path}: expected {self.size} bytes, found {len(data)}")
-        return data
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything that is known of the version, as JSON values."""
-        return {
-            "name": self.name,
-            "version": self.number,
-            "sha256": self.sha256,
-            "size": self.size,
-            "model_path": str(self.model_path),
-            "aliases": list(self.aliases),
-            "registered": {"time": self.registered.time, "actor": self.registered.actor, "host": self.registered.host},
-            "reason": self.registered.reason,
-            "manifest": self.manifest,
-        }
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.number}"
+__all__ = ["Registry", "Version"]
 
 
 class Registry:
@@ -85,7 +34,7 @@ class Registry:
         """Tell whether there is a registry in the folder."""
         return self._store.exists()
 
-    def prepare(self, protected: Iterable[str] = (PRODUCTION,)) -> None:
+    def prepare(self, protected: Iterable[str] = ()) -> None:
         """Make the registry if it is not there; one that is keeps the aliases that it protects.
 
         Parameters
@@ -109,8 +58,16 @@ class Registry:
         found = [name for name in self._store.disk.names(self.root / "models") if NAME.fullmatch(name)]
         return [name for name in found if Log(self._store, name).listed()]
 
-    def register(self, name: str, model: bytes, *, manifest: Mapping[str, object], reason: str = "") -> Version:
-        """Keep ``model`` as the next version of ``name``; the same bytes and manifest again return what is there.
+    def register(
+        self,
+        name: str,
+        model: bytes,
+        *,
+        manifest: Mapping[str, object],
+        attachments: Mapping[str, bytes] | None = None,
+        reason: str = "",
+    ) -> Version:
+        """Keep ``model`` as the next version of ``name``; the same bytes and facts again return what is there.
 
         Parameters
         ----------
@@ -120,6 +77,8 @@ class Registry:
             The bytes of a model file; they are not looked into.
         manifest
             JSON facts; see `registry.manifest.Manifest` for those that must be there.
+        attachments
+            Further bytes that belong to the version, by what they are: names as those of models.
         reason
             One line for the log.
 
@@ -131,29 +90,47 @@ class Registry:
             Other writers were faster each time.
         """
         log = Log(self._store, check_name(name))
-        facts = manifest_bytes(manifest)
+        facts, further = manifest_bytes(manifest), dict(attachments or {})
+        for key in further:
+            check_name(key)
         self.prepare()
         self._store.sweep()
         sha256, manifest_sha256 = self._store.put_blob(model), self._store.put_blob(facts)
+        attached = {key: self._store.put_blob(further[key]) for key in sorted(further)}
 
-        def decide(state: State) -> Register | Entry:
-            for change, entry in state.versions.values():
-                if (change.model, change.manifest) == (sha256, manifest_sha256):
-                    return entry
-            number = len(state.versions) + 1
-            return Register(op="register", version=number, model=sha256, size=len(model), manifest=manifest_sha256)
+        def decide(state: State) -> Register | int:
+            for number, row in state.versions.items():
+                same = row.manifest == manifest_sha256 and row.model == sha256 and row.attachments == attached
+                if same and number not in state.swept:
+                    return row.entry
+            told = {"attachments": attached} if attached else {}  # what is not set is not in the entry's bytes
+            return Register(
+                op="register",
+                version=len(state.versions) + 1,
+                model=sha256,
+                size=len(model),
+                manifest=manifest_sha256,
+                **told,
+            )
 
         entry = log.commit(decide, reason)
+        assert isinstance(entry.change, Register)  # noqa: S101 (for the type checker)
         return self._version(name, log.state(), entry.change.version)
 
     def versions(self, name: str) -> list[Version]:
         """All versions of ``name``, oldest first; UnknownModel if there is none of that name."""
-        state = self._known(name).state()
-        return [self._version(name, state, number) for number in state.versions]
+        log = self._known(name)
+        state = log.state()
+        return [Version(name, number, row, state, log) for number, row in state.versions.items()]
 
-    def log(self, name: str) -> list[Entry]:
-        """Everything that ever happened to ``name``, oldest first, chain checked."""
-        return self._known(name).advance(State())
+    def state(self, name: str) -> State:
+        """Return what the log of ``name`` amounts to now; UnknownModel if there is no such model."""
+        return self._known(name).state()
+
+    def log(self, name: str, after: int = 0) -> list[Entry]:
+        """Everything that happened to ``name`` after entry ``after``, oldest first; from the beginning the chain is checked."""
+        log = self._known(name)
+        return list(log.entries(after)) if after else log.advance(State())
 
     def resolve(self, reference: str, *, bare: Literal["production", "latest"]) -> Version:
         """Find the version that ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest`` means now.
@@ -180,11 +157,18 @@ class Registry:
             cure = f"promote one (rankmill models promote {name}@{len(state.versions)}) or name it ({name}@latest)"
             raise UnknownModel(f"{name} has no production version yet; {cure}")
         else:
-            raise UnknownModel.unknown(f"alias of {name}", selector, [*state.moves, LATEST])
+            raise UnknownModel.unknown(f"alias of {name}", selector, [*state.set_aliases(), LATEST])
         return self._version(name, state, number)
 
     def promote(
-        self, name: str, version: int, *, alias: str = PRODUCTION, expect: Expected = ..., reason: str = ""
+        self,
+        name: str,
+        version: int,
+        *,
+        alias: str = PRODUCTION,
+        expect: Expected = ...,
+        reason: str = "",
+        force: bool = False,
     ) -> Entry:
         """Let ``alias`` mean ``version``, in one step; nothing is written if it does already.
 
@@ -198,24 +182,33 @@ class Registry:
             What the alias must mean at that moment (None: nothing yet); left out, the last writer wins.
         reason
             One line for the log.
+        force
+            Move a protected alias without a passed gate; the log says what was waived.
 
         Raises
         ------
         UnknownModel
-            There is no such model or version.
+            There is no such model or version, or its bytes were swept.
         ConflictError
             The alias does not mean what was expected.
+        PromotionRefused
+            The alias is protected, and the gate has not passed this version against what the alias means now.
         IntegrityError
             The version's bytes are damaged.
         """
         check_alias(alias)
+        log = self._known(name)
 
-        def decide(state: State) -> Move | Entry:
-            move = promote(name, state, alias, version, expect)
-            self._check_target(name, state, move)
+        def gate_at(number: int) -> Gate:
+            return gate_of(log, number)
+
+        def decide(state: State) -> Move | int:
+            policy = self.policy(state, alias)
+            move = promote(name, state, alias, version, expect, policy=policy, gate_at=gate_at, force=force)
+            self._check_target(name, state, log, move)
             return move
 
-        return self._known(name).commit(decide, reason)
+        return log.commit(decide, reason)
 
     def rollback(
         self,
@@ -228,20 +221,130 @@ class Registry:
     ) -> Entry:
         """Let ``alias`` mean again what it last meant before (or ``to``, which it once meant); a new entry of the log.
 
-        Of two that roll back at the same moment one gets a ConflictError: they would have gone back two steps.
-        Parameters and errors are those of `promote`.
+        No gate is asked: the way back is always open.  Of two that roll back at the same moment one gets a
+        ConflictError: they would have gone back two steps.  Parameters and errors are those of `promote`.
         """
         check_alias(alias)
-        seen = expect
+        log, seen = self._known(name), expect
 
-        def decide(state: State) -> Move | Entry:
+        def decide(state: State) -> Move | int:
             nonlocal seen
             seen = state.target(alias) if seen is ... else seen
             move = rollback(name, state, alias, to, seen)
-            self._check_target(name, state, move)
+            self._check_target(name, state, log, move)
             return move
 
+        return log.commit(decide, reason)
+
+    def unset(self, name: str, alias: str, *, expect: Expected = ..., reason: str = "") -> Entry:
+        """Let ``alias`` mean nothing; nothing is written if it does already.  Errors are those of `promote`."""
+        check_alias(alias)
+
+        def decide(state: State) -> Unset | int:
+            return unset(name, state, alias, expect)
+
         return self._known(name).commit(decide, reason)
+
+    def tag(self, name: str, version: int, key: str, value: str | None, *, reason: str = "") -> Entry | None:
+        """Tie a word to a version, or take it away (None); None, and nothing written, if it is so already.
+
+        Raises
+        ------
+        InputError
+            The key breaks the rules of names, or the value is not one line of printable text.
+        UnknownModel
+            There is no such model or version.
+        """
+        check_name(key)
+        if value is not None and not (value and value.isprintable()):
+            raise InputError(f"tag {key}: expected one line of printable text, found {value!r}")
+        log = self._known(name)
+        state = log.state()
+        check_version(name, state, version)
+        if state.tags.get(version, {}).get(key) == value:
+            return None
+        return log.commit(lambda _: Tag(op="tag", version=version, key=key, value=value), reason)
+
+    def protect(self, name: str, alias: str, policy: Policy | None, *, reason: str = "") -> Entry | None:
+        """Let ``alias`` move only to what satisfies ``policy``, or freely (None); None, and nothing written, if it is so already."""
+        check_alias(alias)
+        log = self._known(name)
+        if self.policy(log.state(), alias) == policy:
+            return None
+        return log.commit(lambda _: Protect(op="protect", alias=alias, policy=policy), reason)
+
+    def policy(self, state: State, alias: str) -> Policy | None:
+        """Tell what ``alias`` asks of the gate; None if it is open."""
+        if alias in state.policies:
+            return state.policies[alias]
+        return Policy() if alias in self._store.protected else None
+
+    def record_gate(
+        self,
+        name: str,
+        version: int,
+        *,
+        alias: str,
+        passed: bool,
+        baseline: int | None,
+        report: Mapping[str, object],
+        dataset: str,
+        split: str,
+        metric: str,
+        convention: str,
+        margin: float,
+        reason: str = "",
+    ) -> Entry:
+        """Keep the gate's ``report`` and its verdict on ``version``; the same once more writes nothing.
+
+        Parameters
+        ----------
+        baseline
+            The version that ``alias`` meant and that was compared with; None: it meant nothing.
+        dataset, convention
+            Digests of the data and of the canonical JSON of the metric's convention.
+
+        Raises
+        ------
+        InputError
+            The report is not JSON.
+        UnknownModel
+            There is no such model or version.
+        """
+        check_alias(alias)
+        try:
+            data = canonical_json(dict(report))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"report of the gate: expected JSON values: {error}") from error
+        log = self._known(name)
+        check_version(name, log.state(), version)
+        sha256 = self._store.put_blob(data)
+
+        def decide(state: State) -> Gate | int:
+            gate = Gate(
+                op="gate",
+                version=version,
+                alias=alias,
+                passed=passed,
+                baseline=baseline,
+                report=sha256,
+                model=state.versions[version].model,
+                dataset=dataset,
+                split=split,
+                metric=metric,
+                convention=convention,
+                margin=margin,
+            )
+            before = state.gates.get(version, {}).get(alias)
+            return before if before is not None and gate_of(log, before) == gate else gate
+
+        return log.commit(decide, reason)
+
+    def gate_report(self, name: str, entry: int) -> dict[str, Any]:
+        """Return the report that entry ``entry`` of the log recorded, checked against its digest."""
+        log = self._known(name)
+        report: dict[str, Any] = json.loads(self._store.read_blob(gate_of(log, entry).report))
+        return report
 
     def verify(self, name: str | None = None) -> VerifyReport:
         """Read everything, of one model or of all, and report what is wrong instead of raising."""
@@ -258,12 +361,19 @@ class Registry:
 
     def _version(self, name: str, state: State, number: int) -> Version:
         check_version(name, state, number)
-        change, entry = state.versions[number]
-        moves = {alias: state.moves[alias][-1] for alias in state.aliases(number)}
-        return Version(name, number, change.model, change.size, change.manifest, entry, moves, self._store)
+        return Version(name, number, state.versions[number], state, Log(self._store, name))
 
-    def _check_target(self, name: str, state: State, move: Move | Entry) -> None:
+    def _check_target(self, name: str, state: State, log: Log, move: Move | int) -> None:
         if isinstance(move, Move):
-            target = self._version(name, state, move.version)
+            check_bytes(name, state, move.version)
+            target = Version(name, move.version, state.versions[move.version], state, log)
             target.read()
             target.manifest  # noqa: B018 (reading it checks it)
+
+
+def gate_of(log: Log, number: int) -> Gate:
+    """Read the gate's result from entry ``number``; IntegrityError if that is another kind of entry."""
+    change = log.read(number).change
+    if not isinstance(change, Gate):
+        raise IntegrityError(f"{log.path(number)}: expected a result of the gate, found {change.op!r}")
+    return change

@@ -115,6 +115,21 @@ class Store:
         self.disk.fsync_folder(target.parent)  # also for a name that somebody else has just made: we rely on it
         return held
 
+    def replace(self, target: Path, data: bytes) -> None:
+        """Put ``data`` in the place of ``target`` in one step, but not durably: for what may be lost or torn."""
+        staged = self._tmp / f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
+        try:
+            descriptor = self.disk.create(staged)
+            try:
+                self._write(descriptor, data)
+            finally:
+                self.disk.close(descriptor)
+            self.disk.replace(staged, target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.disk.unlink(staged)
+            raise
+
     def blob_path(self, sha256: str) -> Path:
         """Where the blob of this digest lies, or would lie."""
         return self.root / "blobs" / "sha256" / sha256[:2] / sha256
@@ -174,12 +189,15 @@ class Store:
     def _stage(self, staged: Path, data: bytes) -> None:
         descriptor = self.disk.create(staged)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self.disk.write(descriptor, rest) :]
+            self._write(descriptor, data)
             self.disk.fsync(descriptor)
         finally:
             self.disk.close(descriptor)
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self.disk.write(descriptor, rest) :]
 
     def _link(self, staged: Path, target: Path) -> bool:
         try:

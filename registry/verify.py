@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from registry.changes import Register
 from registry.errors import IntegrityError
-from registry.log import Log, Register, State, is_entry_name
+from registry.log import Log, is_entry_name
+from registry.state import State
 from registry.store import Store
 
 

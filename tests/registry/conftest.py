@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,13 @@ class QuickDisk(Disk):
         assert folder.is_dir()
 
 
+class OpenRegistry(Registry):
+    """Made, by its first write, without protected aliases."""
+
+    def prepare(self, protected: Iterable[str] = ()) -> None:
+        super().prepare(protected)
+
+
 @pytest.fixture
 def facts() -> dict[str, object]:
     return dict(FACTS)
@@ -36,8 +43,8 @@ def facts() -> dict[str, object]:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
-    """An empty registry."""
-    return Registry(tmp_path / "registry", disk=QuickDisk())
+    """An empty registry in which every alias moves freely."""
+    return OpenRegistry(tmp_path / "registry", disk=QuickDisk())
 
 
 @pytest.fixture

@@ -262,6 +262,9 @@ class ModelDisk(Disk):
             raise _error(errno.EISDIR, path)
         self.machine.set(path, None)
 
+    def replace(self, source: Path, target: Path) -> None:
+        self._rename(source, target)
+
     def fsync_folder(self, folder: Path) -> None:
         self.machine.fsync(self.machine.folder(folder))
 

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from registry.changes import Register
+from registry.entry import Entry
 from registry.errors import IntegrityError
-from registry.log import GENESIS, Entry, Log, Register, State
+from registry.log import Log
 from registry.manifest import canonical_json
 from registry.registry import Registry
+from registry.state import GENESIS, State
 from registry.store import Store
 
 
@@ -116,8 +120,9 @@ def test_entries_that_cannot_follow_are_refused(web: Registry) -> None:
 
 def test_an_operation_of_a_later_version_is_named(web: Registry) -> None:
     path = files(web, "models")[-1]
-    rewrite(path, path.read_bytes().replace(b'"promote"', b'"tag"'))
-    with pytest.raises(IntegrityError, match=r"00000000000000000007\.json: .*'tag'"):
+    body = path.read_bytes()[len(b'{"entry":') : -len(b',"sha256":""}\n') - 64].replace(b'"promote"', b'"crown"')
+    rewrite(path, b'{"entry":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode()))
+    with pytest.raises(IntegrityError, match=r"00000000000000000007\.json: .*'crown'"):
         web.log("web")
 
 

@@ -10,9 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from registry.changes import as_json
 from registry.errors import ConflictError, IntegrityError, InvalidName, UnknownModel
 from registry.registry import Registry
-from tests.registry.conftest import FACTS, QuickDisk
+from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 
 
 def production(registry: Registry) -> int:
@@ -31,7 +32,7 @@ def test_rollback_undoes_a_promotion(web: Registry) -> None:
 def test_the_log_tells_each_move(web: Registry) -> None:
     entry = web.rollback("web", reason="slow")
     assert entry == web.log("web")[-1]
-    assert entry.change.model_dump() == {"op": "rollback", "alias": "production", "version": 2, "previous": 3}
+    assert as_json(entry.change) == {"op": "rollback", "alias": "production", "version": 2, "previous": 3}
     assert entry.reason == "slow"
 
 
@@ -109,7 +110,7 @@ class Operators(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.mkdtemp()
-        self.registry = Registry(Path(self.folder) / "r", disk=QuickDisk())
+        self.registry = OpenRegistry(Path(self.folder) / "r", disk=QuickDisk())
         self.models: list[bytes] = []
         self.meant: dict[str, list[int]] = {}
         self.moves = 0

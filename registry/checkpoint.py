@@ -1,0 +1,55 @@
+"""``models/<name>/checkpoint.json``: the fold of a log up to some entry, so that readers need not fold it all.
+
+Advisory: it may be missing, old or damaged, and may be deleted at any time.  It is believed only if it has its own
+digest and the entry that it claims to end with has the digest that it names, which stands for everything before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from registry.manifest import canonical_json
+from registry.state import State
+from registry.store import Store
+
+FORMAT = 1
+_FILE = re.compile(rb'\{"checkpoint":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
+
+
+def is_due(head: int, checkpoint: int) -> bool:
+    """Whether a log that has reached ``head`` is worth a new checkpoint: writing it costs as much as folding a few hundred entries."""
+    return head - checkpoint >= max(100, head // 20)
+
+
+def path_of(store: Store, name: str) -> Path:
+    """Where the checkpoint of model ``name`` lies."""
+    return store.root / "models" / name / "checkpoint.json"
+
+
+def write_checkpoint(store: Store, name: str, state: State) -> None:
+    """Keep ``state``; best effort, and not flushed: a torn one is not believed."""
+    body = canonical_json({"format": FORMAT, "state": state.to_json()})
+    data = b'{"checkpoint":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
+    with contextlib.suppress(OSError):
+        store.replace(path_of(store, name), data)
+
+
+def parse(data: bytes) -> State | None:
+    """Read the bytes of a checkpoint; None if they are not whole or of another format."""
+    parts = _FILE.fullmatch(data)
+    if parts is None or hashlib.sha256(parts[1]).hexdigest().encode() != parts[2]:
+        return None
+    value: dict[str, Any] = json.loads(parts[1])
+    return State.from_json(value["state"]) if value["format"] == FORMAT else None
+
+
+def read_checkpoint(store: Store, name: str) -> State | None:
+    """Return what the checkpoint holds; whether it fits the log is for `registry.log.Log.state` to see."""
+    with contextlib.suppress(OSError):
+        return parse(store.disk.read(path_of(store, name)))
+    return None

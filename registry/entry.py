@@ -1,0 +1,59 @@
+"""One entry of a log, and its bytes: canonical JSON, named by its digest, chained to the entry before it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from pydantic import ValidationError
+
+from registry.changes import Change, Number, Record, as_json
+from registry.errors import IntegrityError
+from registry.manifest import Sha256, canonical_json, first_fault
+
+_FILE = re.compile(rb'\{"entry":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
+
+
+class Entry(Record):
+    """One transaction: what changed, when (UTC), by whom, why; ``prev`` is the digest of the entry before it."""
+
+    number: Number
+    prev: Sha256
+    txid: str
+    change: Change
+    time: str
+    actor: str
+    host: str
+    reason: str
+
+    @property
+    def digest(self) -> str:
+        """Names this entry and, through ``prev``, everything before it."""
+        return hashlib.sha256(canonical_json(as_json(self))).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file, without the digest."""
+        return as_json(self)
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        body = canonical_json(as_json(self))
+        return b'{"entry":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Entry:
+        """Read a file; IntegrityError if it is not, byte for byte, what `to_bytes` writes."""
+        parts = _FILE.fullmatch(data)
+        if parts is None:
+            raise IntegrityError("not an entry of this format: torn, or written by something else")
+        body = parts[1]
+        if hashlib.sha256(body).hexdigest().encode() != parts[2]:
+            raise IntegrityError("the bytes were changed after they were written")
+        try:
+            entry = cls.model_validate_json(body)
+        except ValidationError as error:
+            raise IntegrityError(f"not an entry that this version of rankmill knows: {first_fault(error)}") from None
+        if canonical_json(as_json(entry)) != body:
+            raise IntegrityError("the bytes were changed after they were written")
+        return entry

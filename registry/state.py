@@ -1,0 +1,185 @@
+"""What the entries of a log amount to: a fold, nothing else has a say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from registry.changes import Gate, Mark, Move, Policy, Protect, Register, Sweep, Tag, Unset, as_json
+from registry.entry import Entry
+from registry.errors import IntegrityError
+
+GENESIS = "0" * 64  # what the first entry names as the digest before it
+
+
+class Registered(NamedTuple):
+    """A version, as the entry that registered it says."""
+
+    model: str
+    size: int
+    manifest: str
+    entry: int
+    time: str
+    attachments: dict[str, str]
+
+
+class Target(NamedTuple):
+    """What an alias meant from ``entry`` on; None: nothing."""
+
+    version: int | None
+    entry: int
+
+
+@dataclass(slots=True)
+class State:
+    """The model as it stands after entry ``head``, whose digest is ``digest``."""
+
+    head: int = 0
+    digest: str = GENESIS
+    versions: dict[int, Registered] = field(default_factory=dict)
+    moves: dict[str, list[Target]] = field(default_factory=dict)
+    """Every target of each alias that was ever set, oldest first: the last one stands."""
+    tags: dict[int, dict[str, str]] = field(default_factory=dict)
+    policies: dict[str, Policy | None] = field(default_factory=dict)
+    """For each alias that was protected or opened by hand, what it asks of the gate; None: open."""
+    gates: dict[int, dict[str, int]] = field(default_factory=dict)
+    """For each version and alias, the entry of the newest result of the gate."""
+    reports: set[str] = field(default_factory=set)
+    """Digests of all the gate's reports."""
+    marked: dict[int, int] = field(default_factory=dict)
+    """Versions that are to go, and the entry that said so first."""
+    swept: dict[int, int] = field(default_factory=dict)
+    """Versions without model bytes, and the entry that took them."""
+
+    def target(self, alias: str) -> int | None:
+        """Tell the version that ``alias`` means; None if it means nothing."""
+        moves = self.moves.get(alias)
+        return moves[-1].version if moves else None
+
+    def set_aliases(self) -> dict[str, int]:
+        """Give the version that each alias means, by name; those that mean nothing are left out."""
+        return {alias: version for alias in sorted(self.moves) if (version := self.target(alias)) is not None}
+
+    def aliases(self, version: int) -> tuple[str, ...]:
+        """Name the aliases that mean ``version`` now, sorted."""
+        return tuple(alias for alias, target in self.set_aliases().items() if target == version)
+
+    def blobs(self) -> set[str]:
+        """Digests of everything that must be there: all but the model bytes of versions that were swept."""
+        kept = {row.model for number, row in self.versions.items() if number not in self.swept}
+        for row in self.versions.values():
+            kept.add(row.manifest)
+            kept.update(row.attachments.values())
+        return kept | self.reports
+
+    def apply(self, entry: Entry) -> None:
+        """Take the next entry in; IntegrityError, and nothing changed, if it cannot follow what was there."""
+        if entry.number != self.head + 1 or entry.prev != self.digest:
+            raise IntegrityError(f"entry {entry.number} does not follow entry {self.head}: the chain is broken")
+        change = entry.change
+        match change:
+            case Register():
+                self._register(change, entry)
+            case Move():
+                self._expect(change.version not in self.swept, f"version {change.version} was swept")
+                self._set(change.alias, change.version, change.previous, entry.number)
+            case Unset():
+                self._set(change.alias, None, change.previous, entry.number)
+            case Tag():
+                self._tag(change)
+            case Protect():
+                self.policies[change.alias] = change.policy
+            case Gate():
+                self._gate(change, entry.number)
+            case Mark():
+                self._mark(change, entry.number)
+            case Sweep():
+                self._sweep(change, entry.number)
+        self.head, self.digest = entry.number, entry.digest
+
+    def _register(self, change: Register, entry: Entry) -> None:
+        last = len(self.versions)
+        self._expect(change.version == last + 1, f"version {change.version} does not follow version {last}")
+        self.versions[change.version] = Registered(
+            change.model, change.size, change.manifest, entry.number, entry.time, change.attachments
+        )
+
+    def _set(self, alias: str, version: int | None, previous: int | None, entry: int) -> None:
+        known = version is None or version in self.versions
+        fits = known and previous == self.target(alias)
+        self._expect(fits, f"alias {alias!r} cannot go from {previous} to {version}")
+        self.moves.setdefault(alias, []).append(Target(version, entry))
+
+    def _tag(self, change: Tag) -> None:
+        self._expect(change.version in self.versions, f"there is no version {change.version} to tag")
+        tags = self.tags.setdefault(change.version, {})
+        if change.value is None:
+            tags.pop(change.key, None)
+        else:
+            tags[change.key] = change.value
+
+    def _gate(self, change: Gate, entry: int) -> None:
+        row = self.versions.get(change.version)
+        fits = row is not None and row.model == change.model
+        fits = fits and (change.baseline is None or change.baseline in self.versions)
+        self._expect(fits, f"the gate's result is not one of version {change.version}")
+        self.gates.setdefault(change.version, {})[change.alias] = entry
+        self.reports.add(change.report)
+
+    def _mark(self, change: Mark, entry: int) -> None:
+        there = all(version in self.versions and version not in self.swept for version in change.versions)
+        self._expect(there, "a version marked is not there")
+        self.marked = {version: self.marked.get(version, entry) for version in change.versions}
+
+    def _sweep(self, change: Sweep, entry: int) -> None:
+        meant = set(self.set_aliases().values())
+        fits = all(version in self.marked and version not in meant for version in change.versions)
+        self._expect(fits, "a version swept was not marked, or an alias means it")
+        for version in change.versions:
+            del self.marked[version]
+            self.swept[version] = entry
+
+    @staticmethod
+    def _expect(fits: bool, otherwise: str) -> None:  # noqa: FBT001
+        if not fits:
+            raise IntegrityError(otherwise)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, compact; `from_json` reads them."""
+        return {
+            "head": self.head,
+            "digest": self.digest,
+            "versions": [row[:5] for row in self.versions.values()],
+            "attachments": [[number, row.attachments] for number, row in self.versions.items() if row.attachments],
+            "moves": self.moves,
+            "tags": list(self.tags.items()),
+            "policies": {alias: policy and as_json(policy) for alias, policy in self.policies.items()},
+            "gates": list(self.gates.items()),
+            "reports": sorted(self.reports),
+            "marked": list(self.marked.items()),
+            "swept": list(self.swept.items()),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> State:
+        """Read what `to_json` gave."""
+        attachments = dict(value["attachments"])
+        nothing: dict[str, str] = {}
+        return cls(
+            head=value["head"],
+            digest=value["digest"],
+            versions={
+                number: Registered._make((*row, attachments.get(number, nothing)))
+                for number, row in enumerate(value["versions"], start=1)
+            },
+            moves={alias: [Target(*move) for move in moves] for alias, moves in value["moves"].items()},
+            tags=dict(value["tags"]),
+            policies={
+                alias: None if policy is None else Policy.model_validate(policy)
+                for alias, policy in value["policies"].items()
+            },
+            gates=dict(value["gates"]),
+            reports=set(value["reports"]),
+            marked=dict(value["marked"]),
+            swept=dict(value["swept"]),
+        )

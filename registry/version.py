@@ -1,0 +1,127 @@
+"""One registered model: what the log says of it, and the way to its bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from registry.entry import Entry
+from registry.errors import IntegrityError, UnknownModel
+from registry.log import Log
+from registry.state import Registered, State
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version as it stood when it was looked up; what is asked of it later is read then."""
+
+    name: str
+    number: int
+    row: Registered = field(repr=False)
+    state: State = field(repr=False, compare=False)
+    log: Log = field(repr=False, compare=False)
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the model's bytes."""
+        return self.row.model
+
+    @property
+    def size(self) -> int:
+        """Length of the model in bytes."""
+        return self.row.size
+
+    @property
+    def manifest_sha256(self) -> str:
+        """Digest of the manifest's bytes."""
+        return self.row.manifest
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The aliases that mean this version, by name."""
+        return self.state.aliases(self.number)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The words tied to this version."""
+        return dict(self.state.tags.get(self.number, {}))
+
+    @property
+    def swept_in(self) -> int | None:
+        """The entry that took the model's bytes; None if they are there."""
+        return self.state.swept.get(self.number)
+
+    @property
+    def marked_in(self) -> int | None:
+        """The entry that said first that the model's bytes are to go; None if they are to stay."""
+        return self.state.marked.get(self.number)
+
+    @property
+    def model_path(self) -> Path:
+        """Where the model's bytes lie: to look at, never to write to; `read` checks them."""
+        return self.log.store.blob_path(self.sha256)
+
+    @cached_property
+    def registered(self) -> Entry:
+        """The entry that registered this version."""
+        return self.log.read(self.row.entry)
+
+    @cached_property
+    def moves(self) -> dict[str, Entry]:
+        """For each alias that means this version, by name, the entry that set it."""
+        return {alias: self.log.read(self.state.moves[alias][-1].entry) for alias in self.aliases}
+
+    @cached_property
+    def gates(self) -> dict[str, Entry]:
+        """For each alias that the gate was asked for, by name, the entry of its newest result."""
+        found = self.state.gates.get(self.number, {})
+        return {alias: self.log.read(found[alias]) for alias in sorted(found)}
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The facts that were registered with the model, checked against their digest."""
+        facts: dict[str, Any] = json.loads(self.log.store.read_blob(self.manifest_sha256))
+        return facts
+
+    def attachment(self, key: str) -> bytes | None:
+        """Return what was registered with the model under ``key``, checked against its digest; None if nothing was."""
+        sha256 = self.row.attachments.get(key)
+        return None if sha256 is None else self.log.store.read_blob(sha256)
+
+    def read(self) -> bytes:
+        """Return the model's bytes.
+
+        Raises
+        ------
+        IntegrityError
+            They are missing, or do not have the registered digest.
+        UnknownModel
+            The version was swept.
+        """
+        if self.swept_in is not None:
+            raise UnknownModel(f"{self}: its bytes were swept in entry {self.swept_in} of the log")
+        data = self.log.store.read_blob(self.sha256)
+        if len(data) != self.size:
+            raise IntegrityError(f"{self.model_path}: expected {self.size} bytes, found {len(data)}")
+        return data
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that is known of the version, as JSON values."""
+        return {
+            "name": self.name,
+            "version": self.number,
+            "sha256": self.sha256,
+            "size": self.size,
+            "model_path": str(self.model_path),
+            "aliases": list(self.aliases),
+            "tags": self.tags,
+            "registered": {"time": self.registered.time, "actor": self.registered.actor, "host": self.registered.host},
+            "reason": self.registered.reason,
+            "manifest": self.manifest,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.number}"
