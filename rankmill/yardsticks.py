@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.binning import columns_of
 from pipeline.dataset import Dataset
 from scorer.metrics import Metric, Policy
 from scorer.metrics.queries import PreparedQueries
+
+if TYPE_CHECKING:
+    from pipeline.manifest import SplitName
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +29,41 @@ class SingleFeature:
     def scores(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Score by the feature's ``values`` (n,); where it is missing the document goes last."""
         scores = values.astype(np.float64) if self.descending else -values.astype(np.float64)
-        scores[np.isnan(scores)] = -np.finfo(np.float64).max
+        scores[np.isnan(scores)] = -np.inf
         return scores
 
 
-def best_single_feature(dataset: Dataset, split: str, metric: Metric, policy: Policy) -> SingleFeature:
-    """Find the feature and direction whose ranking of ``split`` has the highest mean ``metric``; of equals the first."""
-    grades = dataset.rows(split, ("grade",)).column(0).to_numpy().astype(np.int32)
-    queries = PreparedQueries(grades, dataset.queries(split).starts, policy)
+def best_single_feature(
+    dataset: Dataset,
+    split: str,
+    metric: Metric,
+    policy: Policy,
+    *,
+    queries: PreparedQueries | None = None,
+    in_order: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None = None,
+) -> SingleFeature:
+    """Find the feature and direction whose ranking of ``split`` has the best mean ``metric``; of equals the first.
+
+    A few columns are in memory at a time.  ``queries`` are those of the split prepared under ``policy`` where they are
+    at hand, and ``in_order`` brings a column (n,) from the canonical order into theirs.
+
+    Raises
+    ------
+    ValueError
+        No query counts.
+    """
+    if queries is None:
+        grades = dataset.rows(split, ("grade",)).column(0).to_numpy().astype(np.int32)
+        queries = PreparedQueries(grades, dataset.queries(split).starts, policy)
     best, highest = None, -np.inf
-    for column, name in enumerate(dataset.feature_names):
-        values = dataset.feature_column(name, split)
+    columns: Iterable[tuple[str, npt.NDArray[np.float32]]] = columns_of(dataset, cast("SplitName", split))
+    for column, (name, stored) in enumerate(columns):
+        values = stored if in_order is None else in_order(stored)
         for descending in (True, False):
             candidate = SingleFeature(name, column, descending)
             mean = queries.means([metric], candidate.scores(values))[metric]
-            if mean > highest:
-                best, highest = candidate, mean
+            if (better := mean if metric.higher_is_better else -mean) > highest:
+                best, highest = candidate, better
     if best is None:
         raise ValueError(f"no query of {split} counts for {metric}")
     return best

@@ -85,6 +85,16 @@ class Predictor:
         """Names of the features that are asked for, in the order of ``features``."""
         return tuple(self.forest.feature_names[f] for f in self.features)
 
+    @property
+    def comparisons(self) -> int:
+        """Comparisons that a document costs, whatever its features are.
+
+        Finding the bin of a feature with c cuts takes ceil(log2 c) + 1, for every feature asked for; a tree takes one for
+        each level, since documents go down together until the deepest leaf, and one for what its leaf adds.
+        """
+        searches = sum(int(cuts - 1).bit_length() + 1 for cuts in np.diff(self._starts))
+        return searches + int(self._depth.sum()) + len(self._depth)
+
     def scores(
         self,
         values: npt.NDArray[np.float32],

@@ -1,0 +1,207 @@
+"""What must hold of a candidate however well it ranks: one line each, with the value, the limit and the verdict."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.predict import Predictor
+
+if TYPE_CHECKING:
+    from pipeline.drift.compare import Comparison
+    from pipeline.group.sketch import Overlap
+
+Verdict = Literal["passed", "failed", "told"]
+"""``told``: there is no limit to hold, or nothing to compare with; it decides nothing."""
+
+TOP = 10
+LATENCY_DOCUMENTS = 1000
+_LATENCY_REPEATS = 5
+_MOST_NAMED = 5
+
+Scores = npt.NDArray[np.float64]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Guardrail:
+    """One of them.  ``value`` and ``limit`` are JSON values; ``words`` says it to a person."""
+
+    name: str
+    verdict: Verdict
+    value: Any
+    limit: Any
+    words: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def finite_scores(scores: Scores) -> Guardrail:
+    """None of ``scores`` (n,) may be infinite or not a number."""
+    bad = int(np.count_nonzero(~np.isfinite(scores)))
+    words = f"{bad:,} of {len(scores):,} scores are not finite" if bad else f"all {len(scores):,} scores are finite"
+    return Guardrail("finite scores", _verdict(bad == 0), bad, 0, words)
+
+
+def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, rise: float) -> Guardrail:
+    """Limit the share of the queries of 2 documents and more whose scores are all equal.
+
+    It may not be above that of the ``baseline`` by more than ``rise``; a candidate that tells no documents apart at all
+    fails, with a baseline or without.
+    """
+    n = int(np.count_nonzero(np.diff(starts) > 1))
+    if n == 0:
+        return Guardrail("constant scores", "told", None, None, "no query has two documents")
+    share = _n_constant(scores, starts) / n
+    if baseline is None:
+        words = f"{share:.1%} of {n:,} queries of 2 documents and more have one score for all"
+        return Guardrail("constant scores", _verdict(share < 1.0), share, "below 1", words)
+    before = _n_constant(baseline, starts) / n
+    words = f"{share:.1%} of {n:,} queries of 2 documents and more have one score for all; now {before:.1%}"
+    return Guardrail("constant scores", _verdict(share < 1.0 and share <= before + rise), share, before + rise, words)
+
+
+def _n_constant(scores: Scores, starts: Offsets) -> int:
+    """Count the queries of 2 documents and more whose scores are all equal; NaN equals NaN here."""
+    if len(scores) == 0:
+        return 0
+    same = (scores[1:] == scores[:-1]) | (np.isnan(scores[1:]) & np.isnan(scores[:-1]))
+    changes = np.concatenate([np.zeros(1, np.int64), np.cumsum(~same, dtype=np.int64)])
+    first, last = starts[:-1], starts[1:] - 1
+    several = np.flatnonzero(last > first)
+    return int(np.count_nonzero(changes[first[several]] == changes[last[several]]))
+
+
+def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowed: bool) -> Guardrail:
+    """Compare the features that the models were trained on: those that came, went, or stand in another order."""
+    if baseline is None:
+        return Guardrail("features", "told", None, None, f"{len(candidate):,} features; nothing to compare them with")
+    before, now = set(baseline), set(candidate)
+    came = [name for name in candidate if name not in before]
+    went = [name for name in baseline if name not in now]
+    moved = [name for name in candidate if name in before] != [name for name in baseline if name in now]
+    value = {"added": came, "removed": went, "reordered": moved}
+    parts = [f"{len(names):,} {what} ({_few(names)})" for names, what in ((came, "added"), (went, "removed")) if names]
+    parts += ["the common ones reordered"] * moved
+    if not parts:
+        return Guardrail("features", "passed", value, None, f"the same {len(candidate):,} features")
+    words = ", ".join(parts) + ("; allowed" if allowed else "")
+    return Guardrail("features", _verdict(allowed), value, None, words)
+
+
+def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guardrail:
+    """Limit the comparisons that a document costs (`scorer.predict.Predictor.comparisons`) as a ratio to the baseline's.
+
+    It is a figure of the two models alone, so it does not change with the machine; time goes up with it, though not in
+    proportion: a forest that leaves the cache takes longer for each of them.
+    """
+    now = candidate.comparisons
+    if baseline is None:
+        return Guardrail("cost", "told", {"candidate": now}, None, f"{now:,} comparisons a document")
+    before = baseline.comparisons
+    ratio = now / before if before else (1.0 if now == 0 else math.inf)
+    value = {"candidate": now, "baseline": before, "ratio": ratio if math.isfinite(ratio) else None}
+    words = f"{now:,} comparisons a document, {ratio:.2f} times the {before:,} now"
+    return Guardrail("cost", _verdict(ratio <= limit), value, limit, words)
+
+
+def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float) -> Guardrail:
+    """Limit the milliseconds that 1,000 documents take on one thread: the least of 5 measurements on ``sample``.
+
+    ``sample`` is (m, features asked for), 1 <= m <= 1,000 rows, repeated up to 1,000.
+    """
+    rows = np.ascontiguousarray(np.resize(sample, (LATENCY_DOCUMENTS, sample.shape[1])))
+    columns = np.arange(len(candidate.features))
+    candidate.scores(rows[:1], columns=columns)
+    least = math.inf
+    for _ in range(_LATENCY_REPEATS):
+        begin = time.perf_counter_ns()
+        candidate.scores(rows, columns=columns)
+        least = min(least, (time.perf_counter_ns() - begin) / 1e6)
+    words = f"{least:.2f} ms for 1,000 documents on one thread, measured"
+    return Guardrail("latency", _verdict(least <= limit), least, limit, words)
+
+
+def drift(comparison: Comparison | None) -> Guardrail:
+    """No feature, nor the grades, may have drifted from the former dataset (`pipeline.drift.compare`)."""
+    if comparison is None:
+        return Guardrail("drift", "told", None, None, "not asked for (--against OLD_DATASET)")
+    alarms = list(comparison.alarms)
+    found = (comparison.grades, *comparison.features)
+    value = {
+        "against": comparison.against,
+        "split": comparison.split,
+        "alarms": alarms,
+        "largest_psi": max(drift.psi for drift in found),
+    }
+    of = "all rows" if comparison.split is None else f"the {comparison.split} split"
+    words = f"of {of}, {len(comparison.features):,} features and the grades: "
+    words += f"{len(alarms):,} moved, came or went ({_few(alarms)})" if alarms else "none moved"
+    return Guardrail("drift", _verdict(not alarms), value, 0, words)
+
+
+def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Guardrail:
+    """No query evaluated on may be one that a model was trained on, as far as is known.
+
+    ``overlaps`` says by the name of each model which of the queries its sketch knows; None: it came without a sketch.
+    """
+    known = {name: found for name, found in overlaps.items() if found is not None}
+    value = {name: asdict(found) for name, found in known.items()}
+    parts = [
+        f"{name} was trained on {'' if found.exact else 'about '}{round(found.estimate):,} of {found.queries:,}"
+        for name, found in known.items()
+        if found.found
+    ]
+    unknown = [name for name in overlaps if name not in known]
+    words = "; ".join(parts) + ("; allowed" if parts and allowed else "")
+    if not parts:
+        words = "none that " + " or ".join(known) + " was trained on" if known else "nothing is known of them"
+    if unknown:
+        words += f"; {' and '.join(unknown)} came without a sketch of its training queries"
+    if not known:
+        return Guardrail("seen queries", "told", None, None, words)
+    return Guardrail("seen queries", _verdict(allowed or not parts), value, None if allowed else 0, words)
+
+
+def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> Guardrail:
+    """Tell which share of the first 10 documents both rankings have, as a mean over the queries of more than 10.
+
+    Documents of equal score stand as they are stored.
+    """
+    name = f"top {TOP} in common"
+    if baseline is None:
+        return Guardrail(name, "told", None, None, "nothing to compare with")
+    sizes = np.diff(starts)
+    long = sizes > TOP
+    if not long.any():
+        return Guardrail(name, "told", None, None, f"no query has more than {TOP} documents")
+    both = _in_top(candidate, starts) & _in_top(baseline, starts)
+    counts = np.bincount(np.repeat(np.arange(len(sizes)), sizes)[both], minlength=len(sizes))
+    share = int(counts[long].sum()) / (TOP * int(np.count_nonzero(long)))
+    return Guardrail(name, "told", share, None, f"{share:.1%} on average over {int(np.count_nonzero(long)):,} queries")
+
+
+def _in_top(scores: Scores, starts: Offsets) -> npt.NDArray[np.bool_]:
+    """Mark the first 10 documents of each query, (n,)."""
+    query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    order = np.lexsort((-scores, query))  # stable: rows of equal score stay as they are
+    rank = np.arange(len(scores)) - starts[query]
+    top = np.zeros(len(scores), dtype=np.bool_)
+    top[order[rank < TOP]] = True
+    return top
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else "")
+
+
+def _verdict(good: bool) -> Verdict:
+    return "passed" if good else "failed"

@@ -1,0 +1,272 @@
+"""The verdict: a candidate against the present version, or against what a first version has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import rankmill.gate
+import scorer
+from pipeline.cores import available_cores
+from pipeline.group.sketch import QuerySketch, overlap
+from rankmill.errors import InputError
+from rankmill.gate import guardrails
+from rankmill.gate.bars import Bar, row_order, single_feature
+from rankmill.gate.guardrails import Guardrail
+from rankmill.gate.lists import GradedQueries, Scores, scores_of
+from rankmill.gate.paired import Paired, compare, queries_for
+from rankmill.gate.rules import Rules, convention_digest, convention_facts
+from scorer.errors import CandidatesRejected
+from scorer.forest import Forest
+from scorer.metrics import Metric
+from scorer.metrics.bootstrap import REPLICATES, SEED
+from scorer.predict import Predictor
+from trainer.code_digest import digest_of_folder
+
+if TYPE_CHECKING:
+    from pipeline.dataset import Dataset
+
+FORMAT = 1  # of the report
+FEWEST_QUERIES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A version at the gate.
+
+    Attributes
+    ----------
+    name
+        What it is called, such as ``web@7``.
+    forest
+        Its model.
+    sha256, manifest_sha256
+        Digests of the bytes of its model and of its manifest.
+    trained_on
+        Digests of the datasets that it is known to have been trained on.
+    train_queries
+        Which queries it was trained on; None where that was not kept.
+    """
+
+    name: str
+    forest: Forest
+    sha256: str
+    manifest_sha256: str
+    trained_on: frozenset[str] = frozenset()
+    train_queries: QuerySketch | None = None
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what the report is bound to."""
+        return {"version": self.name, "model": self.sha256, "manifest": self.manifest_sha256}
+
+
+def judge(
+    candidate: Contender,
+    baseline: Contender | None,
+    dataset: Dataset,
+    split: str,
+    rules: Rules,
+    *,
+    against: Dataset | None = None,
+    n_threads: int = 0,
+) -> dict[str, Any]:
+    """Compare ``candidate`` with ``baseline`` on the queries of a split, look at the guardrails, and report.
+
+    The report is a JSON object without times and paths: the same input gives the same one, for any ``n_threads``; only
+    ``max_latency`` adds what was measured.
+
+    Parameters
+    ----------
+    candidate, baseline
+        The models; without a baseline the bars are the order of the rows and the best single feature.
+    dataset, split
+        The judged queries to compare on, which no model was trained on.
+    rules
+        What is asked.
+    against
+        A former dataset, for the guardrail about drift.
+    n_threads
+        Threads to score with; 0: the cores there are.
+
+    Raises
+    ------
+    InputError
+        A model was trained on this split, or the split is empty.
+    CandidatesRejected
+        A feature that a model asks for is lacking in the dataset, or fewer than two queries count.
+    """
+    contenders = [candidate] if baseline is None else [candidate, baseline]
+    _refuse_seen_split(dataset, split, contenders)
+    convention = rules.convention
+    if convention.policy.max_grade is None:
+        convention = convention.but(max_grade=_max_grade(dataset, contenders))
+    queries = GradedQueries(dataset, split, convention)
+    forests, names = [each.forest for each in contenders], [each.name for each in contenders]
+    stored = scores_of(dataset, split, forests, names, n_threads=n_threads or available_cores())
+    scores = [queries.in_order(each) for each in stored]
+    second = None if baseline is None else scores[1]
+    bars: list[Bar]
+    _refuse_too_few(queries, rules.metric, scores[0])
+    if baseline is None or second is None:
+        bars = [row_order(queries), single_feature(queries, rules.metric)]
+    else:
+        bars = [Bar("baseline", f"{baseline.name}, the present version", second, must_be_beaten=False)]
+    comparisons = [_compared(queries, scores[0], bar, rules) for bar in bars]
+    rails = _guardrails(contenders, scores[0], second, queries, rules, against)
+    reasons = [text for comparison in comparisons for text in comparison["reasons"]]
+    reasons += [f"{rail.name}: {rail.words}" for rail in rails if rail.verdict == "failed"]
+    notes = [
+        f"the split valid has decided when the training of {each.name} stopped"
+        for each in contenders
+        if split == "valid" and dataset.digest in each.trained_on
+    ]
+    report: dict[str, Any] = {
+        "format": FORMAT,
+        "passed": not reasons,
+        "reasons": reasons,
+        "notes": notes,
+        "candidate": candidate.to_dict(),
+        "baseline": None if baseline is None else baseline.to_dict(),
+        "dataset": dataset.digest,
+        "split": split,
+        "queries": {"digest": queries.digest, "queries": len(queries), "documents": queries.n_rows},
+        "metric": str(rules.metric),
+        "margin": rules.margin,
+        "convention": convention_facts(rules.convention),
+        "convention_sha256": convention_digest(rules.convention),
+        "max_grade": convention.policy.max_grade,
+        "bootstrap": {"level": 0.95, "replicates": REPLICATES, "seed": SEED},
+        "comparisons": comparisons,
+        "guardrails": [rail.to_dict() for rail in rails if rail.name != "latency"],
+        "code": code_digest(),
+    }
+    if measured := [rail.to_dict() for rail in rails if rail.name == "latency"]:
+        report["measured"] = measured
+    return report
+
+
+@cache
+def code_digest() -> str:
+    """Return the sha256 over the code that measures and decides: every source of this package and of scorer."""
+    import hashlib
+
+    found = hashlib.sha256()
+    for package in (rankmill.gate, scorer):
+        for folder in package.__path__:
+            found.update(digest_of_folder(package.__name__, Path(folder)))
+    return found.hexdigest()
+
+
+def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Contender]) -> None:
+    trained = [each.name for each in contenders if dataset.digest in each.trained_on]
+    if split == "train" and trained:
+        raise InputError(
+            f"--split train: {' and '.join(trained)} was trained on these queries of {dataset.path}, which proves nothing; "
+            "use --split test, or valid"
+        )
+
+
+def _max_grade(dataset: Dataset, contenders: Sequence[Contender]) -> int:
+    """Return the highest grade of the scale: the highest that the data or a model's training data may have."""
+    told = [each.forest.info.get("max_grade") for each in contenders]
+    return max(1, dataset.max_grade, *(grade for grade in told if isinstance(grade, int)))
+
+
+def _refuse_too_few(queries: GradedQueries, metric: Metric, scores: Scores) -> None:
+    values = queries.evaluate([metric], _without_nan(scores))[metric]
+    counted = int(np.count_nonzero(~np.isnan(values)))
+    if counted < FEWEST_QUERIES:
+        raise CandidatesRejected(
+            f"{queries.dataset.path}: {counted} of {len(queries):,} queries of the split {queries.split} count for {metric}; "
+            f"an interval needs at least {FEWEST_QUERIES}, and a useful one hundreds"
+        )
+
+
+def _without_nan(scores: Scores) -> Scores:
+    """Return ``scores`` (n,) with what is not a number in the last place; the guardrail has its own word on them."""
+    bad = np.isnan(scores)
+    return np.where(bad, -np.inf, scores) if bad.any() else scores
+
+
+def _compared(queries: GradedQueries, scores: Scores, bar: Bar, rules: Rules) -> dict[str, Any]:
+    """Compare the candidate with one bar, by every metric."""
+    now = queries.evaluate(rules.metrics, _without_nan(scores))
+    then = queries.evaluate(rules.metrics, _without_nan(bar.scores))
+    found = {
+        metric: compare(
+            now[metric],
+            then[metric],
+            queries.qids,
+            weights=queries.weights(metric),
+            higher_is_better=metric.higher_is_better,
+        )
+        for metric in rules.metrics
+    }
+    decisive = found[rules.metric]
+    assert decisive is not None  # noqa: S101 (too few were refused)
+    threshold = 0.0 if bar.must_be_beaten else -rules.margin + 0.0
+    passed = decisive.interval[0] > threshold
+    return {
+        "against": bar.name,
+        "words": bar.words,
+        "must_be_beaten": bar.must_be_beaten,
+        "above": threshold,
+        "passed": passed,
+        "reasons": [] if passed else [_shortfall(rules, bar, decisive, threshold)],
+        "metrics": {str(metric): None if each is None else each.to_dict() for metric, each in found.items()},
+    }
+
+
+def _shortfall(rules: Rules, bar: Bar, found: Paired, threshold: float) -> str:
+    low, high = found.interval
+    text = (
+        f"{rules.metric} against {bar.words}: {found.difference:+.4f} (95 % interval {low:+.4f} to {high:+.4f}, "
+        f"{found.n_queries:,} queries), its lower end must be above {threshold:g}"
+    )
+    needed = None if bar.must_be_beaten else queries_for(rules.margin, found)
+    if needed is None or found.difference <= threshold:
+        return text
+    return f"{text}; so few queries cannot tell: a margin of {rules.margin:g} needs about {needed:,} like them"
+
+
+def _guardrails(
+    contenders: Sequence[Contender],
+    scores: Scores,
+    baseline: Scores | None,
+    queries: GradedQueries,
+    rules: Rules,
+    against: Dataset | None,
+) -> list[Guardrail]:
+    predictors = [Predictor(each.forest) for each in contenders]
+    names = [each.forest.feature_names for each in contenders]
+    before, before_names = (predictors[1], names[1]) if len(contenders) > 1 else (None, None)
+    sketches: Mapping[str, QuerySketch | None] = {each.name: each.train_queries for each in contenders}
+    rails = [
+        guardrails.finite_scores(scores),
+        guardrails.constant_scores(scores, baseline, queries.starts, rules.max_constant_rise),
+        guardrails.features(names[0], before_names, allowed=rules.allow_feature_changes),
+        guardrails.cost(predictors[0], before, rules.max_cost_ratio),
+        guardrails.seen_queries(
+            {name: None if sketch is None else overlap(sketch, queries.qids) for name, sketch in sketches.items()},
+            allowed=rules.allow_seen_queries,
+        ),
+    ]
+    if rules.max_latency is not None:
+        rails.append(guardrails.latency(predictors[0], _sample(queries, predictors[0]), rules.max_latency))
+    if against is None:
+        rails.append(guardrails.drift(None))
+    else:
+        from pipeline.drift.compare import compare as drifted
+
+        rails.append(guardrails.drift(drifted(queries.dataset, against)))
+    return [*rails, guardrails.top_overlap(scores, baseline, queries.starts)]
+
+
+def _sample(queries: GradedQueries, predictor: Predictor) -> Any:
+    names = list(predictor.feature_names) or [queries.dataset.feature_names[0]]
+    return next(iter(queries.dataset.feature_batches(queries.split, names, guardrails.LATENCY_DOCUMENTS)))

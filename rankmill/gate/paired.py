@@ -1,0 +1,145 @@
+"""Two rankings of the same queries, compared query by query."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.metrics.bootstrap import percentile_interval
+from scorer.metrics.queries import mean_of
+
+TIED = 1e-9  # differences up to this are rounding
+MOST_SHOWN = 20  # queries that lost most
+_SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """How much better one ranking of the same queries is than another.
+
+    Attributes
+    ----------
+    n_queries
+        Queries that count.
+    candidate, other
+        Means over them.
+    difference
+        Mean over the queries of candidate - other, or of other - candidate where lower is better: above 0 the candidate
+        is better.
+    interval
+        95 % percentile bootstrap interval of ``difference`` (see `scorer.metrics.bootstrap`).
+    wins, ties, losses
+        Queries in which the candidate is better, within 1e-9, worse.
+    effect_size
+        ``difference`` divided by the standard deviation of the differences (Cohen's d of paired samples); None where
+        they do not vary.
+    quantiles
+        Of the differences: the least value that at least this share of them does not exceed.
+    worst
+        The queries that lost most, at most 20: id, candidate, other and difference, the largest loss first.
+    """
+
+    n_queries: int
+    candidate: float
+    other: float
+    difference: float
+    interval: tuple[float, float]
+    wins: int
+    ties: int
+    losses: int
+    effect_size: float | None
+    quantiles: dict[str, float]
+    worst: tuple[tuple[str, float, float, float], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        facts = asdict(self)
+        facts["interval"] = list(self.interval)
+        facts["worst"] = [dict(zip(("qid", "candidate", "other", "difference"), row, strict=True)) for row in self.worst]
+        return facts
+
+
+def compare(
+    candidate: Values,
+    other: Values,
+    qids: Any,
+    *,
+    weights: Values | None = None,
+    higher_is_better: bool = True,
+) -> Paired | None:
+    """Compare a metric of the same queries under two rankings; None where fewer than two queries count.
+
+    Parameters
+    ----------
+    candidate, other
+        (q,) float64 values, NaN where a query does not count: for both or for neither.
+    qids
+        (q,) ids, an Arrow array of strings.
+    weights
+        (q,) of the queries in the mean, where they differ (`scorer.metrics.queries.PreparedQueries.weights`).
+    higher_is_better
+        Whether a larger value is a better one.
+
+    Raises
+    ------
+    ValueError
+        The two are not about the same queries.
+    """
+    counts = ~np.isnan(candidate)
+    if candidate.shape != other.shape or not np.array_equal(counts, ~np.isnan(other)):
+        raise ValueError("the two rankings are not about the same queries")
+    differences = candidate - other if higher_is_better else other - candidate
+    differences = differences + 0.0  # no -0.0: equal differences have equal bytes
+    interval = percentile_interval(differences, weights=weights)
+    if interval is None:
+        return None
+    place = np.flatnonzero(counts)
+    found = differences[place]
+    lost = place[np.argsort(found, kind="stable")[:MOST_SHOWN]]
+    ordered = np.sort(found)
+    n = len(found)
+    return Paired(
+        n_queries=n,
+        candidate=mean_of(candidate),
+        other=mean_of(other),
+        difference=mean_of(differences),
+        interval=interval,
+        wins=int(np.count_nonzero(found > TIED)),
+        ties=int(np.count_nonzero(np.abs(found) <= TIED)),
+        losses=int(np.count_nonzero(found < -TIED)),
+        effect_size=_effect_size(found.tolist()),
+        quantiles={str(share): float(ordered[max(0, math.ceil(share * n) - 1)]) for share in _SHARES},
+        worst=tuple(
+            (str(qids[int(q)]), float(candidate[q]), float(other[q]), float(differences[q]))
+            for q in lost
+            if differences[q] < -TIED
+        ),
+    )
+
+
+def queries_for(margin: float, found: Paired) -> int | None:
+    """About how many queries an interval needs to be narrower than ``margin`` below its mean; None where it is already.
+
+    The width of an interval falls with the square root of the number of queries: two models that are equal on average
+    need (mean - lower end)^2 / margin^2 times as many as there were here.
+    """
+    width = found.difference - found.interval[0]
+    if margin <= 0.0 or width <= margin:
+        return None
+    exact = found.n_queries * (width / margin) ** 2
+    digits = 10 ** max(0, math.floor(math.log10(exact)) - 1)
+    return math.ceil(exact / digits) * digits
+
+
+def _effect_size(differences: list[float]) -> float | None:
+    if min(differences) == max(differences):
+        return None
+    n = len(differences)
+    mean = math.fsum(differences) / n
+    return mean / math.sqrt(math.fsum((x - mean) * (x - mean) for x in differences) / (n - 1))

@@ -1,0 +1,94 @@
+"""What a gate asks of a candidate.  Knows no numeric library: the command line and the configuration are read with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankmill.errors import InputError
+from scorer.metrics import Metric, parse_metric
+from scorer.metrics.conventions import OURS, Convention, named_convention
+
+METRIC = "ndcg@10"
+MARGIN = 0.002
+SPLIT = "test"
+SHOWN = ("ndcg@10", "err@10", "map")  # beside the one that decides
+
+MAX_COST_RATIO = 2.0
+MAX_CONSTANT_RISE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The metric that decides, the margin, and the limits of the guardrails.
+
+    Attributes
+    ----------
+    metric
+        What decides.
+    margin
+        How much worse than the present version the candidate may turn out to be, 0 or more: it passes if the lower end
+        of the interval of the difference is above ``-margin``.
+    convention
+        How metrics are computed.
+    max_cost_ratio
+        How many times the comparisons a document of the present version the candidate may make.
+    max_constant_rise
+        By how much the share of queries whose documents all have one score may be above that of the present version.
+    max_latency
+        Milliseconds that 1,000 documents may take on one thread, measured; None: not measured.
+    allow_feature_changes
+        Features may come, go or change places.
+    allow_seen_queries
+        Queries that a model was trained on may be among those evaluated.
+
+    Raises
+    ------
+    InputError
+        A limit is not a number of its range.
+    """
+
+    metric: Metric = field(default_factory=lambda: parse_metric(METRIC))
+    margin: float = MARGIN
+    convention: Convention = field(default_factory=lambda: named_convention(OURS))
+    max_cost_ratio: float = MAX_COST_RATIO
+    max_constant_rise: float = MAX_CONSTANT_RISE
+    max_latency: float | None = None
+    allow_feature_changes: bool = False
+    allow_seen_queries: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("margin", "max_cost_ratio", "max_constant_rise", "max_latency"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0.0):
+                raise InputError(f"{name}: expected a number, 0 or more, found {value}")
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metric that decides, then those that are shown beside it."""
+        return tuple(dict.fromkeys([self.metric, *map(parse_metric, SHOWN)]))
+
+
+def convention_facts(convention: Convention) -> dict[str, Any]:
+    """Return what a convention does, as plain values: what its digest is about, so without remarks."""
+    return {
+        "name": convention.name,
+        "policy": convention.policy.to_dict(),
+        "exceptions": {metric: dict(own) for metric, own in convention.exceptions},
+    }
+
+
+def convention_digest(convention: Convention) -> str:
+    """Return the sha256 of the canonical JSON of `convention_facts`: equal if the metrics are computed alike.
+
+    It is that of the convention as it was asked for: a ``max_grade`` that the data decide is not in it.
+    """
+    return hashlib.sha256(canonical(convention_facts(convention))).hexdigest()
+
+
+def canonical(value: object) -> bytes:
+    """Return UTF-8 JSON with sorted keys and no spaces: equal values have equal bytes; NaN and infinity are refused."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
