@@ -200,8 +200,10 @@ def _in_top(scores: Scores, starts: Offsets) -> npt.NDArray[np.bool_]:
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else "")
+    return ", ".join(names[:_MOST_NAMED]) + (
+        f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    )
 
 
-def _verdict(good: bool) -> Verdict:
+def _verdict(good: bool) -> Verdict:  # noqa: FBT001 (one word, one meaning)
     return "passed" if good else "failed"

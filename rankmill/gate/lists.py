@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ BLOCK_BYTES = 16 << 20
 BATCH_ROWS = 65_536
 _BY_ID = ("doc_id", "doc_id_descending", "random")  # ties that ask for the order of document ids
 
+NumberT = TypeVar("NumberT", bound=np.generic)
 Scores = npt.NDArray[np.float64]
 Values = npt.NDArray[np.float64]  # (q,) a metric of each query, NaN where the policy skips it
 
@@ -83,7 +85,7 @@ class GradedQueries:
             found.update(len(name).to_bytes(8, "little") + name)
         return found.hexdigest()
 
-    def in_order(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def in_order(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
         """Bring ``values`` (n,) from the canonical order of the dataset into that of these queries."""
         return values if self.rows is None else values[self.rows]
 
@@ -114,9 +116,7 @@ class GradedQueries:
         if ids.null_count:
             return None
         new = np.zeros(len(ids), dtype=np.int64)
-        if len(ids) > 1:
-            changes = pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1))
-            new[1:] = changes.to_numpy() if isinstance(changes, pa.ChunkedArray) else changes.to_numpy(False)
+        new[1:] = pa.chunked_array([pc.not_equal(ids.slice(1), ids.slice(0, max(0, len(ids) - 1)))]).to_numpy()
         return self.in_order(np.cumsum(new))
 
 

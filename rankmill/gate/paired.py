@@ -61,7 +61,9 @@ class Paired:
         """Return plain values."""
         facts = asdict(self)
         facts["interval"] = list(self.interval)
-        facts["worst"] = [dict(zip(("qid", "candidate", "other", "difference"), row, strict=True)) for row in self.worst]
+        facts["worst"] = [
+            dict(zip(("qid", "candidate", "other", "difference"), row, strict=True)) for row in self.worst
+        ]
         return facts
 
 

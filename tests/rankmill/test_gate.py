@@ -1,0 +1,231 @@
+"""Who passes the gate: laws of the verdict on models whose worth is known, and what the report is bound to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.dataset import Dataset
+from rankmill.errors import InputError
+from rankmill.gate.judging import judge
+from rankmill.gate.lists import GradedQueries, scores_of
+from rankmill.gate.report import render
+from rankmill.gate.rules import Rules, canonical, convention_digest
+from scorer.errors import CandidatesRejected
+from scorer.evaluate import evaluate
+from scorer.metrics import parse_metric
+from scorer.metrics.conventions import named_convention
+from tests.rankmill.gate_case import contender, dataset_of, renamed, rows_of, trained, with_leaves
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Dataset:
+    return dataset_of(tmp_path_factory.mktemp("real"), "real", *rows_of(1))
+
+
+@pytest.fixture(scope="module")
+def model(real):
+    return trained(real)
+
+
+@pytest.fixture(scope="module")
+def shuffled_model(tmp_path_factory):
+    """Trained on grades that have nothing to do with the features."""
+    x, grades, qid = rows_of(1)
+    np.random.default_rng(2).shuffle(grades)
+    return trained(dataset_of(tmp_path_factory.mktemp("shuffled"), "shuffled", x, grades, qid), "web@2")
+
+
+def decisive(report):
+    return [comparison["metrics"][report["metric"]] for comparison in report["comparisons"]]
+
+
+def test_the_same_model_again_passes_with_a_difference_of_exactly_nothing(real, model) -> None:
+    report = judge(renamed(model, "web@2"), model, real, "test", Rules())
+    assert report["passed"]
+    assert report["reasons"] == []
+    for found in report["comparisons"][0]["metrics"].values():
+        assert found["difference"] == 0.0
+        assert found["interval"] == [0.0, 0.0]
+        assert found["candidate"] == found["other"]
+        assert found["worst"] == []
+    assert {rail["verdict"] for rail in report["guardrails"]} == {"passed", "told"}
+    assert next(rail for rail in report["guardrails"] if "top" in rail["name"])["value"] == 1.0
+
+
+def test_chance_does_not_pass_against_a_real_model_nor_against_the_bars(real, model, shuffled_model) -> None:
+    against = judge(shuffled_model, model, real, "test", Rules())
+    assert not against["passed"]
+    (found,) = decisive(against)
+    assert found["difference"] < -0.05
+    assert found["interval"][1] < 0
+    assert "ndcg@10 against web@1" in against["reasons"][0]
+    first = judge(shuffled_model, None, real, "test", Rules())
+    assert not first["passed"]
+    assert [comparison["passed"] for comparison in first["comparisons"]] == [False, False]
+
+
+def test_a_real_model_passes_the_bars_and_replaces_chance(real, model, shuffled_model) -> None:
+    first = judge(model, None, real, "test", Rules())
+    assert first["passed"], first["reasons"]
+    order, single = first["comparisons"]
+    assert order["must_be_beaten"]
+    assert not single["must_be_beaten"]
+    assert "document id" in order["words"]
+    assert "the feature f1, the highest first" in single["words"]
+    assert judge(model, shuffled_model, real, "test", Rules())["passed"]
+
+
+def test_a_slightly_worse_model_is_a_question_of_the_margin(real, model) -> None:
+    worse = with_leaves(model, lambda values: values + np.random.default_rng(3).normal(scale=0.02, size=len(values)))
+    loose = judge(renamed(worse, "web@2"), model, real, "test", Rules(margin=1.0))
+    assert loose["passed"]
+    low = decisive(loose)[0]["interval"][0]
+    assert low < 0
+    at = judge(renamed(worse, "web@2"), model, real, "test", Rules(margin=-low))
+    assert not at["passed"]  # the lower end must be above it, not on it
+    assert judge(renamed(worse, "web@2"), model, real, "test", Rules(margin=-low * (1 + 1e-12)))["passed"]
+
+
+def test_an_interval_too_wide_for_the_margin_says_how_many_queries_it_takes(real, model) -> None:
+    other = with_leaves(model, lambda values: values + np.random.default_rng(4).normal(scale=0.01, size=len(values)))
+    report = judge(renamed(other, "web@2"), model, real, "test", Rules(margin=1e-7))
+    assert not report["passed"]
+    if decisive(report)[0]["difference"] > -1e-7:
+        assert "a margin of 1e-07 needs about" in report["reasons"][0]
+
+
+def test_the_report_has_the_same_bytes_for_any_number_of_threads(real, model, shuffled_model) -> None:
+    for baseline in (shuffled_model, None):
+        reports = [canonical(judge(model, baseline, real, "test", Rules(), n_threads=n)) for n in (1, 2, 3)]
+        assert reports[0] == reports[1] == reports[2]
+        again = json.loads(reports[0])
+        assert canonical(again) == reports[0]
+        assert render(again) == render(judge(model, baseline, real, "test", Rules()))
+
+
+@pytest.mark.parametrize("convention", ["rankmill", "trec", "lightgbm", "yahoo"])
+def test_the_means_and_intervals_are_those_of_evaluate(real, model, shuffled_model, convention) -> None:
+    """Whatever breaks ties, the gate's figures are the ones that `rankmill evaluate` prints."""
+    rules = Rules(convention=named_convention(convention), metric=parse_metric("ndcg@5"))
+    report = judge(model, shuffled_model, real, "test", rules)
+    for which, each in (("candidate", model), ("other", shuffled_model)):
+        printed = evaluate(
+            real.path, model=each.forest, split="test", metrics=[*report["comparisons"][0]["metrics"]],
+            convention=convention,
+        )  # fmt: skip
+        for metric, mean in printed.means.items():
+            assert report["comparisons"][0]["metrics"][str(metric)][which] == mean
+
+
+@pytest.mark.parametrize("ties", ["random", "doc_id", "doc_id_descending", "row_order"])
+def test_ties_are_broken_as_evaluate_breaks_them(real, model, shuffled_model, ties) -> None:
+    few = with_leaves(model, np.sign)
+    rules = Rules(convention=named_convention("rankmill").but(ties=ties))
+    report = judge(few, shuffled_model, real, "test", rules)
+    printed = evaluate(real.path, model=few.forest, split="test", metrics=["ndcg@10"], ties=ties)
+    assert decisive(report)[0]["candidate"] == next(iter(printed.means.values()))
+
+
+def test_queries_are_in_the_order_of_their_ids_with_their_own_rows(real, model) -> None:
+    queries = GradedQueries(real, "test", named_convention("rankmill"))
+    assert queries.qids.to_pylist() == sorted(queries.qids.to_pylist())
+    stored = real.rows("test", ("qid", "grade", "f1"))
+    of_query: dict[str, list[tuple[int, float]]] = {}
+    for qid, grade, value in zip(*(stored.column(name).to_pylist() for name in stored.column_names), strict=True):
+        of_query.setdefault(qid, []).append((grade, value))
+    values = queries.in_order(real.feature_column("f1", "test"))
+    for i, qid in enumerate(queries.qids.to_pylist()):
+        a, b = queries.starts[i : i + 2]
+        assert list(zip(queries.grades[a:b].tolist(), values[a:b].tolist(), strict=True)) == of_query[qid]
+    (scores,) = scores_of(real, "test", [model.forest], ["web@1"])
+    assert scores.shape == queries.grades.shape
+
+
+def test_the_single_feature_is_the_best_of_both_directions_on_these_queries(tmp_path) -> None:
+    """A feature upside down, with holes: the bar finds it, and documents without it stand last."""
+    x, grades, qid = rows_of(5)
+    x[:, 2] = -grades + 0.01 * x[:, 2]
+    holes = (grades == 0) & (np.arange(len(grades)) % 3 == 0)
+    x[holes, 2] = np.nan
+    dataset = dataset_of(tmp_path, "upside-down", x, grades, qid)
+    model = trained(dataset)
+    report = judge(model, None, dataset, "test", Rules())
+    single = report["comparisons"][1]
+    assert "the feature f3, the lowest first" in single["words"]
+    assert single["metrics"]["ndcg@10"]["other"] == pytest.approx(1.0)
+
+
+def test_positions_are_the_order_of_the_rows_where_there_are_any(tmp_path) -> None:
+    x, grades, qid = rows_of(6)
+    shown = np.empty(len(grades), dtype=int)
+    for q in range(qid[-1] + 1):
+        rows = np.flatnonzero(qid == q)
+        shown[rows[np.argsort(-grades[rows], kind="stable")]] = np.arange(1, len(rows) + 1)
+    dataset = dataset_of(tmp_path, "shown", x, grades, qid, extra={"position": shown})
+    report = judge(trained(dataset), None, dataset, "test", Rules())
+    order = report["comparisons"][0]
+    assert order["words"] == "the order of the column position"
+    assert order["metrics"]["ndcg@10"]["other"] == pytest.approx(1.0)
+    assert not report["passed"]  # nobody is better than the perfect order
+
+
+def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, shuffled_model) -> None:
+    with pytest.raises(InputError, match="--split train: web@1 was trained on these queries"):
+        judge(model, None, real, "train", Rules())
+    stranger = contender(shuffled_model.forest, "web@9")
+    with pytest.raises(InputError, match="--split train: web@1 was"):
+        judge(stranger, model, real, "train", Rules())
+    other = dataset_of(tmp_path, "other", *rows_of(11, queries=40), split=None)
+    assert judge(model, shuffled_model, other, "train", Rules())["split"] == "train"
+    valid = judge(model, None, real, "valid", Rules())
+    assert valid["notes"] == ["the split valid has decided when the training of web@1 stopped"]
+    with pytest.raises(InputError, match="the split 'test' is empty; splits with rows: train"):
+        judge(model, None, other, "test", Rules())
+
+
+def test_too_few_queries_are_refused_with_the_reason(tmp_path, model) -> None:
+    x, grades, qid = rows_of(7, queries=3)
+    grades[qid > 0] = 0
+    dataset = dataset_of(tmp_path, "few", x, grades, qid, split=None)
+    with pytest.raises(CandidatesRejected, match=r"1 of 3 queries of the split train count for ndcg@10; an interval"):
+        judge(contender(model.forest, "web@1"), None, dataset, "train", Rules())
+
+
+def test_a_model_that_asks_for_a_feature_that_is_not_there_is_refused(tmp_path, model) -> None:
+    x, grades, qid = rows_of(8, queries=20)
+    narrow = dataset_of(tmp_path, "narrow", x[:, :1], grades, qid, split=None)
+    with pytest.raises(CandidatesRejected, match=r"web@1 uses features that this dataset does not have: f2"):
+        judge(contender(model.forest, "web@1"), None, narrow, "train", Rules())
+
+
+def test_the_report_is_bound_to_what_it_is_about(real, model, shuffled_model) -> None:
+    report = judge(model, shuffled_model, real, "test", Rules())
+    assert report["candidate"] == {"version": "web@1", "model": model.sha256, "manifest": "0" * 64}
+    assert report["baseline"]["model"] == shuffled_model.sha256
+    assert report["dataset"] == real.digest
+    assert report["queries"]["queries"] == len(real.queries("test"))
+    assert report["queries"]["digest"] != judge(model, None, real, "valid", Rules())["queries"]["digest"]
+    assert report["convention_sha256"] == convention_digest(named_convention("rankmill"))
+    assert report["max_grade"] == 4
+    text = json.dumps(report)
+    assert str(real.path) not in text
+
+
+def test_conventions_have_one_digest_each() -> None:
+    ours = named_convention("rankmill")
+    assert convention_digest(ours) == convention_digest(ours.but(gain="exp"))
+    digests = {convention_digest(other) for other in (ours, ours.but(gain="linear"), ours.but(max_grade=4))}
+    digests |= {convention_digest(named_convention(name)) for name in ("trec", "lightgbm", "catboost")}
+    assert len(digests) == 6
+
+
+def test_rules_refuse_what_is_no_limit() -> None:
+    for name in ("margin", "max_cost_ratio", "max_constant_rise", "max_latency"):
+        with pytest.raises(InputError, match=f"{name}: expected a number, 0 or more, found -1"):
+            Rules(**{name: -1.0})
+        with pytest.raises(InputError, match=name):
+            replace(Rules(), **{name: float("nan")})

@@ -1,0 +1,108 @@
+"""Two rankings of the same queries: laws of the difference, its interval, and what it would take to be sure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rankmill.gate.paired import MOST_SHOWN, compare, queries_for
+from scorer.metrics.bootstrap import REPLICATES, SEED
+from tests import naive_gate
+
+
+def case(seed, n=60, skipped=7, shift=0.02):
+    rng = np.random.default_rng(seed)
+    other = rng.random(n).round(3)
+    candidate = np.clip(other + rng.normal(shift, 0.1, n) * (rng.random(n) < 0.7), 0, 1)
+    gone = rng.choice(n, skipped, replace=False)
+    other[gone] = candidate[gone] = math.nan
+    return candidate, other, pa.array([f"q{i:03}" for i in range(n)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_kernel_and_a_plain_loop_agree(seed: int) -> None:
+    candidate, other, qids = case(seed)
+    found = compare(candidate, other, qids)
+    assert found is not None
+    kept = [i for i, value in enumerate(candidate) if not math.isnan(value)]
+    expected = naive_gate.paired(
+        {qids[i].as_py(): candidate[i] for i in kept}, {qids[i].as_py(): other[i] for i in kept}, REPLICATES, SEED
+    )
+    assert found.n_queries == len(kept)
+    assert found.interval == expected["interval"]
+    assert (found.wins, found.ties, found.losses) == tuple(expected[name] for name in ("wins", "ties", "losses"))
+    assert found.difference == pytest.approx(expected["difference"], rel=1e-15)
+    assert found.effect_size == pytest.approx(expected["effect_size"], rel=1e-12)
+    assert found.wins + found.ties + found.losses == found.n_queries
+
+
+def test_a_ranking_differs_from_itself_by_nothing() -> None:
+    candidate, _, qids = case(4)
+    found = compare(candidate, candidate, qids)
+    assert found is not None
+    assert (found.difference, found.interval, found.effect_size) == (0.0, (0.0, 0.0), None)
+    assert math.copysign(1.0, found.interval[0]) == 1.0
+    assert (found.wins, found.losses, found.worst) == (0, 0, ())
+
+
+def test_exchanging_the_two_changes_the_sign() -> None:
+    candidate, other, qids = case(5)
+    there, back = compare(candidate, other, qids), compare(other, candidate, qids)
+    lower = compare(candidate, other, qids, higher_is_better=False)
+    assert there is not None
+    assert back is not None
+    assert lower is not None
+    assert there.difference == -back.difference == -lower.difference
+    assert (there.wins, there.losses) == (back.losses, back.wins) == (lower.losses, lower.wins)
+    assert there.effect_size == pytest.approx(-back.effect_size)
+    assert there.interval != back.interval
+    assert -there.interval[1] <= back.difference <= -there.interval[0]
+
+
+def test_the_worst_queries_are_the_largest_losses_in_order() -> None:
+    candidate, other, qids = case(6, n=200, shift=-0.05)
+    found = compare(candidate, other, qids)
+    assert found is not None
+    lost = sorted((c - o, q) for c, o, q in zip(candidate, other, qids.to_pylist(), strict=True) if c - o < -1e-9)
+    assert [(row[3], row[0]) for row in found.worst] == lost[:MOST_SHOWN]
+    ordered = sorted(x for x in candidate - other if not math.isnan(x))
+    assert found.quantiles["0.5"] == ordered[math.ceil(0.5 * len(ordered)) - 1]
+    assert list(found.quantiles.values()) == sorted(found.quantiles.values())
+
+
+def test_other_queries_are_refused_and_too_few_give_nothing() -> None:
+    candidate, other, qids = case(7)
+    hole = other.copy()
+    hole[np.flatnonzero(~np.isnan(hole))[0]] = math.nan
+    with pytest.raises(ValueError, match="not about the same queries"):
+        compare(candidate, hole, qids)
+    with pytest.raises(ValueError, match="not about the same queries"):
+        compare(candidate, other[:-1], qids)
+    one = np.array([0.5, math.nan])
+    assert compare(one, one, qids) is None
+
+
+def test_so_many_queries_make_the_interval_as_narrow_as_the_margin() -> None:
+    """Ten times the queries with the same differences: the interval is 1/sqrt(10) as wide, and the hint agrees with that."""
+    candidate, other, qids = case(8, n=400, skipped=0, shift=0.0)
+    found = compare(candidate, other, qids)
+    assert found is not None
+    width = found.difference - found.interval[0]
+    assert queries_for(width * 1.01, found) is None
+    assert queries_for(0.0, found) is None
+    margin = width / math.sqrt(10)
+    needed = queries_for(margin, found)
+    assert needed == pytest.approx(4000, rel=0.1)
+    many = compare(np.tile(candidate, 10), np.tile(other, 10), pa.array([str(i) for i in range(4000)]))
+    assert many is not None
+    assert many.difference - many.interval[0] == pytest.approx(margin, rel=0.2)
+
+
+def test_a_shift_of_every_query_has_no_spread() -> None:
+    other = np.full(30, 0.25)
+    found = compare(other + 0.5, other, pa.array(list(map(str, range(30)))))
+    assert found is not None
+    assert (found.difference, found.interval, found.effect_size, found.wins) == (0.5, (0.5, 0.5), None, 30)
