@@ -81,7 +81,7 @@ class GradedQueries:
         """Return the sha256 over all ids, ascending, each after its length in bytes as eight of them, little-endian."""
         found = hashlib.sha256()
         for qid in self.qids.to_pylist():
-            name = qid.encode()
+            name = str(qid).encode()
             found.update(len(name).to_bytes(8, "little") + name)
         return found.hexdigest()
 
@@ -112,11 +112,12 @@ class GradedQueries:
 
     def _document_order(self) -> npt.NDArray[np.int64] | None:
         """Return (n,) numbers that ascend with the document id within each query, as the rows of a dataset do."""
-        ids = self.dataset.rows(self.split, ("doc_id",)).column(0)
+        ids = self.dataset.rows(self.split, ("doc_id",)).column(0).combine_chunks()
         if ids.null_count:
             return None
         new = np.zeros(len(ids), dtype=np.int64)
-        new[1:] = pa.chunked_array([pc.not_equal(ids.slice(1), ids.slice(0, max(0, len(ids) - 1)))]).to_numpy()
+        changes = pc.not_equal(ids.slice(1), ids.slice(0, max(0, len(ids) - 1)))
+        new[1:] = changes.to_numpy(zero_copy_only=False)
         return self.in_order(np.cumsum(new))
 
 
@@ -141,7 +142,7 @@ def scores_of(
     asked = {feature for predictor in predictors for feature in predictor.feature_names}
     features = [feature for feature in dataset.feature_names if feature in asked] or [dataset.feature_names[0]]
     places = [np.array([features.index(f) for f in p.feature_names], dtype=np.int64) for p in predictors]
-    out = [np.empty(dataset.manifest.splits[split].rows) for _ in forests]
+    out = [np.empty(dataset.queries(split).n_rows) for _ in forests]
     batch_rows = min(max(1, BLOCK_BYTES // (4 * len(features))), BATCH_ROWS)
     first = 0
     for values in dataset.feature_batches(split, features, batch_rows):

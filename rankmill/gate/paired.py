@@ -135,7 +135,7 @@ def queries_for(margin: float, found: Paired) -> int | None:
     if margin <= 0.0 or width <= margin:
         return None
     exact = found.n_queries * (width / margin) ** 2
-    digits = 10 ** max(0, math.floor(math.log10(exact)) - 1)
+    digits = int(10 ** max(0, math.floor(math.log10(exact)) - 1))
     return math.ceil(exact / digits) * digits
 
 
