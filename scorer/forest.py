@@ -27,6 +27,7 @@ from pipeline.publish import write_atomically
 from scorer import model_file, structure
 from scorer.errors import InputError, ModelFormatError
 from scorer.links import link_fault
+from scorer.model_file import shortened
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -104,7 +105,11 @@ class Forest:
             # Through JSON and back: what is kept is what the file will hold, and nobody else holds a reference to it.
             object.__setattr__(self, name, json.loads(model_file.canonical_json(dict(getattr(self, name)))))
         arrays = {name: getattr(self, name) for name, _ in ARRAYS}
-        found = self._fault() or structure.fault(arrays, len(self.feature_names))
+        found = (
+            self._fault()
+            or structure.fault(arrays, len(self.feature_names))
+            or structure.scores_fault(arrays, self.base_score)
+        )
         if found is not None:
             raise ValueError(found)
 
@@ -119,6 +124,9 @@ class Forest:
             return "two features have the same name"
         if not np.isfinite(self.base_score):
             return f"the base score is {self.base_score}"
+        for name in ("parameters", "info"):
+            if model_file.nesting(getattr(self, name)) > model_file.MAX_NESTING:
+                return f"{name} nest deeper than {model_file.MAX_NESTING} levels"
         return link_fault(self.link, self.n_outputs) or structure.rounds_fault(
             self.n_trees, self.n_outputs, self.trees_a_round
         )
@@ -210,15 +218,15 @@ class Forest:
         types = HEADER if number == 1 else HEADER | {"trees_a_round": int}
         if set(header) != set(types):
             raise ModelFormatError(
-                f"{where}: the model's header has the keys {sorted(header)}, expected {sorted(types)}"
+                f"{where}: the model's header has the keys {shortened(sorted(header))}, expected {sorted(types)}"
             )
         for key, kind in types.items():
             if type(header[key]) is not kind:
                 raise ModelFormatError(f"{where}: {key} in the model's header is not of type {kind.__name__}")
         try:
             forest = cls(**{**header, **arrays, "feature_names": tuple(header["feature_names"])})
-        except (ValueError, TypeError) as error:
-            raise ModelFormatError(f"{where}: the model is not sound: {error}") from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ModelFormatError(f"{where}: the model is not sound: {shortened(error)}") from error
         told = header.get("trees_a_round", 1)
         if forest._needs_format_2 != (number == 2) or forest.trees_a_round != told:
             raise ModelFormatError(

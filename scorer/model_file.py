@@ -35,6 +35,8 @@ FORMATS = (1, 2)
 ALIGNMENT = 64
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 64 * 1024 * 1024
+MAX_NESTING = 64  # levels of lists and mappings: nobody's recursion ends there
+MAX_FOUND = 400  # characters of a message
 _PREFIX = struct.Struct("<8sIIQ")
 
 Array = npt.NDArray[Any]
@@ -43,6 +45,29 @@ Array = npt.NDArray[Any]
 def canonical_json(value: object) -> bytes:
     """Serialise ``value`` with sorted keys and no blanks; ValueError for NaN and infinity, TypeError for foreign types."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def nesting(value: object) -> int:
+    """Return how many levels of lists and mappings ``value`` has, itself included; 0 for anything else.
+
+    >>> nesting({"a": [1, {"b": 2}]}), nesting("text")
+    (3, 0)
+    """
+    depth, level = 0, [value]
+    while containers := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def shortened(found: object) -> str:
+    """Return what was found as one line that fits a message: a forged header may hold a book.
+
+    >>> shortened(ValueError("two lines" + chr(10) + "of it"))
+    'two lines of it'
+    """
+    text = " ".join(str(found).split())
+    return text if len(text) <= MAX_FOUND else f"{text[:MAX_FOUND]}.."
 
 
 def encode(number: int, header: Mapping[str, object], arrays: Mapping[str, Array]) -> bytes:
@@ -94,7 +119,9 @@ def decode(
         start = position + -position % ALIGNMENT
         stop = start + length * dtype.itemsize
         if stop > end or any(data[position:start]):
-            raise ModelFormatError(f"{where}: array {name!r} of {length} values does not fit the model's bytes")
+            raise ModelFormatError(
+                f"{where}: array {name!r} of {shortened(length)} values does not fit the model's bytes"
+            )
         arrays[name] = np.frombuffer(data, dtype=dtype, count=length, offset=start)
         position = stop
     if position != end:
@@ -107,7 +134,7 @@ def _header(text: bytes, where: str) -> dict[str, Any]:
         header = json.loads(text)
         same = isinstance(header, dict) and canonical_json(header) == text
     except (ValueError, RecursionError) as error:
-        raise ModelFormatError(f"{where}: the model's header is not JSON: {error}") from error
+        raise ModelFormatError(f"{where}: the model's header is not JSON: {shortened(error)}") from error
     if not same:
         raise ModelFormatError(f"{where}: the model's header is not canonical JSON")
     return dict(header)
@@ -124,5 +151,5 @@ def _lengths(listed: object, where: str, expected: Sequence[tuple[str, np.dtype[
     lengths = [item[2] for item in listed]
     for name, length in zip(names, lengths, strict=True):
         if type(length) is not int or length < 0:
-            raise ModelFormatError(f"{where}: array {name[0]!r} has length {length!r}")
+            raise ModelFormatError(f"{where}: array {name[0]!r} has length {shortened(repr(length))}")
     return lengths

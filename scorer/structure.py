@@ -15,6 +15,7 @@ MAX_FEATURES = 1 << 20
 MAX_TREES = 1 << 20
 MAX_NODES = 1 << 28
 MAX_CUTS_OF_A_FEATURE = 65_534  # a bin code, missing included, must fit 16 bits
+MAX_SCORE = 1e300  # of what the leaves of any path can add up to, so that no score overflows into infinity or NaN
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """The arrays of `scorer.forest.Forest` by name, each of its dtype."""
@@ -127,3 +128,13 @@ def _numbers(arrays: Arrays) -> str | None:
     if np.any(arrays["node_rows"] < 0):
         return "node_rows has a negative count"
     return None
+
+
+def scores_fault(arrays: Arrays, base_score: float) -> str | None:
+    """Return in one line by how much the scores of sound ``arrays`` can leave ``MAX_SCORE`` behind, or None."""
+    leaves = np.where(arrays["node_feature"] < 0, np.abs(arrays["node_value"]), 0.0)
+    starts = arrays["tree_starts"][:-1]
+    with np.errstate(over="ignore"):
+        reach = np.abs(arrays["tree_weights"]) * (np.maximum.reduceat(leaves, starts) if len(starts) else 0.0)
+        total = abs(base_score) + float(np.sum(reach))
+    return None if total <= MAX_SCORE else f"a score can reach {total:g}, at most {MAX_SCORE:g} is allowed"

@@ -1,0 +1,89 @@
+"""``contents.json``, the first member of a bundle: what it is a copy of, and the size of everything that follows.
+
+The members after it are the entries of the log, byte for byte, oldest first, then the blobs in the order of their digests.
+Their names in the archive follow from numbers and digests alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from registry.bundle.tar import LARGEST, total
+from registry.errors import IntegrityError
+from registry.manifest import Sha256, canonical_json, first_fault
+from registry.names import NAME
+
+FORMAT = 1
+FIRST = "contents.json"
+LARGEST_CONTENTS = 1 << 28  # bytes
+LARGEST_ENTRY = 1 << 20
+
+Size = Annotated[int, Field(ge=0, le=LARGEST)]
+EntrySize = Annotated[int, Field(ge=1, le=LARGEST_ENTRY)]
+_FILE = re.compile(rb'\{"contents":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
+
+
+class Contents(BaseModel):
+    """What a bundle holds: the whole history of a model, or one version with the entry that registered it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    format: Literal[1]
+    kind: Literal["history", "version"]
+    name: Annotated[str, StringConstraints(pattern=rf"^{NAME.pattern}$")]
+    """What the model was called where it came from."""
+    first: Annotated[int, Field(ge=1, lt=10**20)]
+    """Number of the first entry that is here: 1 for a history."""
+    log: Annotated[tuple[EntrySize, ...], Field(min_length=1)]
+    """Sizes of the entries in bytes, oldest first."""
+    head: Sha256
+    """Digest of the last of them."""
+    blobs: tuple[tuple[Sha256, Size], ...]
+    """Digests and sizes, by digest."""
+
+    def entry_member(self, index: int) -> str:
+        """Name of the member with entry ``index`` of ``log``."""
+        return f"log/{self.first + index:020d}.json"
+
+    def to_bytes(self) -> bytes:
+        """Return the member."""
+        body = canonical_json(self.model_dump(mode="json"))
+        return b'{"contents":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
+
+    @property
+    def total(self) -> int:
+        """Size of the whole bundle in bytes."""
+        return total([len(self.to_bytes()), *self.log, *(size for _, size in self.blobs)])
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Contents:
+        """Read the member.
+
+        Raises
+        ------
+        IntegrityError
+            It is not, byte for byte, what `to_bytes` writes; or it is of another format number.
+        """
+        parts = _FILE.fullmatch(data)
+        if parts is None or hashlib.sha256(parts[1]).hexdigest().encode() != parts[2]:
+            raise IntegrityError(f"{where}: {FIRST} was changed after it was written")
+        try:
+            contents = cls.model_validate_json(parts[1])
+        except ValidationError as error:
+            raise IntegrityError(
+                f"{where}: not a bundle that this version of rankmill reads (format {FORMAT}): {first_fault(error)}"
+            ) from None
+        digests = [sha256 for sha256, _ in contents.blobs]
+        whole = contents.kind == "version" or contents.first == 1
+        if contents.to_bytes() != data or sorted(set(digests)) != digests or not whole:
+            raise IntegrityError(f"{where}: {FIRST} was not written by rankmill")
+        return contents
+
+
+def blob_member(sha256: str) -> str:
+    """Name of the member with the blob of this digest."""
+    return f"blobs/sha256/{sha256[:2]}/{sha256}"

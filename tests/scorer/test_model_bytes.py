@@ -1,0 +1,276 @@
+"""No file makes a reader crash, walk outside its arrays or score wrongly: it is refused in one line, or it is a sound model.
+
+Every golden file is damaged at every bit, at every length, and by forgers who seal their work with a right digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scorer import _kernels, model_file
+from scorer.errors import ModelFormatError
+from scorer.forest import ARRAYS, Forest
+from scorer.predict import Predictor, predict
+from tests import naive
+from tests.scorer.test_predict import awkward_values
+
+GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.rankmill"))
+QUICK = [path for path in GOLDEN if path.stem in ("by_hand", "mcrank_gain")]  # a file of each format number
+ROWS = np.float32([[np.nan, np.nan, np.nan], [0.3, -1.0, 2.0], [np.inf, np.nan, -np.inf], [-3e38, 0.0, 1e-45]])
+
+
+def resealed(data):
+    return data[:-32] + hashlib.sha256(data[:-32]).digest()
+
+
+def refused(data):
+    """Whether ``data`` is refused, and that in one line that names the file."""
+    try:
+        Forest.from_bytes(data, "some.rankmill")
+    except ModelFormatError as error:
+        line = str(error)
+        assert line.startswith("some.rankmill: ")
+        assert line.isprintable()
+        assert len(line) < 1000
+        return True
+    return False
+
+
+class Guarded(np.ndarray):
+    """An array that has no elements before its first one; NumPy itself refuses those behind the last."""
+
+    def __getitem__(self, index):
+        self.check(index)
+        return super().__getitem__(index)
+
+    def __setitem__(self, index, value):
+        self.check(index)
+        super().__setitem__(index, value)
+
+    @staticmethod
+    def check(index):
+        for part in index if isinstance(index, tuple) else (index,):
+            if not isinstance(part, slice) and part < 0:
+                raise IndexError(part)
+
+
+def guarded(kernel):
+    """Return the kernel as plain Python on guarded arrays."""
+
+    def call(*arguments):
+        with np.errstate(over="ignore"):  # codes wrap round by design
+            return kernel.py_func(*(a.view(Guarded) if isinstance(a, np.ndarray) else a for a in arguments))
+
+    return call
+
+
+def check_walk(forest):
+    """Score some rows by kernels that look at every index, and by the plain walk: the same finite numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("pack_trees", "bin_rows", "add_trees"):
+            patch.setattr(_kernels, name, guarded(getattr(_kernels, name)))
+        scores = Predictor(forest).scores(ROWS)
+    assert np.all(np.isfinite(scores))
+    assert scores.tobytes() == predict(forest, ROWS).tobytes()
+    if forest.link == "identity":
+        assert scores.tolist() == naive.predict(forest, ROWS)
+
+
+def check_refused_or_sound(data, *, walk):
+    if refused(data):
+        return
+    forest = Forest.from_bytes(data)
+    assert forest.to_bytes() == data
+    assert np.all(np.isfinite(predict(forest, ROWS)))
+    if walk:
+        check_walk(forest)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_every_flipped_bit_is_refused(path):
+    data = bytearray(path.read_bytes())
+    for i in range(len(data)):
+        for bit in range(8):
+            data[i] ^= 1 << bit
+            assert refused(bytes(data)), (i, bit)
+            data[i] ^= 1 << bit
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_every_truncation_and_every_extension_is_refused(path):
+    data = path.read_bytes()
+    for i in range(len(data)):
+        assert refused(data[:i])
+    for more in (b"\0", b"\n", bytes(32), bytes(64), data[-32:], data, b"RANKMILL"):
+        assert refused(data + more)
+        assert refused(more + data)
+    assert refused(resealed(data[:-32] + bytes(64) + data[-32:]))
+
+
+def flip_every_bit(path, bits):
+    """Flip bits under a right digest; where one of the numbers that kernels follow has changed, walk with care."""
+    data = bytearray(path.read_bytes())
+    arrays = (
+        len(data) - 32 - sum(-(-len(getattr(Forest.load(path), name)) * d.itemsize // 64) * 64 for name, d in ARRAYS)
+    )
+    for i in range(len(data) - 32):
+        for bit in bits:
+            data[i] ^= 1 << bit
+            check_refused_or_sound(resealed(bytes(data)), walk=i >= arrays and bit in (0, 7))
+            data[i] ^= 1 << bit
+
+
+@pytest.mark.parametrize("path", QUICK, ids=lambda path: path.stem)
+def test_flipped_bits_under_a_right_digest_are_refused_or_another_sound_model(path):
+    flip_every_bit(path, (0, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_every_flipped_bit_under_a_right_digest_is_refused_or_another_sound_model(path):
+    flip_every_bit(path, range(8))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_every_truncation_under_a_right_digest_is_refused(path):
+    data = path.read_bytes()
+    for i in range(33, len(data) - 32):
+        assert refused(resealed(data[:i] + bytes(32)))
+
+
+def parts_of(forest):
+    """Header and arrays of a forest, to be forged."""
+    names = ("base_score", "info", "link", "n_outputs", "objective", "parameters", "trees_a_round")
+    header = {name: getattr(forest, name) for name in names} | {"feature_names": list(forest.feature_names)}
+    number = forest.to_bytes()[8]
+    if number == 1:
+        del header["trees_a_round"]
+    return number, header, {name: np.array(getattr(forest, name)) for name, _ in ARRAYS}
+
+
+def sealed(number, text, arrays):
+    """A file with this header, however wrong, and a right digest."""
+    body = bytearray(struct.pack("<8sIIQ", b"RANKMILL", number, 0, len(text))) + text
+    for array in arrays.values():
+        body += bytes(-len(body) % 64) + array.tobytes()
+    return resealed(bytes(body) + bytes(32))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_forged_arrays_are_refused_or_another_sound_model(data):
+    number, header, arrays = parts_of(Forest.load(data.draw(st.sampled_from(GOLDEN))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        name, dtype = data.draw(st.sampled_from(ARRAYS))
+        array = arrays[name]
+        change = data.draw(st.sampled_from(["set", "copy", "drop", "double"]))
+        if len(array) == 0:
+            continue
+        at, other = (data.draw(st.integers(0, len(array) - 1)) for _ in range(2))
+        if change == "set" and dtype.kind == "f":
+            array[at] = data.draw(st.floats(width=8 * dtype.itemsize))
+        elif change == "set":
+            bounds = np.iinfo(dtype)
+            near = st.integers(int(max(bounds.min, -2)), 20)
+            array[at] = data.draw(near | st.integers(int(bounds.min), int(bounds.max)))
+        elif change == "copy":
+            array[at] = array[other]
+        elif change == "drop":
+            arrays[name] = np.delete(array, at)
+        else:
+            arrays[name] = np.insert(array, at, array[other])
+    check_refused_or_sound(model_file.encode(number, header, arrays), walk=True)
+
+
+def test_headers_that_no_writer_writes_are_refused():
+    number, header, arrays = parts_of(Forest.load(GOLDEN[0]))
+    listed = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
+    text = model_file.canonical_json({**header, "arrays": listed})
+    assert not refused(sealed(number, text, arrays))
+    first = model_file.canonical_json(listed[0])
+    other = {
+        "key twice": text.replace(b'"link":', b'"link":"identity","link":'),
+        "not a number": text.replace(b'"base_score":', b'"base_score":NaN,"x":'),
+        "infinity": text.replace(b'"base_score":', b'"base_score":Infinity,"x":'),
+        "too large a number": text.replace(b'"n_outputs":1', b'"n_outputs":1e999'),
+        "too long a number": text.replace(b'"n_outputs":1', b'"n_outputs":1' + b"0" * 5000),
+        "a blank": text.replace(b":", b": ", 1),
+        "another order": text[:-1].replace(b'{"arrays":', b'{"z":', 1) + b',"arrays":[]}',
+        "byte order mark": b"\xef\xbb\xbf" + text,
+        "not UTF-8": text.replace(b"lambdamart", b"lambda\xff\xfe..", 1),
+        "half a surrogate": text.replace(b"lambdamart", b"lambda\\ud800", 1),
+        "escaped": text.replace(b"lambdamart", b"l\\u0061mbdamart", 1),
+        "a list": b"[" + text + b"]",
+        "nothing": b"{}",
+        "null": b"null",
+        "empty": b"",
+        "a key more": text[:-1] + b',"zzz":1}',
+        "a long key": text[:-1] + b',"zzz' + b"z" * 100_000 + b'":1}',
+        "a key of lines": text[:-1] + b',"zzz\\n\\u001b[31m":1}',
+        "a long link": text.replace(b'"identity"', b'"' + b"i" * 100_000 + b'"'),
+        "another dtype": text.replace(first, first.replace(b"<f4", b"<f8")),
+        "a pickled dtype": text.replace(first, first.replace(b"<f4", b"|O")),
+        "big endian": text.replace(first, first.replace(b"<f4", b">f4")),
+        "a fourth value": text.replace(first, first[:-1] + b",0]"),
+        "no arrays": model_file.canonical_json({**header, "arrays": []}),
+        "arrays in another order": model_file.canonical_json({**header, "arrays": listed[::-1]}),
+        "an array twice": model_file.canonical_json({**header, "arrays": [listed[0], *listed]}),
+        **{
+            f"a length of {length!r}": text.replace(first, model_file.canonical_json([*listed[0][:2], length]))
+            for length in (2**63, 2**64 - 1, 10**40, -1, -(2**63), True, None, "9", 9.0, [9])
+        },
+    }
+    for kind, forged in other.items():
+        assert forged != text, kind
+        assert refused(sealed(number, forged, arrays)), kind
+
+
+def test_header_lengths_that_lie_are_refused():
+    data = GOLDEN[0].read_bytes()
+    told = struct.unpack_from("<Q", data, 16)[0]
+    for length in (0, 1, told - 1, told + 1, len(data), 2**26, 2**26 + 1, 2**31, 2**32, 2**63, 2**64 - 1):
+        assert refused(resealed(data[:16] + struct.pack("<Q", length) + data[24:]))
+
+
+@pytest.mark.parametrize("around", ["[%b]", '{"a":%b}'])
+def test_however_deep_the_header_nests_it_is_refused_or_read(around):
+    """What is read has so few levels that nothing which walks it later runs out of stack."""
+    number, header, arrays = parts_of(Forest.load(GOLDEN[0]))
+    listed = [[name, array.dtype.str, len(array)] for name, array in arrays.items()]
+    text = model_file.canonical_json({**header, "info": {"deep": "here"}, "arrays": listed})
+    start, end = around.encode().split(b"%b")
+
+    def nested(levels):
+        return sealed(number, text.replace(b'"here"', start * levels + b"1" + end * levels), arrays)
+
+    assert not refused(nested(model_file.MAX_NESTING - 1))
+    for levels in [*range(model_file.MAX_NESTING, 1200, 13), 10_000, 1_000_000]:
+        assert refused(nested(levels))
+
+
+def test_scores_that_could_overflow_are_refused():
+    number, header, arrays = parts_of(Forest.load(GOLDEN[0]))
+    leaf = int(np.flatnonzero(arrays["node_feature"] < 0)[0])
+    arrays["node_value"][leaf] = 1e308
+    with pytest.raises(ModelFormatError, match=r"a score can reach 1e\+308, at most 1e\+300 is allowed"):
+        Forest.from_bytes(model_file.encode(number, header, arrays))
+    arrays["tree_weights"][:] = 1e-100
+    forest = Forest.from_bytes(model_file.encode(number, header, arrays))
+    assert np.all(np.isfinite(predict(forest, awkward_values(forest, 200, 1))))
+    with pytest.raises(ModelFormatError, match="a score can reach"):
+        Forest.from_bytes(model_file.encode(number, header | {"base_score": -1.7e308}, arrays))
+
+
+def test_golden_headers_are_what_json_says_they_are():
+    for path in GOLDEN:
+        data = path.read_bytes()
+        text = data[24 : 24 + struct.unpack_from("<Q", data, 16)[0]]
+        assert model_file.canonical_json(json.loads(text)) == text
