@@ -20,6 +20,7 @@ import typer
 import pipeline.cli
 import pipeline.errors
 import rankmill
+import rankmill.cli_models
 import rankmill.errors
 import registry.cli
 import registry.errors
@@ -140,6 +141,7 @@ def run(
 
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
 app.add_typer(pipeline.cli.app, name="data")
+registry.cli.app.registered_commands += rankmill.cli_models.app.registered_commands
 app.add_typer(registry.cli.app, name="models")
 
 

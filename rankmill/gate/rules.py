@@ -6,11 +6,14 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankmill.errors import InputError
 from scorer.metrics import Metric, parse_metric
-from scorer.metrics.conventions import OURS, Convention, named_convention
+from scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
+
+if TYPE_CHECKING:
+    from registry.changes import Policy
 
 METRIC = "ndcg@10"
 MARGIN = 0.002
@@ -92,3 +95,43 @@ def convention_digest(convention: Convention) -> str:
 def canonical(value: object) -> bytes:
     """Return UTF-8 JSON with sorted keys and no spaces: equal values have equal bytes; NaN and infinity are refused."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def rules_under(
+    policy: Policy | None,
+    *,
+    metric: str | None = None,
+    margin: float | None = None,
+    convention: Convention | None = None,
+    **limits: Any,
+) -> Rules:
+    """Make rules of what was asked for; what was not is as the alias' ``policy`` says, else as `Rules` has it.
+
+    Raises
+    ------
+    InputError
+        A limit is out of its range, or the policy's convention is none that has a name.
+    scorer.errors.InputError
+        The metric is unknown.
+    """
+    if policy is not None:
+        metric = policy.metric if metric is None else metric
+        margin = policy.margin if margin is None else margin
+        if convention is None and policy.convention is not None:
+            convention = _convention_of(policy.convention)
+    return Rules(
+        metric=parse_metric(METRIC if metric is None else metric),
+        margin=MARGIN if margin is None else margin,
+        convention=named_convention(OURS) if convention is None else convention,
+        **limits,
+    )
+
+
+def _convention_of(digest: str) -> Convention:
+    for convention in CONVENTIONS.values():
+        if convention_digest(convention) == digest:
+            return convention
+    raise InputError(
+        f"the alias asks for the metric convention {digest[:12]}, which is none that has a name; say with --convention and "
+        "the options after it which one it is"
+    )

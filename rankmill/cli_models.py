@@ -1,0 +1,133 @@
+"""The commands of ``rankmill models`` that look into models: the registry itself knows of no trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankmill.errors import InputError
+from rankmill.gate.rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
+from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
+from registry.names import PRODUCTION
+from registry.printing import print_json
+from scorer.cli import (
+    Discount,
+    Gain,
+    MapNormalisation,
+    MaxGrade,
+    NothingRelevant,
+    NThreads,
+    PrecisionNormalisation,
+    RelevantFrom,
+    ShortLists,
+    Ties,
+    TiesSeed,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def gate(
+    model: Annotated[str, typer.Argument(help="The candidate: NAME (its latest version) or NAME@7.")],
+    on: Annotated[
+        Path | None, typer.Option("--on", metavar="DATASET", help="Judged queries that no model was trained on.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the dataset: test, or valid.")] = SPLIT,
+    alias: Annotated[str, typer.Option(help="Whose place the candidate is to take.")] = PRODUCTION,
+    metric: Annotated[
+        str | None, typer.Option(help=f"What decides; by default as the alias asks for, else {METRIC}.")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help=f"How much worse it may be at most; by default as the alias asks for, else {MARGIN}."
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="OLD_DATASET", help="Fail if features or grades drifted from this one.")
+    ] = None,
+    max_cost_ratio: Annotated[
+        float, typer.Option(min=0.0, help="Comparisons a document, as a multiple of the present version's.")
+    ] = MAX_COST_RATIO,
+    max_constant_rise: Annotated[
+        float,
+        typer.Option(min=0.0, help="By how much the share of queries with one score for all documents may rise."),
+    ] = MAX_CONSTANT_RISE,
+    max_latency: Annotated[
+        float | None,
+        typer.Option(metavar="MS", min=0.0, help="Milliseconds for 1,000 documents on one thread, measured now."),
+    ] = None,
+    allow_feature_changes: Annotated[
+        bool, typer.Option("--allow-feature-changes", help="Features may come, go or change places.")
+    ] = False,
+    allow_seen_queries: Annotated[
+        bool, typer.Option("--allow-seen-queries", help="Queries may be among those that a model was trained on.")
+    ] = False,
+    convention: Annotated[
+        str | None,
+        typer.Option(help="Whose metric conventions, as in evaluate; by default as the alias asks for, else rankmill."),
+    ] = None,
+    gain: Gain = None,
+    discount: Discount = None,
+    ties: Ties = None,
+    ties_seed: TiesSeed = None,
+    nothing_relevant: NothingRelevant = None,
+    relevant_from: RelevantFrom = None,
+    max_grade: MaxGrade = None,
+    short_lists: ShortLists = None,
+    map_normalisation: MapNormalisation = None,
+    precision_normalisation: PrecisionNormalisation = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the newest report of this version again.")] = False,
+    n_threads: NThreads = 0,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a candidate with what an alias means now, on the same queries, and record the verdict.
+
+    It passes if the lower end of the 95 % bootstrap interval of the mean difference is above minus the margin, and every
+    guardrail holds.  If the alias means nothing yet it must beat the order of the rows, and not be worse than the best
+    single feature by more than the margin.  Leaves with 11 if it does not pass; that is recorded as well.
+
+    Example: rankmill models gate web --on web.dataset
+
+    Example: rankmill models gate web@7 --on web.dataset --split test --metric ndcg@10 --margin 0.002 --against old.dataset
+
+    Example: rankmill models gate web@7 --show
+    """
+    from registry import Registry
+
+    store = Registry(registry)
+    if show:
+        from rankmill.gate.recording import stored_result
+
+        result = stored_result(store, model, alias)
+    else:
+        from pipeline.dataset import Dataset
+        from rankmill.gate.recording import gate as through_the_gate
+        from scorer.metrics.conventions import OURS, named_convention
+
+        if on is None:
+            raise InputError("name the dataset to compare on with --on DATASET, or look at a stored report with --show")
+        options = {
+            "gain": gain, "discount": discount, "ties": ties, "ties_seed": ties_seed, "nothing_relevant": nothing_relevant,
+            "relevant_from": relevant_from, "max_grade": max_grade, "short_lists": short_lists,
+            "map_normalisation": map_normalisation, "precision_normalisation": precision_normalisation,
+        }  # fmt: skip
+        asked = convention is not None or any(value is not None for value in options.values())
+        result = through_the_gate(
+            store, model, Dataset.open(on), split, alias=alias, metric=metric, margin=margin,
+            convention=named_convention(convention or OURS).but(**options) if asked else None,
+            against=None if against is None else Dataset.open(against), n_threads=n_threads, reason=reason,
+            max_cost_ratio=max_cost_ratio, max_constant_rise=max_constant_rise, max_latency=max_latency,
+            allow_feature_changes=allow_feature_changes, allow_seen_queries=allow_seen_queries,
+        )  # fmt: skip
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        typer.echo(result.render())
+    if not show:
+        result.require()

@@ -1,0 +1,159 @@
+"""``rankmill models gate`` on a registry: what it records, what a promotion makes of that, and every way to be refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankmill.cli import execute
+from rankmill.gate.recording import gate, stored_result
+from rankmill.gate.rules import canonical, convention_digest
+from registry import Registry
+from registry.changes import Policy
+from registry.errors import PromotionRefused
+from scorer.metrics.conventions import named_convention
+from tests.rankmill.gate_case import dataset_of, rows_of, trained
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return dataset_of(tmp_path_factory.mktemp("data"), "web.dataset", *rows_of(1))
+
+
+@pytest.fixture(scope="module")
+def forests(data, tmp_path_factory):
+    x, grades, qid = rows_of(1)
+    np.random.default_rng(2).shuffle(grades)
+    chance = dataset_of(tmp_path_factory.mktemp("chance"), "chance", x, grades, qid)
+    return [trained(data).forest, trained(data, n_rounds=16).forest, trained(chance).forest]
+
+
+@pytest.fixture
+def store(tmp_path: Path, forests) -> Registry:
+    """web@1 and web@2 are good, web@3 is chance; production asks for a gate."""
+    found = Registry(tmp_path / "registry")
+    found.prepare(protected=("production",))
+    for forest in forests:
+        manifest = {
+            "features": list(forest.feature_names), "dataset_digest": forest.info["dataset_digest"],
+            "parameters": dict(forest.parameters), "metrics": {},
+        }  # fmt: skip
+        found.register("web", forest.to_bytes(), manifest=manifest)
+    return found
+
+
+def run(store: Registry, *arguments: str) -> int:
+    return execute(["models", *arguments, "--registry", str(store.root)])
+
+
+def test_first_the_bars_then_production_and_the_promotions_cite_their_gates(store, data, capsys) -> None:
+    assert run(store, "promote", "web@1") == 11
+    assert "rankmill models gate web@1 --on DATASET --alias production" in capsys.readouterr().err
+    assert run(store, "gate", "web@1", "--on", str(data.path), "--json") == 0
+    first = json.loads(capsys.readouterr().out)
+    assert (first["passed"], first["baseline"], first["new"]) == (True, None, True)
+    assert [row["against"] for row in first["report"]["comparisons"]] == ["row order", "best single feature"]
+    assert run(store, "promote", "web@1") == 0
+    assert store.log("web")[-1].change.gate == first["entry"]
+    assert run(store, "gate", "web@2", "--on", str(data.path), "--margin", "1", "--max-cost-ratio", "9", "--json") == 0
+    capsys.readouterr()
+    assert run(store, "promote", "web@2") == 0
+    assert store.state("web").target("production") == 2
+    capsys.readouterr()
+
+
+def test_who_does_not_pass_is_recorded_too_and_leaves_with_11(store, data, capsys) -> None:
+    assert run(store, "gate", "web@1", "--on", str(data.path)) == 0
+    assert run(store, "promote", "web@1") == 0
+    capsys.readouterr()
+    assert run(store, "gate", "web", "--on", str(data.path)) == 11  # a bare name is the latest version
+    out, err = capsys.readouterr()
+    assert "web@3 did not pass" in out
+    assert err.startswith(
+        "rankmill: web@3 did not pass the gate for production: ndcg@10 against web@1, the present version: -"
+    )
+    assert err.count("\n") == 1
+    entry = store.log("web")[-1].change
+    assert (entry.op, entry.version, entry.passed, entry.baseline) == ("gate", 3, False, 1)
+    assert run(store, "promote", "web@3") == 11
+    assert "version 3 did not pass the gate" in capsys.readouterr().err
+    assert store.state("web").target("production") == 1
+    assert run(store, "promote", "web@3", "--force") == 0
+    assert store.log("web")[-1].change.op == "force"
+
+
+def test_the_same_gate_again_writes_nothing(store, data) -> None:
+    first = gate(store, "web@1", data, "test", n_threads=1)
+    head = store.state("web").head
+    again = gate(store, "web@1", data, "test", n_threads=2)
+    assert first.new
+    assert not again.new
+    assert store.state("web").head == head
+    assert (again.entry, again.report) == (first.entry, first.report)
+    other = gate(store, "web@1", data, "test", margin=0.5)
+    assert other.new
+
+
+def test_the_stored_report_is_shown_again(store, data, capsys) -> None:
+    result = gate(store, "web@1", data, "test")
+    found = stored_result(store, "web@1")
+    assert canonical(found.report) == canonical(result.report)
+    assert run(store, "gate", "web@1", "--show", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert canonical(shown["report"]) == canonical(result.report)
+    assert run(store, "gate", "web@1", "--show") == 0
+    assert "web@1 passed" in capsys.readouterr().out
+    assert run(store, "gate", "web@2", "--show") == 2
+    assert "unknown gate of web@2 'production'; rankmill models gate web@2 --on DATASET" in capsys.readouterr().err
+    gate(store, "web@3", data, "test")
+    assert run(store, "gate", "web@3", "--show") == 0  # looking is no verdict
+
+
+def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, capsys) -> None:
+    trec = convention_digest(named_convention("trec"))
+    store.protect("web", "production", Policy(metric="ndcg@5", margin=0.5, convention=trec))
+    result = gate(store, "web@1", data, "test")
+    assert (result.report["metric"], result.report["margin"]) == ("ndcg@5", 0.5)
+    assert result.report["convention"]["name"] == "trec"
+    assert result.shortfall is None
+    store.promote("web", 1)
+    other = gate(store, "web@2", data, "test", metric="map", max_cost_ratio=9.0)
+    assert other.report["metric"] == "map"
+    assert other.shortfall == "expected metric ndcg@5, found map"
+    assert "it will not carry a promotion: expected metric" in other.render()
+    with pytest.raises(PromotionRefused, match="did not measure what the alias asks for"):
+        store.promote("web", 2)
+    store.protect("web", "production", Policy(convention="0" * 64))
+    assert run(store, "gate", "web@1", "--on", str(data.path)) == 2
+    assert "which is none that has a name" in capsys.readouterr().err
+
+
+def test_a_production_that_moved_meanwhile_asks_for_another_gate(store, data) -> None:
+    gate(store, "web@1", data, "test")
+    gate(store, "web@2", data, "test")
+    store.promote("web", 1)
+    with pytest.raises(PromotionRefused, match="compared with"):
+        store.promote("web", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("gate", "web@1"), 2, "name the dataset to compare on with --on DATASET"),
+        (("gate", "web@9", "--on", "{data}"), 2, "web has no version 9"),
+        (("gate", "web@1", "--on", "{data}", "--split", "train"), 2, "--split train: web@1 was trained on these queries"),
+        (("gate", "web@1", "--on", "{data}", "--split", "tset"), 2, "unknown split 'tset'; did you mean 'test'?"),
+        (("gate", "web@1", "--on", "{data}", "--metric", "ncdg"), 2, "unknown metric 'ncdg'; did you mean 'ndcg'?"),
+        (("gate", "web@1", "--on", "{data}", "--convention", "trek"), 2, "unknown convention 'trek'; did you mean 'trec'?"),
+        (("gate", "web@1", "--on", "{data}.x"), 2, "no such dataset"),
+        (("gate", "web@1", "--on", "{data}", "--alias", "7"), 2, "not digits alone"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_records_nothing(store, data, capsys, arguments, code, line) -> None:
+    head = store.state("web").head
+    assert run(store, *(part.format(data=data.path) for part in arguments)) == code
+    assert line in capsys.readouterr().err
+    assert store.state("web").head == head
