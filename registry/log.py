@@ -53,6 +53,14 @@ class Log:
                 return int(name[:20])
         return 0
 
+    def exists(self) -> bool:
+        """Whether there is an entry: asked for the first by name, since a listing of many takes long."""
+        try:
+            self.store.disk.read(self.path(1))
+        except FileNotFoundError:
+            return self.listed() > 0  # what is missing will be told by whoever reads on
+        return True
+
     def read(self, number: int) -> Entry:
         """Read one entry; FileNotFoundError if it is not there, IntegrityError naming the file if it is damaged."""
         path = self.path(number)

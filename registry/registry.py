@@ -56,7 +56,7 @@ class Registry:
         if not self._store.exists():
             return []
         found = [name for name in self._store.disk.names(self.root / "models") if NAME.fullmatch(name)]
-        return [name for name in found if Log(self._store, name).listed()]
+        return [name for name in found if Log(self._store, name).exists()]
 
     def register(
         self,
@@ -99,7 +99,7 @@ class Registry:
         attached = {key: self._store.put_blob(further[key]) for key in sorted(further)}
 
         def decide(state: State) -> Register | int:
-            for number, row in state.versions.items():
+            for number, row in enumerate(state.versions.values(), start=1):
                 same = row.manifest == manifest_sha256 and row.model == sha256 and row.attachments == attached
                 if same and number not in state.swept:
                     return row.entry
@@ -121,7 +121,7 @@ class Registry:
         """All versions of ``name``, oldest first; UnknownModel if there is none of that name."""
         log = self._known(name)
         state = log.state()
-        return [Version(name, number, row, state, log) for number, row in state.versions.items()]
+        return [Version(name, number, row, state, log) for number, row in enumerate(state.versions.values(), start=1)]
 
     def state(self, name: str) -> State:
         """Return what the log of ``name`` amounts to now; UnknownModel if there is no such model."""
@@ -354,7 +354,7 @@ class Registry:
 
     def _known(self, name: str) -> Log:
         log = Log(self._store, check_name(name))
-        if not self._store.exists() or not log.listed():
+        if not self._store.exists() or not log.exists():
             cure = f"no model is registered in {self.root} yet (rankmill train DATASET --name NAME)"
             raise UnknownModel.unknown("model", name, self.names(), cure)
         return log

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from registry.changes import Gate, Mark, Move, Policy, Protect, Register, Sweep, Tag, Unset, as_json
 from registry.entry import Entry
 from registry.errors import IntegrityError
 
+NOTHING: dict[str, str] = {}
 GENESIS = "0" * 64  # what the first entry names as the digest before it
 
 
@@ -21,6 +24,56 @@ class Registered(NamedTuple):
     entry: int
     time: str
     attachments: dict[str, str]
+
+
+class Versions(Mapping[int, Registered]):
+    """Versions by number from 1; those that came as columns of a checkpoint become rows when they are asked for."""
+
+    def __init__(self, columns: Sequence[Sequence[Any]] = (), attachments: Mapping[int, dict[str, str]] | None = None):
+        self._columns, self._attachments = columns, dict(attachments or {})
+        self._first = len(columns[0]) if columns else 0
+        self._rows: list[Registered] = []
+
+    def __len__(self) -> int:
+        return self._first + len(self._rows)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(1, len(self) + 1))
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and 1 <= number <= len(self)
+
+    def __getitem__(self, number: int) -> Registered:
+        if number not in self:
+            raise KeyError(number)
+        if number > self._first:
+            return self._rows[number - self._first - 1]
+        values = [column[number - 1] for column in self._columns]
+        return Registered._make([*values, self._attachments.get(number, NOTHING)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Versions) and list(self.values()) == list(other.values())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def values(self) -> list[Registered]:  # type: ignore[override]
+        """Every row, in order."""
+        rows = list(map(Registered, *self._columns, repeat(NOTHING))) if self._columns else []
+        for number, attachments in self._attachments.items():
+            rows[number - 1] = rows[number - 1]._replace(attachments=attachments)
+        return rows + self._rows
+
+    def append(self, row: Registered) -> None:
+        """Add the next one."""
+        self._rows.append(row)
+
+    def columns(self) -> list[tuple[Any, ...]]:
+        """All rows but for their attachments, turned."""
+        return list(zip(*(row[:5] for row in self.values()), strict=True))
+
+    def attachments(self) -> list[tuple[int, dict[str, str]]]:
+        """For those that have any, by number."""
+        return [(number, row.attachments) for number, row in enumerate(self.values(), start=1) if row.attachments]
 
 
 class Target(NamedTuple):
@@ -36,7 +89,7 @@ class State:
 
     head: int = 0
     digest: str = GENESIS
-    versions: dict[int, Registered] = field(default_factory=dict)
+    versions: Versions = field(default_factory=Versions)
     moves: dict[str, list[Target]] = field(default_factory=dict)
     """Every target of each alias that was ever set, oldest first: the last one stands."""
     tags: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -66,11 +119,13 @@ class State:
 
     def blobs(self) -> set[str]:
         """Digests of everything that must be there: all but the model bytes of versions that were swept."""
-        kept = {row.model for number, row in self.versions.items() if number not in self.swept}
-        for row in self.versions.values():
+        kept = set(self.reports)
+        for number, row in enumerate(self.versions.values(), start=1):
+            if number not in self.swept:
+                kept.add(row.model)
             kept.add(row.manifest)
             kept.update(row.attachments.values())
-        return kept | self.reports
+        return kept
 
     def apply(self, entry: Entry) -> None:
         """Take the next entry in; IntegrityError, and nothing changed, if it cannot follow what was there."""
@@ -100,8 +155,8 @@ class State:
     def _register(self, change: Register, entry: Entry) -> None:
         last = len(self.versions)
         self._expect(change.version == last + 1, f"version {change.version} does not follow version {last}")
-        self.versions[change.version] = Registered(
-            change.model, change.size, change.manifest, entry.number, entry.time, change.attachments
+        self.versions.append(
+            Registered(change.model, change.size, change.manifest, entry.number, entry.time, change.attachments)
         )
 
     def _set(self, alias: str, version: int | None, previous: int | None, entry: int) -> None:
@@ -149,8 +204,8 @@ class State:
         return {
             "head": self.head,
             "digest": self.digest,
-            "versions": [row[:5] for row in self.versions.values()],
-            "attachments": [[number, row.attachments] for number, row in self.versions.items() if row.attachments],
+            "versions": self.versions.columns(),
+            "attachments": self.versions.attachments(),
             "moves": self.moves,
             "tags": list(self.tags.items()),
             "policies": {alias: policy and as_json(policy) for alias, policy in self.policies.items()},
@@ -163,15 +218,10 @@ class State:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> State:
         """Read what `to_json` gave."""
-        attachments = dict(value["attachments"])
-        nothing: dict[str, str] = {}
         return cls(
             head=value["head"],
             digest=value["digest"],
-            versions={
-                number: Registered._make((*row, attachments.get(number, nothing)))
-                for number, row in enumerate(value["versions"], start=1)
-            },
+            versions=Versions(value["versions"], dict(value["attachments"])),
             moves={alias: [Target(*move) for move in moves] for alias, moves in value["moves"].items()},
             tags=dict(value["tags"]),
             policies={

@@ -14,7 +14,7 @@ from registry.log import Log
 from registry.state import Registered, State
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # not frozen: ten thousand of them are made for a list, and that would take twice as long
 class Version:
     """A version as it stood when it was looked up; what is asked of it later is read then."""
 

@@ -1,0 +1,172 @@
+"""A checkpoint saves work and never decides anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry import checkpoint
+from registry.disk import Disk
+from registry.errors import IntegrityError
+from registry.log import Log
+from registry.registry import Registry
+from registry.state import State
+from registry.store import Store
+from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
+
+
+class CountingDisk(QuickDisk):
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, path: Path) -> bytes:
+        self.reads += 1
+        return super().read(path)
+
+
+def keep(registry: Registry) -> Path:
+    """Write a checkpoint of ``web`` as it stands."""
+    store = Store(registry.root, QuickDisk())
+    checkpoint.write_checkpoint(store, "web", registry.state("web"))
+    return registry.root / "models" / "web" / "checkpoint.json"
+
+
+def folded(registry: Registry) -> State:
+    state = State()
+    Log(Store(registry.root, QuickDisk()), "web").advance(state)
+    return state
+
+
+@pytest.fixture
+def busy(web: Registry) -> Registry:
+    """Everything that a log can say."""
+    web.register("web", b"model 4", manifest=FACTS, attachments={"queries": b"1 2 3"})
+    web.tag("web", 4, "status", "candidate")
+    web.tag("web", 4, "note", "a b")
+    web.tag("web", 4, "note", None)
+    web.protect("web", "production", checkpoint_policy())
+    web.record_gate(
+        "web", 4, alias="production", passed=True, baseline=3, report={"difference": 0.01}, dataset="d" * 64,
+        split="test", metric="ndcg@10", convention="c" * 64, margin=0.002,
+    )  # fmt: skip
+    web.promote("web", 4)
+    web.promote("web", 2, force=True)
+    web.unset("web", "shadow")
+    return web
+
+
+def checkpoint_policy() -> object:
+    from registry.changes import Policy
+
+    return Policy(metric="ndcg@10", margin=0.01)
+
+
+def test_a_checkpoint_holds_all_that_the_fold_holds(busy: Registry) -> None:
+    before = folded(busy)
+    keep(busy)
+    found = checkpoint.read_checkpoint(Store(busy.root), "web")
+    assert found == before
+    assert busy.state("web") == before
+    busy.register("web", b"model 5", manifest=FACTS)
+    assert busy.state("web") == folded(busy)
+    assert busy.versions("web")[3].attachment("queries") == b"1 2 3"
+    assert busy.versions("web")[4].attachment("queries") is None
+    assert [v.number for v in busy.versions("web")] == [1, 2, 3, 4, 5]
+    assert busy.verify().ok
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -1])
+def test_a_torn_checkpoint_is_not_believed(web: Registry, cut: int) -> None:
+    before, path = web.state("web"), keep(web)
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:cut])
+    assert web.state("web") == before
+
+
+def test_each_byte_of_a_checkpoint_matters(web: Registry) -> None:
+    before, path = web.state("web"), keep(web)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        assert checkpoint.parse(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]) is None
+    assert checkpoint.parse(whole) == before
+
+
+def test_a_checkpoint_of_another_log_is_not_believed(
+    web: Registry, tmp_path: Path, tree: Callable[[Path], object]
+) -> None:
+    other = OpenRegistry(tmp_path / "other", disk=QuickDisk())
+    for number in range(7):
+        other.register("web", b"other %d" % number, manifest=FACTS)
+    foreign, path = keep(other), keep(web)
+    path.unlink()
+    os.link(foreign, path)
+    before = tree(web.root)
+    assert web.state("web") == folded(web)
+    assert web.resolve("web", bare="production").number == 3
+    assert tree(web.root) == before
+
+
+def test_a_checkpoint_from_before_a_restore_is_not_believed(web: Registry) -> None:
+    keep(web)
+    last = max((web.root / "models/web/log").iterdir())
+    last.unlink()  # the log was put back to an earlier day
+    assert web.state("web").head == 6
+    web.promote("web", 1, alias="canary")
+    assert web.state("web") == folded(web)
+
+
+def test_an_entry_missing_behind_the_checkpoint_is_noticed(web: Registry) -> None:
+    keep(web)
+    web.promote("web", 2)
+    web.promote("web", 1)
+    (web.root / "models/web/log" / f"{8:020d}.json").unlink()
+    with pytest.raises(IntegrityError, match="missing"):
+        web.state("web")
+
+
+def test_after_a_checkpoint_few_files_are_read(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "is_due", lambda head, last: False)
+    for number in range(60):
+        registry.register("web", b"%d" % number, manifest=FACTS)
+    registry.promote("web", 60)
+    keep(registry)
+    registry.promote("web", 59)
+    disk = CountingDisk()
+    opened = Registry(registry.root, disk=disk)
+    assert len(opened.versions("web")) == 60
+    assert opened.resolve("web", bare="production").number == 59
+    opened.promote("web", 60)
+    assert disk.reads < 30
+
+
+def test_writers_keep_checkpoints_and_readers_write_nothing(registry: Registry, tree: Callable[[Path], object]) -> None:
+    path = registry.root / "models/web/checkpoint.json"
+    for number in range(101):
+        registry.register("web", b"%d" % number, manifest=FACTS)
+    found = checkpoint.parse(path.read_bytes())
+    assert found is not None
+    assert found.head == 100
+    before = tree(registry.root)
+    registry.versions("web")
+    registry.resolve("web", bare="latest")
+    registry.verify()
+    assert tree(registry.root) == before
+    path.unlink()
+    assert len(registry.versions("web")) == 101
+    assert not path.exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_no_error(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(QuickDisk):
+        def replace(self, source: Path, target: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("registry.log.is_due", lambda head, last: True)
+    full = Registry(web.root, disk=Full())
+    full.promote("web", 1)
+    assert web.resolve("web", bare="production").number == 1
+    assert list((web.root / "tmp").iterdir()) == []
+    assert isinstance(full._store.disk, Disk)

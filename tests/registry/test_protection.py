@@ -1,0 +1,178 @@
+"""A protected alias moves forward only to what its gate has passed, as it stands now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from registry.changes import Gate, Move, Policy, as_json
+from registry.entry import Entry
+from registry.errors import InputError, PromotionRefused, UnknownModel
+from registry.registry import Registry
+from tests.registry.conftest import FACTS, QuickDisk
+
+DATA, CONVENTION = "d" * 64, "c" * 64
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Registry:
+    registry = Registry(tmp_path / "registry", disk=QuickDisk())
+    registry.prepare(protected=("production",))
+    for number in (1, 2, 3):
+        registry.register("web", b"model %d" % number, manifest=FACTS)
+    return registry
+
+
+def gate(registry: Registry, version: int, **changed: object) -> Entry:
+    facts = {
+        "alias": "production", "passed": True, "baseline": registry.state("web").target("production"),
+        "report": {"difference": 0.01}, "dataset": DATA, "split": "test", "metric": "ndcg@10",
+        "convention": CONVENTION, "margin": 0.002,
+    } | changed  # fmt: skip
+    return registry.record_gate("web", version, **facts)
+
+
+def production(registry: Registry) -> int | None:
+    return registry.state("web").target("production")
+
+
+def test_without_a_gate_nothing_moves(guarded: Registry) -> None:
+    before = len(guarded.log("web"))
+    with pytest.raises(PromotionRefused, match=r"rankmill models gate web@1 --on DATASET") as refused:
+        guarded.promote("web", 1)
+    assert "\n" not in str(refused.value)
+    assert (production(guarded), len(guarded.log("web"))) == (None, before)
+
+
+def test_what_has_passed_moves_and_cites_the_gate(guarded: Registry) -> None:
+    result = gate(guarded, 1)
+    entry = guarded.promote("web", 1)
+    assert as_json(entry.change) == {
+        "op": "promote", "alias": "production", "version": 1, "previous": None, "gate": result.number
+    }  # fmt: skip
+    assert guarded.gate_report("web", result.number) == {"difference": 0.01}
+    assert guarded.verify().ok
+
+
+def test_other_aliases_are_open(guarded: Registry) -> None:
+    guarded.promote("web", 2, alias="canary")
+    assert guarded.state("web").set_aliases() == {"canary": 2}
+
+
+def test_a_failed_gate_refuses_even_after_a_passed_one(guarded: Registry) -> None:
+    gate(guarded, 1)
+    gate(guarded, 1, passed=False, report={"difference": -0.1})
+    with pytest.raises(PromotionRefused, match="did not pass"):
+        guarded.promote("web", 1)
+
+
+def test_a_gate_against_what_is_no_longer_served_does_not_count(guarded: Registry) -> None:
+    gate(guarded, 1)
+    gate(guarded, 2)
+    guarded.promote("web", 1)
+    with pytest.raises(PromotionRefused, match="compared with not set, while the alias is version 1"):
+        guarded.promote("web", 2)
+    gate(guarded, 2)
+    guarded.promote("web", 2)
+    assert production(guarded) == 2
+
+
+def test_the_gate_of_another_alias_or_version_does_not_count(guarded: Registry) -> None:
+    gate(guarded, 1, alias="canary")
+    gate(guarded, 2)
+    with pytest.raises(PromotionRefused, match="no result"):
+        guarded.promote("web", 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "match"),
+    [
+        (Policy(metric="err@10"), "metric err@10"),
+        (Policy(convention="e" * 64), "convention"),
+        (Policy(dataset="e" * 64), "dataset"),
+        (Policy(margin=0.001), "margin of at most 0.001, found 0.002"),
+    ],
+)
+def test_a_policy_asks_for_more(guarded: Registry, policy: Policy, match: str) -> None:
+    guarded.protect("web", "production", policy)
+    gate(guarded, 1)
+    with pytest.raises(PromotionRefused, match=match):
+        guarded.promote("web", 1)
+    guarded.protect("web", "production", Policy(metric="ndcg@10", convention=CONVENTION, dataset=DATA, margin=0.002))
+    guarded.promote("web", 1)
+    assert production(guarded) == 1
+
+
+def test_force_is_an_entry_of_its_own_kind_and_says_what_it_waived(guarded: Registry) -> None:
+    entry = guarded.promote("web", 3, force=True, reason="the night of the fire")
+    assert isinstance(entry.change, Move)
+    assert entry.change.op == "force"
+    assert entry.change.waived == "version 3 has no result of the gate for it"
+    assert production(guarded) == 3
+
+
+def test_force_where_none_is_needed_is_a_promotion(guarded: Registry) -> None:
+    gate(guarded, 1)
+    assert guarded.promote("web", 1, force=True).change.op == "promote"
+
+
+def test_the_way_back_asks_no_gate(guarded: Registry) -> None:
+    gate(guarded, 1)
+    guarded.promote("web", 1)
+    guarded.promote("web", 2, force=True)
+    guarded.rollback("web")
+    assert production(guarded) == 1
+
+
+def test_an_alias_is_protected_and_opened_by_entries(guarded: Registry) -> None:
+    assert guarded.protect("web", "production", Policy()) is None, "it is so already"
+    assert guarded.protect("web", "production", None, reason="trying") is not None
+    guarded.promote("web", 1)
+    assert guarded.protect("web", "canary", Policy()) is not None
+    with pytest.raises(PromotionRefused):
+        guarded.promote("web", 1, alias="canary")
+    assert [entry.change.op for entry in guarded.log("web")] == ["register"] * 3 + ["protect", "promote", "protect"]
+
+
+def test_the_same_result_twice_is_one_entry(guarded: Registry) -> None:
+    assert gate(guarded, 1) == gate(guarded, 1)
+    assert gate(guarded, 1, margin=0.001) != gate(guarded, 1)
+
+
+def test_what_is_no_result_is_refused(guarded: Registry) -> None:
+    before = len(guarded.log("web"))
+    with pytest.raises(UnknownModel):
+        gate(guarded, 9)
+    with pytest.raises(InputError, match="JSON"):
+        gate(guarded, 1, report={"difference": float("nan")})
+    assert len(guarded.log("web")) == before
+
+
+def test_an_unset_alias_can_be_rolled_back_to_what_it_meant(guarded: Registry) -> None:
+    guarded.promote("web", 1, alias="canary")
+    guarded.promote("web", 2, alias="canary")
+    entry = guarded.unset("web", "canary")
+    assert as_json(entry.change) == {"op": "unset", "alias": "canary", "previous": 2}
+    assert guarded.unset("web", "canary").number == entry.number, "it is so already"
+    with pytest.raises(UnknownModel, match="canary"):
+        guarded.resolve("web@canary", bare="latest")
+    guarded.rollback("web", alias="canary")
+    assert guarded.resolve("web@canary", bare="latest").number == 2
+    assert guarded.verify().ok
+
+
+@pytest.mark.parametrize(("key", "value"), [("Bad", "x"), ("a/b", "x"), ("ok", ""), ("ok", "two\nlines")])
+def test_tags_are_plain_words(guarded: Registry, key: str, value: str) -> None:
+    with pytest.raises(InputError):
+        guarded.tag("web", 1, key, value)
+
+
+def test_tags_come_and_go(guarded: Registry) -> None:
+    guarded.tag("web", 1, "status", "candidate")
+    assert guarded.tag("web", 1, "status", "candidate") is None
+    assert guarded.versions("web")[0].tags == {"status": "candidate"}
+    guarded.tag("web", 1, "status", None)
+    assert guarded.tag("web", 1, "status", None) is None
+    assert guarded.versions("web")[0].tags == {}
+    assert isinstance(gate(guarded, 1).change, Gate)
