@@ -13,11 +13,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from registry.errors import IntegrityError
 from registry.manifest import canonical_json
 from registry.state import State
 from registry.store import Store
 
 FORMAT = 1
+LARGEST = 1 << 30  # bytes, of a million versions
 _FILE = re.compile(rb'\{"checkpoint":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
 
 
@@ -50,6 +52,6 @@ def parse(data: bytes) -> State | None:
 
 def read_checkpoint(store: Store, name: str) -> State | None:
     """Return what the checkpoint holds; whether it fits the log is for `registry.log.Log.state` to see."""
-    with contextlib.suppress(OSError):
-        return parse(store.disk.read(path_of(store, name)))
+    with contextlib.suppress(OSError, IntegrityError):
+        return parse(store.read(path_of(store, name), LARGEST))
     return None

@@ -48,7 +48,7 @@ class Log:
 
     def listed(self) -> int:
         """Return the highest number that the folder shows; 0 if there is none."""
-        for name in reversed(self.store.disk.names(self.folder)):
+        for name in reversed(self.store.names(self.folder)):
             if is_entry_name(name):
                 return int(name[:20])
         return 0
@@ -64,8 +64,9 @@ class Log:
     def read(self, number: int) -> Entry:
         """Read one entry; FileNotFoundError if it is not there, IntegrityError naming the file if it is damaged."""
         path = self.path(number)
+        data = self.store.read(path)
         try:
-            entry = Entry.from_bytes(self.store.disk.read(path))
+            entry = Entry.from_bytes(data)
             if entry.number != number:
                 raise IntegrityError(f"holds entry {entry.number}")  # noqa: TRY301 (the path is added below)
         except IntegrityError as error:
@@ -132,7 +133,7 @@ class Log:
             state = self.state()
             decision = decide(state)
             if isinstance(decision, int):
-                self.store.disk.fsync_folder(self.folder)  # its writer may not have come so far yet
+                self.store.fsync_folder(self.folder)  # its writer may not have come so far yet
                 return self.read(decision)
             if state.head == 0:
                 self.store.make_folders(self.folder)
@@ -147,7 +148,7 @@ class Log:
                 reason=reason,
             )
             state.apply(entry)  # what readers could not take in is never written
-            if self.store.put_if_absent(self.path(entry.number), entry.to_bytes()):
+            if self.store.put_entry(self.path(entry.number), entry.to_bytes()):
                 self._keep_checkpoint(state)
                 return entry
             time.sleep(min(LONGEST_PAUSE, 0.001 * 2.0**attempt) * secrets.randbelow(1000) / 1000)

@@ -55,7 +55,7 @@ class Registry:
         """All models with at least one entry in their log, by name."""
         if not self._store.exists():
             return []
-        found = [name for name in self._store.disk.names(self.root / "models") if NAME.fullmatch(name)]
+        found = [name for name in self._store.names(self.root / "models") if NAME.fullmatch(name)]
         return [name for name in found if Log(self._store, name).exists()]
 
     def register(

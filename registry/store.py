@@ -1,14 +1,16 @@
-"""The folder on disk: its format number, immutable blobs named by digest, and the one way in which a file appears.
+"""The folder on disk: its format number, immutable blobs named by digest, and files that appear whole or not at all.
 
 ::
 
     ROOT/FORMAT.json                 see ``registry.format``; written once, before anything else
          blobs/sha256/ab/<64 hex>    read-only; model bytes and manifests alike
          models/<name>/log/          see ``registry.log``
-         tmp/                        files on their way in; what a crash leaves here is swept after a day
+         tmp/                        see ``registry.staging``
+         ballast                     see ``registry.ballast``
 
-A file is written under ``tmp/``, flushed, and gets its real name by link(2), which fails if the name is taken: there
-is no moment at which half a file can be seen, and of two writers one wins.  Nothing is ever replaced.
+A file is written under ``tmp/``, flushed, and gets its real name by one call that fails if the name is taken
+(`registry.publishing`): there is no moment at which half a file can be seen, and of two writers one wins.  Nothing is
+ever replaced.  Symbolic links below ROOT are not followed, neither by readers nor by writers.
 """
 
 from __future__ import annotations
@@ -17,20 +19,31 @@ import contextlib
 import errno
 import hashlib
 import os
-import socket
-import time
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from registry.ballast import NO_ROOM, Ballast
 from registry.disk import Disk
 from registry.errors import InputError, IntegrityError
 from registry.format import Format
 from registry.names import PRODUCTION
+from registry.publishing import publish
+from registry.staging import Staging
 
-SWEEP_AFTER = 24 * 3600.0  # seconds; a file is staged for moments, so whatever is older belongs to the dead
-OURS = {"FORMAT.json", "blobs", "models", "tmp", "lost+found"}  # the last one: root of a freshly made volume
-NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "tmp", "trash"}
+NOBODYS = {"lost+found"}  # the root of a freshly made volume
+LARGEST_ENTRY = 1 << 26  # bytes
+ATTEMPTS = 3  # at a name that is taken whenever we publish and free whenever we look
+NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+REFUSED = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file would be larger than is allowed here",
+    errno.EROFS: "nothing can be written here",
+    errno.EACCES: "nothing can be written here",
+    errno.EPERM: "nothing can be written here",
+    errno.EXDEV: "the folders of a registry must lie on one file system",
+}
 
 
 class Store:
@@ -39,8 +52,10 @@ class Store:
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
         self.disk = disk or Disk()
-        self._tmp = root / "tmp"
+        self._staging = Staging(root / "tmp", self.disk)
+        self._ballast = Ballast(root / "ballast", self._staging, self.disk)
         self._format: Format | None = None
+        self._seen: set[Path] = set()  # folders that are none of them symbolic links
 
     def exists(self) -> bool:
         """Whether a registry of our format is here.
@@ -55,7 +70,7 @@ class Store:
         path = self.root / "FORMAT.json"
         inhabited = "models" in self.disk.names(self.root)  # asked first: FORMAT.json comes before models
         try:
-            data = self.disk.read(path)
+            data = self.read(path)
         except FileNotFoundError:
             if inhabited:
                 raise IntegrityError(f"{path} is missing, but models are here; restore it from a backup") from None
@@ -83,51 +98,88 @@ class Store:
         if self.exists():
             return
         data = Format.new(protected).to_bytes()
-        if foreign := [n for n in self.disk.names(self.root) if n not in OURS and not n.startswith(".")]:
+        if foreign := [n for n in self.disk.names(self.root) if n not in OURS | NOBODYS and not n.startswith(".")]:
             raise InputError(f"{self.root} is no registry and holds {foreign[0]!r}; name an empty or a new folder")
         root = self.root.absolute()
         above = next((folder for folder in root.parents if self.disk.is_folder(folder)), root)
+        new = [
+            folder for folder in (root, *root.parents) if above in folder.parents and not self.disk.is_folder(folder)
+        ]
         try:
-            self.make_folders(root, above)
-        except PermissionError:
-            if not self.disk.is_folder(root):  # the parent of a mounted volume need not be ours to open
-                raise
-        for folder in above.parents:  # who made them may have been killed before they were on stable storage
-            with contextlib.suppress(OSError):
-                self.disk.fsync_folder(folder)
-        self.put_if_absent(self.root / "FORMAT.json", data)
+            try:
+                self.make_folders(root, above)
+            except PermissionError:
+                if not self.disk.is_folder(root):  # the parent of a mounted volume need not be ours to open
+                    raise
+            for folder in above.parents:  # who made them may have been killed before they were on stable storage
+                with contextlib.suppress(OSError):
+                    self.disk.fsync_folder(folder)
+            self.put_if_absent(self.root / "FORMAT.json", data)
+        except OSError:
+            for folder in [self._staging.folder, *new]:  # as if nobody had asked
+                with contextlib.suppress(OSError):
+                    self.disk.remove_folder(folder)
+            raise
         self.exists()  # another writer may have made one with other rules meanwhile: those stand
+        self._ballast.take_in()
+
+    def read(self, path: Path, limit: int = LARGEST_ENTRY) -> bytes:
+        """Read a file of the registry whole.
+
+        Raises
+        ------
+        FileNotFoundError
+            It is not there.
+        IntegrityError
+            It has more than ``limit`` bytes, is no regular file, or is reached by a symbolic link.
+        """
+        data = self._read(path, limit + 1)
+        if len(data) > limit:
+            raise IntegrityError(f"{path}: expected at most {limit} bytes, found more")
+        return data
+
+    def names(self, folder: Path) -> list[str]:
+        """List what lies in ``folder``, sorted; IntegrityError if a symbolic link leads there."""
+        self._walk(folder)
+        return self.disk.names(folder)
 
     def put_if_absent(self, target: Path, data: bytes) -> bool:
         """Publish ``data`` at ``target``, durably, unless the name is taken; return whether it now holds ``data``.
 
         The folder of ``target`` must be there.  After an exception the target is either absent or whole.
         """
-        if not self.disk.is_folder(self._tmp):
-            self.make_folders(self._tmp)
-        staged = self._tmp / f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
+        self._walk(self._staging.folder)
+        self._walk(target.parent)
+        with _telling(self._staging.folder):
+            staged = self._staging.write(data)
         try:
-            self._stage(staged, data)
-            held = self._link(staged, target) or self.disk.read(target) == data
+            with _telling(target.parent):
+                held = self._publish(staged, target, data)
         finally:
-            with contextlib.suppress(OSError):  # what cannot be removed now is swept later
-                self.disk.unlink(staged)
-        self.disk.fsync_folder(target.parent)  # also for a name that somebody else has just made: we rely on it
+            self._staging.discard(staged)
+        self.fsync_folder(target.parent)  # also for a name that somebody else has just made: we rely on it
+        return held
+
+    def put_entry(self, target: Path, data: bytes) -> bool:
+        """Do as `put_if_absent` for a small file that must find room on a full disk, too."""
+        try:
+            held = self.put_if_absent(target, data)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._ballast.throw_off()
+            held = self.put_if_absent(target, data)
+        self._ballast.take_in()
         return held
 
     def replace(self, target: Path, data: bytes) -> None:
         """Put ``data`` in the place of ``target`` in one step, but not durably: for what may be lost or torn."""
-        staged = self._tmp / f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
+        self._walk(target.parent)
+        staged = self._staging.write(data, flush=False)
         try:
-            descriptor = self.disk.create(staged)
-            try:
-                self._write(descriptor, data)
-            finally:
-                self.disk.close(descriptor)
             self.disk.replace(staged, target)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self.disk.unlink(staged)
+        except BaseException:
+            self._staging.discard(staged)
             raise
 
     def blob_path(self, sha256: str) -> Path:
@@ -145,8 +197,8 @@ class Store:
         sha256 = hashlib.sha256(data).hexdigest()
         path = self.blob_path(sha256)
         try:
-            held = self.disk.read(path) == data
-            self.disk.fsync_folder(path.parent)  # whoever linked it may not have come so far yet
+            held = self._read(path, len(data) + 1) == data
+            self.fsync_folder(path.parent)  # whoever published it may not have come so far yet
         except FileNotFoundError:
             self.make_folders(path.parent)
             held = self.put_if_absent(path, data)
@@ -154,8 +206,8 @@ class Store:
             raise _damaged(path)
         return sha256
 
-    def read_blob(self, sha256: str) -> bytes:
-        """Return the bytes of this digest, checked.
+    def read_blob(self, sha256: str, size: int | None = None) -> bytes:
+        """Return the bytes of this digest, checked; ``size`` of them if that is known.
 
         Raises
         ------
@@ -164,7 +216,7 @@ class Store:
         """
         path = self.blob_path(sha256)
         try:
-            data = self.disk.read(path)
+            data = self._read(path, -1 if size is None else size + 1)
         except FileNotFoundError:
             raise IntegrityError(f"{path}: the blob is missing; restore it from a backup") from None
         if hashlib.sha256(data).hexdigest() != sha256:
@@ -175,43 +227,72 @@ class Store:
         """Make the folders from below ``above`` (the root) down to ``folder``; durable on return, whoever made them."""
         above = above or self.root
         for part in [part for part in (*reversed(folder.parents), folder) if above in part.parents]:
-            with contextlib.suppress(FileExistsError):
+            self._walk(part)
+            with _telling(part.parent), contextlib.suppress(FileExistsError):
                 self.disk.make_folder(part)
-            self.disk.fsync_folder(part.parent)  # also where it stands: its maker may not have come so far yet
+            self.fsync_folder(part.parent)  # also where it stands: its maker may not have come so far yet
+
+    def fsync_folder(self, folder: Path) -> None:
+        """Make the names in ``folder`` durable; where the file system does not know how, it needs no asking (SMB)."""
+        try:
+            self.disk.fsync_folder(folder)
+        except OSError as error:
+            if error.errno not in NO_FOLDER_FSYNC:
+                raise
 
     def sweep(self) -> None:
         """Remove what writers that died have left in ``tmp/``; best effort."""
-        with contextlib.suppress(OSError):
-            for name in self.disk.names(self._tmp):
-                if time.time() - self.disk.modified(self._tmp / name) > SWEEP_AFTER:
-                    self.disk.unlink(self._tmp / name)
+        self._staging.sweep()
 
-    def _stage(self, staged: Path, data: bytes) -> None:
-        descriptor = self.disk.create(staged)
-        try:
-            self._write(descriptor, data)
-            self.disk.fsync(descriptor)
-        finally:
-            self.disk.close(descriptor)
-
-    def _write(self, descriptor: int, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self.disk.write(descriptor, rest) :]
-
-    def _link(self, staged: Path, target: Path) -> bool:
-        try:
-            self.disk.link(staged, target)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if self.disk.link_count(staged) == 2:  # NFS: done, only the answer was lost
+    def _publish(self, staged: Path, target: Path, data: bytes) -> bool:
+        for attempt in range(ATTEMPTS):
+            if publish(self.disk, staged, target):
                 return True
-            if error.errno in NO_HARD_LINKS:
-                reason = "no hard links here, and the registry commits with them; keep it on a local disk or NFS"
-                raise OSError(error.errno, reason, str(target)) from error
+            try:
+                return self._read(target, len(data) + 1) == data
+            except FileNotFoundError:  # seen too early (NFS), or taken away meanwhile
+                if attempt == ATTEMPTS - 1:
+                    raise
+                self.disk.names(target.parent)
+        raise AssertionError
+
+    def _walk(self, folder: Path) -> None:
+        """Raise IntegrityError if a symbolic link lies on the way from the root to ``folder``."""
+        if not folder.is_relative_to(self.root):
+            return
+        for part in (folder, *folder.parents):
+            if part == self.root or part in self._seen:
+                break
+            if self.disk.is_link(part):
+                raise IntegrityError(f"{part} is a symbolic link, and the registry follows none; put the folder there")
+            self._seen.add(part)
+
+    def _read(self, path: Path, limit: int) -> bytes:
+        self._walk(path.parent)
+        try:
+            try:
+                return self.disk.read(path, limit)
+            except OSError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                return self.disk.read(path, limit)  # the server has it under a new handle: ask by name, once
+        except OSError as error:
+            if error.errno not in {errno.ELOOP, errno.EINVAL, errno.ENXIO}:
+                raise
+            what = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
+            raise IntegrityError(f"{path} is {what}; restore it from a backup") from None
+
+
+@contextlib.contextmanager
+def _telling(folder: Path) -> Iterator[None]:
+    """Say of ``folder``, in an OSError, why nothing can be written: of the staged file that it names nobody knows."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in REFUSED or error.strerror != os.strerror(error.errno):  # the latter: told already
             raise
-        return True
+        reason = f"{REFUSED[error.errno]} ({os.strerror(error.errno)}); nothing was changed"
+        raise OSError(error.errno, reason, str(folder)) from error
 
 
 def _damaged(path: Path) -> IntegrityError:

@@ -51,7 +51,7 @@ def verify(store: Store, names: Iterable[str]) -> VerifyReport:
 def _verify_model(log: Log, report: VerifyReport) -> None:
     report.models += 1
     state, chained = State(), True  # behind the first fault the chain says nothing, the entries still do
-    for name in log.store.disk.names(log.folder):
+    for name in log.store.names(log.folder):
         if not is_entry_name(name) and not name.startswith("."):  # NFS keeps .nfs files of what was open
             report.findings.append(f"{log.folder / name}: no entry of the log")
     for number in range(1, log.listed() + 1):
@@ -61,7 +61,7 @@ def _verify_model(log: Log, report: VerifyReport) -> None:
             report.findings.append(f"{log.path(number)}: the entry is missing")
             chained = False
             continue
-        except IntegrityError as error:
+        except (IntegrityError, OSError) as error:
             report.findings.append(str(error))
             chained = False
             continue
@@ -81,7 +81,7 @@ def _verify_version(store: Store, change: Register, report: VerifyReport) -> Non
     for sha256, size in ((change.model, change.size), (change.manifest, None)):
         try:
             data = store.read_blob(sha256)
-        except IntegrityError as error:
+        except (IntegrityError, OSError) as error:
             report.findings.append(str(error))
             continue
         report.bytes_read += len(data)

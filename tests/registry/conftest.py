@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from registry import ballast
 from registry.disk import Disk
 from registry.registry import Registry
 
@@ -27,6 +28,13 @@ class QuickDisk(Disk):
 
     def fsync_folder(self, folder: Path) -> None:
         assert folder.is_dir()
+
+
+@pytest.fixture(autouse=True)
+def _little_ballast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests copy registries by the thousand."""
+    monkeypatch.setattr(ballast, "SIZE", 8)
+    monkeypatch.setattr(ballast, "LEAST", 4)
 
 
 class OpenRegistry(Registry):

@@ -201,13 +201,14 @@ class ModelDisk(Disk):
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._open: dict[int, File] = {}
+        self._at: dict[int, int] = {}
         self._opened = 0
 
-    def read(self, path: Path) -> bytes:
+    def read(self, path: Path, limit: int = -1) -> bytes:
         node = self.machine.find(path)
         if isinstance(node, Folder):
-            raise _error(errno.EISDIR, path)
-        return node.data
+            raise _error(errno.EINVAL, path)
+        return node.data if limit < 0 else node.data[:limit]
 
     def names(self, folder: Path) -> list[str]:
         try:
@@ -221,6 +222,13 @@ class ModelDisk(Disk):
         except OSError:
             return False
 
+    def is_link(self, path: Path) -> bool:
+        return False
+
+    def size(self, path: Path) -> int:
+        node = self.machine.find(path)
+        return len(node.data) if isinstance(node, File) else 0
+
     def modified(self, path: Path) -> float:
         node = self.machine.find(path)
         return node.written if isinstance(node, File) else time.time()
@@ -229,7 +237,7 @@ class ModelDisk(Disk):
         node = self.machine.find(path)
         return sum(file is node for _, file in self.machine.files())
 
-    def make_folder(self, folder: Path) -> None:
+    def make_folder(self, folder: Path, mode: int = 0o777) -> None:
         self._expect_free(folder)
         self.machine.set(folder, Folder())
 
@@ -238,11 +246,17 @@ class ModelDisk(Disk):
         file = File(b"", b"", time.time() + self.machine.shift)
         self.machine.set(path, file)
         self._opened += 1
-        self._open[self._opened] = file
+        self._open[self._opened], self._at[self._opened] = file, 0
         return self._opened
 
+    def allocate(self, descriptor: int, size: int) -> None:
+        file = self._open[descriptor]
+        file.data += bytes(max(0, size - len(file.data)))
+
     def write(self, descriptor: int, data: memoryview) -> int:
-        self._open[descriptor].data += bytes(data)
+        file, at = self._open[descriptor], self._at[descriptor]
+        file.data = file.data[:at] + bytes(data) + file.data[at + len(data) :]
+        self._at[descriptor] += len(data)
         return len(data)
 
     def fsync(self, descriptor: int) -> None:
@@ -264,6 +278,16 @@ class ModelDisk(Disk):
 
     def replace(self, source: Path, target: Path) -> None:
         self._rename(source, target)
+
+    def rename_new(self, source: Path, target: Path) -> None:
+        self.machine.find(source)
+        self._expect_free(target)
+        self._rename(source, target)
+
+    def remove_folder(self, folder: Path) -> None:
+        if self.machine.folder(folder).names:
+            raise _error(errno.ENOTEMPTY, folder)
+        self.machine.set(folder, None)
 
     def fsync_folder(self, folder: Path) -> None:
         self.machine.fsync(self.machine.folder(folder))

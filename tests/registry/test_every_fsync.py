@@ -10,6 +10,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 import pytest
@@ -62,9 +63,11 @@ def without(site: Site | None, each: Callable[[], object]) -> Callable[..., obje
     def around(name: str, call: Callable[..., object], *arguments: object) -> object:
         each()
         if site is not None and name in FSYNCS:
-            caller = sys._getframe(1)
-            if caller.f_code.co_filename == site.file and site.first <= caller.f_lineno <= site.last:
-                return None
+            caller: FrameType | None = sys._getframe(1)
+            while caller is not None:
+                if caller.f_code.co_filename == site.file and site.first <= caller.f_lineno <= site.last:
+                    return None
+                caller = caller.f_back
         return call(*arguments)
 
     return around
