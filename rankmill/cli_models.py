@@ -11,7 +11,7 @@ from rankmill.errors import InputError
 from rankmill.gate.rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
 from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
 from registry.names import PRODUCTION
-from registry.printing import print_json
+from registry.printing import print_json, print_table
 from scorer.cli import (
     Discount,
     Gain,
@@ -131,3 +131,32 @@ def gate(
         typer.echo(result.render())
     if not show:
         result.require()
+
+
+Compared = "NAME (its latest version), NAME@6, NAME@production, or a model file."
+
+
+@app.command()
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help=Compared)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")],
+    top: Annotated[int, typer.Option(min=0, help="Show so many features, those whose influence moved most.")] = 10,
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two models: scores, metrics, parameters, data, code, features, shape and the influence of features.
+
+    Influence is the share of a feature in the gains of all splits.
+
+    Example: rankmill models diff web@production web@latest
+    """
+    from rankmill.diff import Side
+    from rankmill.diff import diff as difference
+    from rankmill.diff_table import rows_of
+
+    sides = Side.of(old, registry), Side.of(new, registry)
+    report = difference(*sides)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(["", sides[0].name, sides[1].name, "difference"], rows_of(report, top))

@@ -161,15 +161,8 @@ def test_the_commands_are_the_documented_ones() -> None:
     assert {" ".join(name) for name, _ in public_commands()} == {
         *("demo", "run", "train", "cv", "rerank", "evaluate", "explain-metric"),
         *("data ingest", "data bin", "data describe", "data query", "data synth"),
-        *(
-            "models list",
-            "models show",
-            "models log",
-            "models promote",
-            "models rollback",
-            "models verify",
-            "models gate",
-        ),
+        *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),
+        *("models diff", "models gate"),
     }
 
 

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scorer.influence import relative_influence
+from tests.scorer.forests import random_forest
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_influence_is_the_share_of_a_feature_in_the_gains(seed: int) -> None:
+    forest = random_forest(seed)
+    gains = dict.fromkeys(range(forest.n_features), 0.0)
+    for feature, gain in zip(forest.node_feature.tolist(), forest.node_gain.tolist(), strict=True):
+        if feature >= 0:
+            gains[feature] += gain
+    found = relative_influence(forest)
+    assert found == pytest.approx([gain / sum(gains.values()) for gain in gains.values()])
+    assert found.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_without_gains_splits_count_by_their_documents_and_without_these_alike(seed: int) -> None:
+    forest = random_forest(seed)
+    nothing = np.zeros(len(forest.node_gain))
+    by_rows = replace(forest, node_gain=nothing)
+    as_gains = replace(forest, node_gain=np.where(forest.node_feature >= 0, forest.node_rows, 0))
+    assert relative_influence(by_rows).tolist() == relative_influence(as_gains).tolist()
+    counted = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
+    bare = replace(by_rows, node_rows=nothing.astype(np.int64))
+    assert relative_influence(bare) == pytest.approx(counted / counted.sum())
+
+
+def test_without_a_split_nothing_has_influence() -> None:
+    assert relative_influence(random_forest(0).truncated(0)).tolist() == [0.0] * 5
