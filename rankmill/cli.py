@@ -141,8 +141,9 @@ def run(
 
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
 app.add_typer(pipeline.cli.app, name="data")
-registry.cli.app.registered_commands += rankmill.cli_models.app.registered_commands
-app.add_typer(registry.cli.app, name="models")
+models = typer.Typer(no_args_is_help=True, help=registry.cli.app.info.help)
+models.registered_commands += registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands
+app.add_typer(models, name="models")
 
 
 def main() -> NoReturn:
