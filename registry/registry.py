@@ -78,7 +78,8 @@ class Registry:
         manifest
             JSON facts; see `registry.manifest.Manifest` for those that must be there.
         attachments
-            Further bytes that belong to the version, by what they are: names as those of models.
+            Further bytes that belong to the version, by what they are: names as those of models.  They do not tell versions
+            apart: those of the first registration stay.
         reason
             One line for the log.
 
@@ -100,8 +101,7 @@ class Registry:
 
         def decide(state: State) -> Register | int:
             for number, row in enumerate(state.versions.values(), start=1):
-                same = row.manifest == manifest_sha256 and row.model == sha256 and row.attachments == attached
-                if same and number not in state.swept:
+                if row.manifest == manifest_sha256 and row.model == sha256 and number not in state.swept:
                     return row.entry
             told = {"attachments": attached} if attached else {}  # what is not set is not in the entry's bytes
             return Register(

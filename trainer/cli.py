@@ -16,7 +16,10 @@ from trainer.options import takes_training_parameters
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pipeline.group.sketch import QuerySketch
+    from registry import Registry
     from trainer.history import TrainingResult
+    from trainer.lineage import Origin
     from trainer.parameters import TrainParameters
 
 app = typer.Typer()
@@ -182,7 +185,7 @@ def train_and_register(
     from scorer.cli import find_model
     from trainer.compiling import compilation_announced
     from trainer.growing.histogram import DEFAULT_POOL_BYTES
-    from trainer.lineage import Origin, facts_of
+    from trainer.lineage import Origin, attachments_of, facts_of
     from trainer.progress import TrainingBar
     from trainer.training import plan_of, train
 
@@ -225,7 +228,8 @@ def train_and_register(
     forest = result.forest
     facts = facts_of(dataset, result, base)
     metrics = facts["metrics"]
-    version = registry.register(name, forest.to_bytes(), manifest=facts)
+    attachments = attachments_of(dataset, start, None if base is None else _trained_on(base, registry))
+    version = registry.register(name, forest.to_bytes(), manifest=facts, attachments=attachments)
     rounds_of_base = 0 if base is None else base.forest.n_rounds
     report: dict[str, Any] = {
         "model": str(version),
@@ -243,6 +247,18 @@ def train_and_register(
         "registry": str(registry_path),
     }
     return report, result
+
+
+def _trained_on(origin: Origin, registry: Registry) -> QuerySketch | None:
+    """Return the sketch of the queries that a registered model was trained on; None where nobody kept it."""
+    from pipeline.group.sketch import QuerySketch
+    from trainer.lineage import TRAIN_QUERIES
+
+    if origin.identity.name is None:
+        return None
+    version = registry.resolve(f"{origin.identity.name}@{origin.identity.number}", bare="latest")
+    data = version.attachment(TRAIN_QUERIES)
+    return None if data is None else QuerySketch.from_bytes(data, f"{version}, {TRAIN_QUERIES}")
 
 
 def _kept(report: Mapping[str, Any]) -> str:

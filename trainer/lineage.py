@@ -74,9 +74,15 @@ def facts_of(dataset: Dataset, result: TrainingResult, base: Origin | None = Non
     return facts
 
 
-def attachments_of(dataset: Dataset, resumed: Origin | None = None) -> dict[str, bytes]:
-    """Return what is registered beside the manifest: the sketch of the queries trained on, and the circumstances."""
+def attachments_of(
+    dataset: Dataset, resumed: Origin | None = None, below: QuerySketch | None = None
+) -> dict[str, bytes]:
+    """Return what is registered beside the manifest: the sketch of the queries trained on, and the circumstances.
+
+    ``below`` is the sketch of the queries that the base model was trained on: the whole model has seen these, too.
+    """
     queries = QuerySketch.of(qids for qids, _ in dataset.query_batches("train"))
+    queries = queries if below is None else queries.union(below)
     circumstances = circumstances_now() | ({} if resumed is None else {"resumed": resumed.to_dict()})
     return {TRAIN_QUERIES: queries.to_bytes(), CIRCUMSTANCES: _canonical(circumstances) + b"\n"}
 

@@ -149,3 +149,12 @@ def test_readers_write_nothing(web: Registry, tree: Callable[[Path], object]) ->
     assert len(reader.log("web")) == 7
     assert reader.verify().ok
     assert tree(web.root) == before
+
+
+def test_what_is_attached_tells_no_versions_apart(registry: Registry, facts: dict[str, object]) -> None:
+    first = registry.register("web", b"model", manifest=facts, attachments={"circumstances": b"monday"})
+    for attachments in ({"circumstances": b"tuesday"}, {}, {"more": b"x"}):
+        again = registry.register("web", b"model", manifest=facts, attachments=attachments)
+        assert (again.number, again.attachment("circumstances"), again.attachment("more")) == (1, b"monday", None)
+    assert first.attachment("more") is None
+    assert len(registry.log("web")) == 1

@@ -200,3 +200,11 @@ def test_the_normal_interval_is_the_bootstrap_s_of_many_queries(weighted: bool) 
 def test_too_few_queries_have_no_interval() -> None:
     assert interval_of_mean(np.array([0.5, np.nan])) is None
     assert interval_of_mean(np.empty(0)) is None
+
+
+def test_a_base_model_s_queries_count_as_trained_on(dataset: Dataset) -> None:
+    test = dataset.queries("test").qid
+    attached = attachments_of(dataset, below=QuerySketch.of([test]))
+    sketch = QuerySketch.from_bytes(attached[TRAIN_QUERIES])
+    assert sketch.queries == len(test) + len(dataset.queries("train"))
+    assert overlap(sketch, test).found == len(test)

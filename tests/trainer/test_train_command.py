@@ -201,3 +201,22 @@ def test_a_model_of_several_outputs_says_so(dataset: str, capsys, monkeypatch) -
     assert {key: value for key, value in shown["web"].items() if key not in shown["plain"]} == several
     assert execute(["models", "show", "web"]) == 0
     assert "softmax_grade" in capsys.readouterr().out
+
+
+def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset: str, capsys, monkeypatch) -> None:
+    from registry import Registry
+    from trainer import lineage
+
+    assert facts(capsys, "train", dataset, "--name", "web", *SMALL)["new"]
+    monkeypatch.setattr(lineage, "circumstances_now", lambda: {"libraries": {"numpy": "99"}})
+    again = facts(capsys, "train", dataset, "--name", "web", *SMALL)
+    resumed = facts(capsys, "train", dataset, "--name", "web", *SMALL, "--resume", "web@1")
+    assert [each["new"] for each in (again, resumed)] == [False, False]
+    web = Registry("registry-data").resolve("web@1", bare="latest")
+    told = json.loads(web.attachment("circumstances") or b"")
+    assert told["libraries"]["numpy"] != "99"
+    assert "resumed" not in told
+    on_top = facts(capsys, "train", dataset, "--name", "more", *SMALL, "--base-model", "web@1")
+    more = Registry("registry-data").resolve(on_top["model"], bare="latest")
+    assert more.manifest["base_model"] == {"model": "web@1", "sha256": web.sha256}
+    assert more.attachment("train_queries") == web.attachment("train_queries")
