@@ -56,7 +56,7 @@ class Log:
     def exists(self) -> bool:
         """Whether there is an entry: asked for the first by name, since a listing of many takes long."""
         try:
-            self.store.disk.read(self.path(1))
+            self.store.read(self.path(1))
         except FileNotFoundError:
             return self.listed() > 0  # what is missing will be told by whoever reads on
         return True

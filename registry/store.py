@@ -55,7 +55,7 @@ class Store:
         self._staging = Staging(root / "tmp", self.disk)
         self._ballast = Ballast(root / "ballast", self._staging, self.disk)
         self._format: Format | None = None
-        self._seen: set[Path] = set()  # folders that are none of them symbolic links
+        self._seen: set[Path] = set()  # folders to which no symbolic link leads
 
     def exists(self) -> bool:
         """Whether a registry of our format is here.
@@ -221,6 +221,8 @@ class Store:
             raise IntegrityError(f"{path}: the blob is missing; restore it from a backup") from None
         if hashlib.sha256(data).hexdigest() != sha256:
             raise _damaged(path)
+        if size is not None and len(data) != size:
+            raise IntegrityError(f"{path}: expected {size} bytes, found {len(data)}")
         return data
 
     def make_folders(self, folder: Path, above: Path | None = None) -> None:
@@ -258,14 +260,12 @@ class Store:
 
     def _walk(self, folder: Path) -> None:
         """Raise IntegrityError if a symbolic link lies on the way from the root to ``folder``."""
-        if not folder.is_relative_to(self.root):
+        if folder in self._seen or not folder.is_relative_to(self.root):
             return
-        for part in (folder, *folder.parents):
-            if part == self.root or part in self._seen:
-                break
+        for part in [part for part in (folder, *folder.parents) if self.root in part.parents]:
             if self.disk.is_link(part):
                 raise IntegrityError(f"{part} is a symbolic link, and the registry follows none; put the folder there")
-            self._seen.add(part)
+        self._seen.add(folder)
 
     def _read(self, path: Path, limit: int) -> bytes:
         self._walk(path.parent)

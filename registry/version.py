@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from registry.entry import Entry
-from registry.errors import IntegrityError, UnknownModel
+from registry.errors import UnknownModel
 from registry.log import Log
 from registry.state import Registered, State
 
@@ -103,10 +103,7 @@ class Version:
         """
         if self.swept_in is not None:
             raise UnknownModel(f"{self}: its bytes were swept in entry {self.swept_in} of the log")
-        data = self.log.store.read_blob(self.sha256)
-        if len(data) != self.size:
-            raise IntegrityError(f"{self.model_path}: expected {self.size} bytes, found {len(data)}")
-        return data
+        return self.log.store.read_blob(self.sha256, self.size)
 
     def to_json(self) -> dict[str, Any]:
         """Everything that is known of the version, as JSON values."""

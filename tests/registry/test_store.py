@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
@@ -64,14 +63,6 @@ def test_a_damaged_blob_is_neither_served_nor_built_upon(store: Store, flaw: byt
 def test_a_missing_blob_is_damage(store: Store) -> None:
     with pytest.raises(IntegrityError, match="missing"):
         store.read_blob("0" * 64)
-
-
-def test_a_symbolic_link_is_no_blob(store: Store, tmp_path: Path) -> None:
-    sha256 = store.put_blob(b"bytes")
-    store.blob_path(sha256).rename(tmp_path / "elsewhere")
-    store.blob_path(sha256).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(IntegrityError, match="symbolic"):
-        store.read_blob(sha256)
 
 
 def rewrite_format(store: Store, text: str) -> Store:
@@ -148,29 +139,6 @@ def test_a_fresh_volume_is_empty_enough(tmp_path: Path) -> None:
 def test_a_copy_without_the_empty_folder_still_takes_writes(store: Store) -> None:
     (store.root / "tmp").rmdir()
     assert store.read_blob(store.put_blob(b"x")) == b"x"
-
-
-@pytest.mark.parametrize("answer", [OSError(errno.EIO, "lost"), FileExistsError(errno.EEXIST, "sent twice")])
-def test_a_link_that_was_made_counts_whatever_the_answer(tmp_path: Path, answer: OSError) -> None:
-    class LosesTheAnswer(Disk):
-        def link(self, source: Path, target: Path) -> None:
-            super().link(source, target)
-            raise answer
-
-    store = Store(tmp_path / "r", LosesTheAnswer())
-    store.prepare()
-    assert store.put_if_absent(store.root / "one", b"first")
-    assert not store.put_if_absent(store.root / "one", b"second")
-    assert (store.root / "one").read_bytes() == b"first"
-
-
-def test_only_what_is_older_than_a_day_is_swept(store: Store) -> None:
-    old, new = store.root / "tmp" / "old", store.root / "tmp" / "new"
-    old.touch()
-    new.touch()
-    os.utime(old, (0, 0))
-    store.sweep()
-    assert [path.name for path in (store.root / "tmp").iterdir()] == ["new"]
 
 
 def test_bytes_are_flushed_before_they_are_named_and_the_name_before_success(tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""What lies in a registry in place of a file or folder of ours is damage: it is neither followed, nor waited for."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.errors import IntegrityError
+from registry.registry import Registry
+from tests.registry.conftest import FACTS, QuickDisk
+
+
+def opened(web: Registry) -> Registry:
+    return Registry(web.root, disk=QuickDisk())
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as file:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the name of a socket must be short
+        try:
+            file.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+def make_link(path: Path) -> None:
+    path.with_name("elsewhere").write_bytes(b"")
+    path.symlink_to("elsewhere")
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "folder": os.mkdir,
+    "socket": make_socket,
+    "link": make_link,
+    "loop": make_loop,
+    "link to nothing": lambda path: path.symlink_to("nothing"),
+}
+
+
+@pytest.fixture(params=ODD)
+def odd(request: pytest.FixtureRequest) -> Callable[[Path], object]:
+    make: Callable[[Path], object] = ODD[request.param]
+    return make
+
+
+def put_in_place_of(path: Path, odd: Callable[[Path], object]) -> None:
+    path.unlink()
+    odd(path)
+
+
+def test_in_place_of_a_model(web: Registry, odd: Callable[[Path], object]) -> None:
+    path = web.resolve("web@2", bare="latest").model_path
+    put_in_place_of(path, odd)
+    for use in (
+        lambda r: r.resolve("web@2", bare="latest").read(),
+        lambda r: r.promote("web", 2),
+        lambda r: r.register("shop", b"model 2", manifest=FACTS),
+    ):
+        with pytest.raises(IntegrityError, match=path.name):
+            use(opened(web))
+    (finding,) = opened(web).verify().findings
+    assert finding.startswith(str(path))
+    assert opened(web).resolve("web", bare="production").read() == b"model 3"
+
+
+def test_in_place_of_an_entry(web: Registry, odd: Callable[[Path], object]) -> None:
+    path = web.root / "models" / "web" / "log" / f"{5:020d}.json"
+    put_in_place_of(path, odd)
+    for use in (lambda r: r.log("web"), lambda r: r.resolve("web", bare="production"), lambda r: r.promote("web", 2)):
+        with pytest.raises(IntegrityError, match=path.name):
+            use(opened(web))
+    assert any(finding.startswith(str(path)) for finding in opened(web).verify().findings)
+
+
+def test_in_place_of_the_next_entry(web: Registry, odd: Callable[[Path], object]) -> None:
+    path = web.root / "models" / "web" / "log" / f"{8:020d}.json"
+    odd(path)
+    with pytest.raises(IntegrityError, match=path.name):
+        opened(web).promote("web", 2)
+
+
+def test_in_place_of_the_format(web: Registry, odd: Callable[[Path], object]) -> None:
+    put_in_place_of(web.root / "FORMAT.json", odd)
+    for use in (lambda r: r.names(), lambda r: r.prepare(), lambda r: r.promote("web", 2)):
+        with pytest.raises(IntegrityError, match=r"FORMAT\.json"):
+            use(opened(web))
+
+
+def test_in_place_of_the_checkpoint(web: Registry, odd: Callable[[Path], object]) -> None:
+    path = web.root / "models" / "web" / "checkpoint.json"
+    path.unlink(missing_ok=True)
+    odd(path)
+    assert opened(web).promote("web", 2).number == 8
+    assert opened(web).resolve("web", bare="production").read() == b"model 2"
+
+
+FOLDERS = ["blobs", "blobs/sha256", "blobs/sha256/??", "models", "models/web", "models/web/log"]
+
+
+@pytest.mark.parametrize("pattern", FOLDERS)
+def test_a_linked_folder_is_neither_read_nor_written_through(
+    web: Registry, tree: Callable[[Path], object], tmp_path: Path, pattern: str
+) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    model = web.resolve("web", bare="production").model_path
+    for folder in sorted(web.root.glob(pattern)):
+        folder.rename(away / folder.name)
+        folder.symlink_to(away / folder.name)
+    before = tree(away)
+    for use in (
+        lambda r: r.resolve("web", bare="production").read(),
+        lambda r: r.promote("web", 2),
+        lambda r: r.rollback("web"),
+        lambda r: r.register("web", b"model 3", manifest=FACTS),
+    ):
+        with pytest.raises(IntegrityError, match="is a symbolic link, and the registry follows none"):
+            use(opened(web))
+    assert model.read_bytes() == b"model 3"  # it is there, and was not looked at
+    assert tree(away) == before
+
+
+def test_a_linked_tmp_is_not_written_through(web: Registry, tmp_path: Path) -> None:
+    (tmp_path / "away").mkdir()
+    (web.root / "tmp").rmdir()
+    (web.root / "tmp").symlink_to(tmp_path / "away")
+    with pytest.raises(IntegrityError, match=r"tmp is a symbolic link"):
+        opened(web).promote("web", 2)
+    assert list((tmp_path / "away").iterdir()) == []
+
+
+def test_the_registry_itself_may_be_reached_by_a_link(web: Registry, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(web.root)
+    linked = Registry(tmp_path / "link", disk=QuickDisk())
+    assert linked.resolve("web", bare="production").read() == b"model 3"
+    assert linked.promote("web", 2).number == 8
+
+
+def grow(path: Path) -> None:
+    path.chmod(0o644)
+    os.truncate(path, 1 << 40)
+
+
+@pytest.mark.skipif(os.uname().sysname != "Linux", reason="needs files with holes")
+def test_a_file_that_has_grown_beyond_all_bounds_is_not_read_whole(web: Registry) -> None:
+    model = web.resolve("web@2", bare="latest").model_path
+    grow(model)
+    with pytest.raises(IntegrityError, match=model.name):
+        opened(web).resolve("web@2", bare="latest").read()
+    with pytest.raises(IntegrityError, match=model.name):
+        opened(web).register("shop", b"model 2", manifest=FACTS)
+    assert [finding for finding in opened(web).verify().findings if str(model) in finding]
+    entry = web.root / "models" / "web" / "log" / f"{5:020d}.json"
+    grow(entry)
+    with pytest.raises(IntegrityError, match=rf"{entry.name}: expected at most \d+ bytes, found more"):
+        opened(web).log("web")
+    grow(web.root / "FORMAT.json")
+    with pytest.raises(IntegrityError, match=r"FORMAT\.json: expected at most"):
+        opened(web).names()

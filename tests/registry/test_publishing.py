@@ -1,0 +1,227 @@
+"""Files appear whole, once and under a name that was free, with hard links or with renames that never replace."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry import log
+from registry.disk import Disk
+from registry.publishing import publish
+from registry.registry import Registry
+from registry.store import Store
+from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
+from tests.registry.model_disk import ModelDisk
+from tests.registry.test_every_fsync import Search
+from tests.registry.test_races import all_at_once
+
+NO_LINKS = [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS]
+
+
+def error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+class NoLinks(QuickDisk):
+    """A file system without hard links, but with renames that never replace: the real ones of this machine."""
+
+    def __init__(self, number: int = errno.EPERM) -> None:
+        self.number = number
+
+    def link(self, source: Path, target: Path) -> None:
+        raise error(self.number)
+
+
+class Neither(NoLinks):
+    def rename_new(self, source: Path, target: Path) -> None:
+        raise error(errno.EINVAL)
+
+
+class LosesTheAnswer(QuickDisk):
+    """Does what it is asked, and says something else."""
+
+    def __init__(self, answer: int, *, links: bool) -> None:
+        self.answer, self.links = answer, links
+
+    def link(self, source: Path, target: Path) -> None:
+        if not self.links:
+            raise error(errno.EPERM)
+        super().link(source, target)
+        raise error(self.answer)
+
+    def rename_new(self, source: Path, target: Path) -> None:
+        super().rename_new(source, target)
+        raise error(self.answer)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {"staged": "new", "taken": "old"}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def holds(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_the_rename_of_this_machine_takes_a_free_name_and_no_other(folder: Path) -> None:
+    with pytest.raises(FileExistsError) as caught:
+        Disk().rename_new(folder / "staged", folder / "taken")
+    assert (caught.value.filename, caught.value.filename2) == (str(folder / "staged"), str(folder / "taken"))
+    assert holds(folder) == {"staged": "new", "taken": "old"}
+    Disk().rename_new(folder / "staged", folder / "frée")
+    assert holds(folder) == {"frée": "new", "taken": "old"}
+    with pytest.raises(FileNotFoundError):
+        Disk().rename_new(folder / "staged", folder / "other")
+
+
+@pytest.mark.parametrize("disk", [Disk(), *map(NoLinks, NO_LINKS)], ids=str)
+def test_a_free_name_is_taken_and_a_taken_one_left(folder: Path, disk: Disk) -> None:
+    assert not publish(disk, folder / "staged", folder / "taken")
+    assert publish(disk, folder / "staged", folder / "free")
+    assert {name: text for name, text in holds(folder).items() if name != "staged"} == {"free": "new", "taken": "old"}
+
+
+@pytest.mark.parametrize("number", NO_LINKS)
+def test_a_registry_needs_no_hard_links(tmp_path: Path, number: int) -> None:
+    registry = OpenRegistry(tmp_path / "r", disk=NoLinks(number))
+    for model in (b"1", b"2"):
+        registry.register("web", model, manifest=FACTS)
+        registry.promote("web", int(model))
+    registry.rollback("web")
+    assert Registry(tmp_path / "r").resolve("web", bare="production").read() == b"1"
+    assert registry.verify().ok
+    assert list((tmp_path / "r" / "tmp").iterdir()) == []
+    assert {path.stat().st_nlink for path in (tmp_path / "r").rglob("*") if path.is_file()} == {1}
+
+
+def test_where_neither_works_the_reason_is_said_and_nothing_left(tmp_path: Path) -> None:
+    for root in (tmp_path / "a" / "b", tmp_path):
+        with pytest.raises(
+            OSError, match=r"needs hard links or renames .* neither here .* local disk or NFS"
+        ) as caught:
+            Store(root, Neither()).prepare()
+        assert caught.value.errno == errno.EPERM
+        assert "\n" not in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_that_was_moved_to_such_a_place_stays_as_it_is(
+    web: Registry, tree: Callable[[Path], object]
+) -> None:
+    moved, before = Registry(web.root, disk=Neither()), {k: v[1] for k, v in tree(web.root).items()}
+    for write in (lambda: moved.promote("web", 1), lambda: moved.register("web", b"4", manifest=FACTS)):
+        with pytest.raises(OSError, match="needs hard links or renames"):
+            write()
+        assert {k: v[1] for k, v in tree(web.root).items() if v[1]} == {k: v for k, v in before.items() if v}
+    assert list((web.root / "tmp").iterdir()) == []
+    assert moved.resolve("web", bare="production").number == 3
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["link", "rename"])
+@pytest.mark.parametrize("answer", [errno.EIO, errno.EEXIST, errno.ESTALE, errno.ETIMEDOUT, errno.ENOENT])
+def test_what_was_published_counts_whatever_the_answer(tmp_path: Path, answer: int, *, links: bool) -> None:
+    store = Store(tmp_path / "r", LosesTheAnswer(answer, links=links))
+    store.prepare()
+    assert store.put_if_absent(store.root / "one", b"first")
+    assert not Store(tmp_path / "r").put_if_absent(store.root / "one", b"second")
+    assert (store.root / "one").read_bytes() == b"first"
+    assert list((store.root / "tmp").iterdir()) == []
+
+
+class Fails(QuickDisk):
+    """The first ``times`` links go wrong, and nothing is done."""
+
+    def __init__(self, number: int, times: int) -> None:
+        self.number, self.times = number, times
+
+    def link(self, source: Path, target: Path) -> None:
+        self.times -= 1
+        if self.times >= 0:
+            raise error(self.number)
+        super().link(source, target)
+
+
+def test_a_stale_handle_is_looked_up_again_once(web: Registry) -> None:
+    assert Registry(web.root, disk=Fails(errno.ESTALE, 1)).promote("web", 1).number == 8
+    with pytest.raises(OSError) as caught:
+        Registry(web.root, disk=Fails(errno.ESTALE, 2)).promote("web", 2)
+    assert caught.value.errno == errno.ESTALE
+    assert len(web.log("web")) == 8
+
+
+def test_any_other_failure_is_one(web: Registry) -> None:
+    with pytest.raises(OSError) as caught:
+        Registry(web.root, disk=Fails(errno.EIO, 1)).promote("web", 1)
+    assert caught.value.errno == errno.EIO
+    assert len(web.log("web")) == 7
+
+
+def test_another_file_system_below_the_root_is_named(web: Registry) -> None:
+    with pytest.raises(OSError, match="on one file system") as caught:
+        Registry(web.root, disk=Fails(errno.EXDEV, 1)).promote("web", 1)
+    assert caught.value.filename == str(web.root / "models" / "web" / "log")
+
+
+class SeenLate(QuickDisk):
+    """The name is taken, and whoever looks at once does not see by what (NFS)."""
+
+    hidden = True
+
+    def read(self, path: Path, limit: int = -1) -> bytes:
+        if self.hidden:
+            self.hidden = False
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return super().read(path, limit)
+
+
+def test_a_name_that_is_taken_but_not_seen_yet_is_asked_for_again(web: Registry) -> None:
+    store = Store(web.root, SeenLate())
+    Store(web.root).put_if_absent(web.root / "one", b"first")
+    assert not store.put_if_absent(web.root / "one", b"second")
+    store.disk.hidden = True
+    assert store.put_if_absent(web.root / "one", b"first")
+
+
+@pytest.mark.parametrize("linking", [(), range(0, 16, 2)], ids=["all rename", "half of them link"])
+def test_no_acknowledged_commit_of_sixteen_writers_is_lost(registry: Registry, linking: range) -> None:
+    for number in range(1, 17):
+        registry.register("web", b"%d" % number, manifest=FACTS)
+
+    def work(i: int) -> list[log.Entry]:
+        mine = Registry(registry.root, disk=QuickDisk() if i in linking else NoLinks())
+        return [mine.promote("web", (i + step) % 16 + 1, alias=f"a{i % 3}") for step in range(4)]
+
+    acknowledged: set[str] = set()
+    for result in all_at_once(16, work):
+        assert not isinstance(result, BaseException), result
+        acknowledged |= {entry.txid for entry in result}
+    assert acknowledged == {entry.txid for entry in registry.log("web") if entry.change.op == "promote"}
+    assert registry.verify().ok
+
+
+@pytest.mark.parametrize("linking", [(), range(0, 16, 2)], ids=["all rename", "half of them link"])
+def test_of_sixteen_that_take_one_name_one_wins(tmp_path: Path, linking: range) -> None:
+    store = Store(tmp_path / "r", QuickDisk())
+    store.prepare()
+    for step in range(10):
+        target = store.root / f"{step}"
+
+        def work(i: int, target: Path = target) -> bool:
+            mine = Store(store.root, QuickDisk() if i in linking else NoLinks())
+            return mine.put_if_absent(target, b"%d" % i)
+
+        results = all_at_once(16, work)
+        assert sorted(map(repr, results)) == ["False"] * 15 + ["True"]
+        assert target.read_bytes() == b"%d" % results.index(True)
+
+
+@pytest.mark.parametrize("operation", ["register the first", "register another", "promote", "roll back"])
+def test_no_loss_of_power_does_damage_with_renames(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelDisk, "link", NoLinks().link)
+    Search(None).alone(operation)
