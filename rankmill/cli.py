@@ -124,9 +124,10 @@ def run(
     ] = Path("registry-data"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Ingest, bin, train, evaluate, re-rank and promote as the configuration says.
+    """Ingest, bin, train, evaluate, gate, re-rank and promote as the configuration says.
 
-    Relative paths in the configuration start at its own folder.
+    Relative paths in the configuration start at its own folder.  A version that does not pass the gate is registered, not
+    promoted; the present one ranks the lists, and the run leaves with 11.
 
     Example: rankmill run rankmill.toml
     """
@@ -136,7 +137,9 @@ def run(
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    typer.echo(run_chain(read_config(config), config.parent, registry_folder, say).render(json=as_json))
+    report = run_chain(read_config(config), config.parent, registry_folder, say)
+    typer.echo(report.render(json=as_json))
+    report.require()
 
 
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands

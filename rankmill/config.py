@@ -29,6 +29,7 @@ from pipeline.sources.batch import Format, ReadOptions
 from pipeline.sources.grades import NegativeGrades, Unjudged
 from pipeline.sources.parts import check_columns
 from rankmill.errors import ConfigError, InputError
+from rankmill.gate.rules import MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC
 from registry.errors import RegistryError
 from registry.names import PRODUCTION, check_alias, check_name
 from scorer.errors import ScorerError
@@ -201,8 +202,33 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Gate:
+    """``[gate]``: whose place the new version takes if it passes, and what it must hold.  Conventions are those of ``[evaluate]``.
+
+    Names and defaults are those of ``rankmill models gate``, but for the split: test, or valid where there is no test.
+    """
+
+    alias: str = PRODUCTION
+    metric: str | None = None
+    margin: Annotated[float, Field(ge=0)] | None = None
+    split: Literal["test", "valid"] | None = None
+    against: str | None = None
+    max_cost_ratio: Annotated[float, Field(ge=0)] = MAX_COST_RATIO
+    max_constant_rise: Annotated[float, Field(ge=0)] = MAX_CONSTANT_RISE
+    max_latency: Annotated[float, Field(ge=0)] | None = None
+    allow_feature_changes: bool = False
+    allow_seen_queries: bool = False
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What `rankmill.gate.rules.Rules` has besides metric, margin and convention, by name."""
+        names = ("max_cost_ratio", "max_constant_rise", "max_latency", "allow_feature_changes", "allow_seen_queries")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Promote:
-    """``[promote]``: the alias that the new version takes.  Without this section it is registered and no more."""
+    """``[promote]``: an alias that the new version takes without a gate; the registry must not protect it."""
 
     alias: str = PRODUCTION
 
@@ -231,6 +257,7 @@ class Config:
     bin: Bin = Field(default_factory=Bin)
     train: Train
     evaluate: Evaluate = Field(default_factory=Evaluate)
+    gate: Gate | None = None
     promote: Promote | None = None
     rerank: Rerank | None = None
 
@@ -282,9 +309,15 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         ("[evaluate]", lambda: named_convention(config.evaluate.convention).but(**config.evaluate.options)),
         ("evaluate.metrics:", lambda: [parse_metric(metric) for metric in config.evaluate.metrics]),
     ]
+    if config.gate is not None:
+        gate = config.gate
+        rows.append(("gate.alias:", lambda: check_alias(gate.alias)))
+        rows.append(("gate.metric:", lambda: parse_metric(gate.metric or METRIC)))
     if config.promote is not None:
         alias = config.promote.alias
         rows.append(("promote.alias:", lambda: check_alias(alias)))
+        if config.gate is not None and config.gate.alias == alias:
+            raise ConfigError(f"{path}: [promote] and [gate] both move {alias}; leave [promote] out")
     if config.rerank is not None:
         memory, columns = config.rerank.memory, config.rerank.columns
         rows.append(("[rerank]", lambda: MemoryPlan.of(parse_size(memory, "memory"))))

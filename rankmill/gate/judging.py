@@ -228,10 +228,11 @@ def _shortfall(rules: Rules, bar: Bar, found: Paired, threshold: float) -> str:
         f"{rules.metric} against {bar.words}: {found.difference:+.4f} (95 % interval {low:+.4f} to {high:+.4f}, "
         f"{found.n_queries:,} queries), its lower end must be above {threshold:g}"
     )
-    needed = None if bar.must_be_beaten else queries_for(rules.margin, found)
-    if needed is None or found.difference <= threshold:
+    so, none = (queries_for(-threshold, found, difference) for difference in (found.difference, 0.0))
+    if found.difference <= threshold or so is None:
         return text
-    return f"{text}; so few queries cannot tell: a margin of {rules.margin:g} needs about {needed:,} like them"
+    text += f"; so few queries cannot tell: about {so:,} like them would, if the difference stays as it is"
+    return text if none is None else f"{text}, and {none:,} if there is none"
 
 
 def _guardrails(

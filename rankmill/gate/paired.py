@@ -125,16 +125,17 @@ def compare(
     )
 
 
-def queries_for(margin: float, found: Paired) -> int | None:
-    """About how many queries an interval needs to be narrower than ``margin`` below its mean; None where it is already.
+def queries_for(margin: float, found: Paired, difference: float = 0.0) -> int | None:
+    """About how many queries like these an interval needs to end above ``-margin`` if ``difference`` is the true one.
 
-    The width of an interval falls with the square root of the number of queries: two models that are equal on average
-    need (mean - lower end)^2 / margin^2 times as many as there were here.
+    The width of an interval falls with the square root of the number of queries, so that it takes
+    (mean - lower end)^2 / (margin + difference)^2 times as many as there were here.  None where there are enough, or no
+    number is.
     """
-    width = found.difference - found.interval[0]
-    if margin <= 0.0 or width <= margin:
+    width, room = found.difference - found.interval[0], margin + difference
+    if room <= 0.0 or width <= room:
         return None
-    exact = found.n_queries * (width / margin) ** 2
+    exact = found.n_queries * (width / room) ** 2
     digits = int(10 ** max(0, math.floor(math.log10(exact)) - 1))
     return math.ceil(exact / digits) * digits
 

@@ -53,6 +53,11 @@ class GateResult:
         """Whether the version may take the place."""
         return bool(self.report["passed"])
 
+    @property
+    def carries(self) -> bool:
+        """Whether a promotion can rest on it: it has passed, and measured what the alias asks for."""
+        return self.passed and self.shortfall is None
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         change = gate_in(self.entry)
@@ -82,6 +87,15 @@ class GateResult:
         if not self.passed:
             reasons = "; ".join(self.report["reasons"])
             raise PromotionRefused(f"{self.name}@{self.version} did not pass the gate for {self.alias}: {reasons}")
+
+    def require_carrying(self) -> None:
+        """Raise PromotionRefused unless a promotion can rest on this result."""
+        self.require()
+        if self.shortfall is not None:
+            raise PromotionRefused(
+                f"{self.name}@{self.version} passed the gate, which did not measure what {self.alias} asks for:"
+                f" {self.shortfall}"
+            )
 
 
 def gate(

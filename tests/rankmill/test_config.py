@@ -44,6 +44,7 @@ def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) ->
     assert config.bin.max_bin == 255
     assert config.evaluate.conventions == {"convention": "rankmill"}
     assert config.promote is None
+    assert config.gate is None
     assert config.rerank is None
 
 
@@ -158,6 +159,11 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
             "[promote]\nalias = '7'",
             "promote.alias: alias '7': expected 1 to 64 of a-z 0-9 . _ - that begin with a letter or digit, not digits alone",
         ),
+        ("rest", "[gate]\nmetric = 'ncdg'", "gate.metric: unknown metric 'ncdg'; did you mean 'ndcg'?"),
+        ("rest", "[gate]\nmargin = -1", "gate.margin: expected greater than or equal to 0, found -1"),
+        ("rest", "[gate]\nsplit = 'train'", "gate.split: found 'train', expected 'test' or 'valid'"),
+        ("rest", "[gate]\nmax_ratio = 2", "unknown key 'max_ratio' in [gate]; did you mean 'max_cost_ratio'?"),
+        ("rest", "[gate]\n[promote]", "[promote] and [gate] both move production; leave [promote] out"),
         ("ingest", "split = {train = 0.8, test = 0.1}", "[ingest] --split: the shares must add up to 1, got 0.9"),
         ("ingest", "memory = '1MB'", "[ingest] --memory must be at least 512MB, got 1,000,000 bytes"),
     ],

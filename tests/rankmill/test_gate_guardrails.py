@@ -9,8 +9,9 @@ import pytest
 
 from pipeline.drift.compare import compare
 from pipeline.group.sketch import QuerySketch, overlap
-from rankmill.gate import guardrails
+from rankmill.gate import guardrails, judging
 from rankmill.gate.judging import judge
+from rankmill.gate.lists import scores_of
 from rankmill.gate.rules import Rules
 from scorer.forest import Forest
 from scorer.predict import Predictor
@@ -33,13 +34,19 @@ def rail(report, name):
     return next(row for row in [*report["guardrails"], *report.get("measured", [])] if row["name"] == name)
 
 
-def test_scores_that_are_not_finite_fail_and_stand_last(real, model) -> None:
-    huge = np.finfo(np.float64).max
-    broken = with_leaves(model, lambda values: np.where(values > np.median(values), huge, -huge))
-    report = judge(renamed(broken, "web@2"), model, real, "test", Rules())
+def test_scores_that_are_not_finite_fail_and_stand_last(monkeypatch: pytest.MonkeyPatch, real, model) -> None:
+    """No sound model file has them; should a scorer ever make them, they must not pass."""
+
+    def broken(*arguments, **options):
+        scores, baseline = scores_of(*arguments, **options)
+        scores[::7], scores[1::7] = np.nan, np.inf
+        return [scores, baseline]
+
+    monkeypatch.setattr(judging, "scores_of", broken)
+    report = judge(renamed(model, "web@2"), model, real, "test", Rules())
     found = rail(report, "finite scores")
     assert found["verdict"] == "failed"
-    assert found["value"] > 0
+    assert found["value"] == sum(len(range(first, report["queries"]["documents"], 7)) for first in (0, 1))
     assert any(reason.startswith("finite scores: ") for reason in report["reasons"])
     assert guardrails.finite_scores(np.array([0.0, np.nan, np.inf])).value == 2
     assert guardrails.finite_scores(np.zeros(3)).verdict == "passed"

@@ -93,6 +93,9 @@ def test_so_many_queries_make_the_interval_as_narrow_as_the_margin() -> None:
     width = found.difference - found.interval[0]
     assert queries_for(width * 1.01, found) is None
     assert queries_for(0.0, found) is None
+    assert queries_for(0.01, found, difference=-0.02) is None
+    assert queries_for(width, found, difference=width) is None
+    assert queries_for(width / 4, found, difference=width / 4) == queries_for(width / 2, found) == 1600
     margin = width / math.sqrt(10)
     needed = queries_for(margin, found)
     assert needed == pytest.approx(4000, rel=0.1)

@@ -12,6 +12,7 @@ from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
 from rankmill.errors import InputError
 from rankmill.run import _expand
+from registry import Registry
 
 CONFIG = """
 work = "out"
@@ -29,7 +30,8 @@ max_leaves = 8
 [evaluate]
 metrics = ["ndcg@10", "map"]
 nothing_relevant = "zero"
-[promote]
+[gate]
+margin = 0.2
 [rerank]
 candidates = ["candidates.txt"]
 top_k = 5
@@ -69,6 +71,9 @@ def test_the_chain_runs_and_runs_again_to_the_same_bytes(project: Path, capsys) 
     assert list(report["evaluation"]["metrics"]) == ["map", "ndcg@10"]
     assert report["evaluation"]["policy"]["nothing_relevant"] == "zero"
     assert report["evaluation"]["policy"]["max_grade"] is None
+    assert report["gate"]["passed"]
+    assert report["gate"]["alias"] == "production"
+    assert report["gate"]["baseline"] is None
     assert report["ranked"]["queries"] == 9
     assert report["ranked"]["top_k"] == 5
     assert report["ranked"]["model"]["sha256"] == report["model"]["sha256"]
@@ -86,7 +91,12 @@ def test_the_chain_runs_and_runs_again_to_the_same_bytes(project: Path, capsys) 
 
 
 def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, capsys) -> None:
-    text = CONFIG.replace("[promote]\n", "").split("[rerank]")[0].replace(", test = 0.15}", "}").replace("0.7", "0.85")
+    text = (
+        CONFIG.replace("[gate]\nmargin = 0.2\n", "")
+        .split("[rerank]")[0]
+        .replace(", test = 0.15}", "}")
+        .replace("0.7", "0.85")
+    )
     (project / "rankmill.toml").write_text(text)
     assert run(project) == 0
     out, err = capsys.readouterr()
@@ -99,7 +109,9 @@ def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, 
 
 
 def test_without_held_out_queries_nothing_is_evaluated(project: Path, capsys) -> None:
-    text = CONFIG.replace("split = {train = 0.7, valid = 0.15, test = 0.15}\n", "")
+    text = CONFIG.replace("split = {train = 0.7, valid = 0.15, test = 0.15}\n", "").replace(
+        "[gate]\nmargin = 0.2\n", ""
+    )
     (project / "rankmill.toml").write_text(text)
     assert run(project, "--json") == 0
     assert json.loads(capsys.readouterr().out)["evaluation"] is None
@@ -159,3 +171,73 @@ def test_a_model_that_cannot_rank_the_candidates_is_not_promoted(project: Path, 
     capsys.readouterr()
     assert execute(["models", "show", "web@1", "--registry", str(project / "registry"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["aliases"] in ([], {})
+
+
+def test_who_does_not_pass_is_registered_and_production_ranks_on(project: Path, capsys) -> None:
+    assert run(project) == 0
+    capsys.readouterr()
+    (project / "rankmill.toml").write_text(
+        CONFIG.replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1").replace("= 0.2", "= 0.0")
+    )
+    assert run(project, "--json") == 11
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert (report["model"]["version"], report["model"]["aliases"]) == ("web@2", [])
+    assert (report["gate"]["passed"], report["gate"]["baseline"]) == (False, 1)
+    assert (report["ranked"]["model"]["name"], report["ranked"]["model"]["number"]) == ("web", 1)
+    assert "rerank: 1 files, by web@1" in err
+    assert err.splitlines()[-1].startswith("rankmill: web@2 did not pass the gate for production: ")
+    store = Registry(project / "registry")
+    assert store.state("web").target("production") == 1
+    head = store.state("web").head
+    assert run(project) == 11  # the same again: the same verdict, and nothing new in the log
+    out, _ = capsys.readouterr()
+    assert "gate      did not pass, for production" in out
+    assert out.splitlines()[-1].endswith(", by web@1")
+    assert store.state("web").head == head
+
+
+def test_a_first_version_that_does_not_pass_ranks_nothing(project: Path, capsys) -> None:
+    (project / "rankmill.toml").write_text(CONFIG.replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1"))
+    assert run(project, "--json") == 11
+    out, err = capsys.readouterr()
+    assert json.loads(out)["ranked"] is None
+    assert "rerank: nothing is ranked, since no version stands yet" in err
+
+
+def test_an_alias_that_nobody_protects_needs_no_gate(project: Path, capsys) -> None:
+    (project / "rankmill.toml").write_text(CONFIG.replace("[gate]\nmargin = 0.2\n", '[promote]\nalias = "staging"\n'))
+    assert run(project, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["model"]["aliases"] == ["staging"]
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_promoting_to_a_protected_alias_without_a_gate_is_said_before_anything_is_made(
+    project: Path, capsys, made: bool
+) -> None:
+    if made:
+        Registry(project / "registry").prepare(protected=("production",))
+    (project / "rankmill.toml").write_text(CONFIG.replace("[gate]\nmargin = 0.2\n", "[promote]\n"))
+    assert run(project) == 2
+    assert capsys.readouterr().err == (
+        f"rankmill: [promote]: production is protected in {project / 'registry'}: only what has passed the gate takes it;"
+        " write the section [gate] in place of [promote]\n"
+    )
+    assert not list(project.glob("out/*"))
+
+
+@pytest.mark.parametrize(
+    ("split", "gate", "line"),
+    [
+        ("{train = 1.0}", "", "has neither a test nor a valid split to compare on"),
+        ("{train = 0.8, valid = 0.2}", 'split = "test"', "has no test split to compare on"),
+    ],
+)
+def test_a_gate_without_queries_is_said_before_the_training(
+    project: Path, capsys, split: str, gate: str, line: str
+) -> None:
+    text = CONFIG.replace("{train = 0.7, valid = 0.15, test = 0.15}", split).replace("[gate]", f"[gate]\n{gate}")
+    (project / "rankmill.toml").write_text(text)
+    assert run(project) == 2
+    assert line in capsys.readouterr().err.splitlines()[-1]
+    assert not (project / "registry").exists()
