@@ -118,9 +118,10 @@ def run_demo(
     text = {name: str(place) for name, place in path.items()}
     for command in (
         ["data", "synth", "-o", text["judgments"], "--queries", str(queries), "--seed", str(seed)],
-        ["data", "ingest", text["judgments"], "-o", text["dataset"], "--split", "train=0.8,valid=0.2"],
+        ["data", "ingest", text["judgments"], "-o", text["dataset"], "--split", "train=0.7,valid=0.15,test=0.15"],
         ["data", "bin", text["dataset"]],
         ["train", text["dataset"], "--name", "demo", "--registry", text["registry"], "--early-stopping-rounds", "20"],
+        ["models", "gate", "demo@1", "--on", text["dataset"], "--registry", text["registry"]],
         ["models", "promote", "demo@1", "--registry", text["registry"], "--reason", "first of the demo"],
         ["models", "list", "--registry", text["registry"]],
         ["data", "synth", "-o", text["candidates"], "--queries", str(new_queries), "--seed", str(seed + 1)],

@@ -58,7 +58,8 @@ data synth -o {folder}/many.parquet --queries 900 --docs-per-query 80 --features
 data ingest {folder}/many.parquet -o {folder}/many
 data bin {folder}/many
 train {folder}/many --name many --registry {folder}/registry --n-rounds 2 --n-threads 2
-models promote warm@1 --registry {folder}/registry
+models promote warm@1 --registry {folder}/registry --force
+models gate warm@2 --registry {folder}/registry --on {folder}/dataset --margin 1 --max-cost-ratio 99
 models verify --registry {folder}/registry
 rerank {folder}/judgments.txt --model warm --registry {folder}/registry -o {folder}/ranked --top-k 3
 rerank {folder}/bare.txt --model warm --registry {folder}/registry -o {folder}/bare.tsv

@@ -161,13 +161,14 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
         if found.found
     ]
     unknown = [name for name in overlaps if name not in known]
+    lacking = f"{' and '.join(unknown)} came without a sketch of its training queries"
+    if not known:
+        return Guardrail("seen queries", "told", None, None, lacking)
     words = "; ".join(parts) + ("; allowed" if parts and allowed else "")
     if not parts:
-        words = "none that " + " or ".join(known) + " was trained on" if known else "nothing is known of them"
+        words = "none that " + " or ".join(known) + " was trained on"
     if unknown:
-        words += f"; {' and '.join(unknown)} came without a sketch of its training queries"
-    if not known:
-        return Guardrail("seen queries", "told", None, None, words)
+        words += f"; {lacking}"
     return Guardrail("seen queries", _verdict(allowed or not parts), value, None if allowed else 0, words)
 
 

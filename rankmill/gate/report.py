@@ -33,7 +33,7 @@ def render(report: dict[str, Any]) -> str:
 
 
 def _comparison(report: dict[str, Any], comparison: dict[str, Any], candidate: str) -> list[str]:
-    asked = "must be better" if comparison["must_be_beaten"] else f"must not be worse by {report['margin']:g}"
+    asked = "must be better" if comparison["must_be_beaten"] else f"must not be worse by more than {report['margin']:g}"
     title = f"against {comparison['words']}: {asked} in {report['metric']}"
     other = report["baseline"]["version"] if report["baseline"] else comparison["against"]
     rows = []

@@ -26,7 +26,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["data", "ingest", "good.txt", "-o", "dataset", "--split", "train=0.8,valid=0.2"],
             ["data", "bin", "dataset"],
             ["train", "dataset", "--name", "web", "--n-rounds", "3", "--max-leaves", "3"],
-            ["models", "promote", "web@1"],
+            ["models", "promote", "web@1", "--force"],
         ):
             assert execute(command) == 0
     return folder

@@ -48,7 +48,8 @@ split = {train = 0.8, valid = 0.1, test = 0.1}
 [train]
 name = "web"
 n_rounds = 10
-[promote]
+[gate]
+margin = 1.0
 [rerank]
 candidates = ["rankmill-demo/candidates.txt"]
 """

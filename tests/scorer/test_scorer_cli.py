@@ -34,7 +34,7 @@ def workplace(tmp_path, monkeypatch, rows):
     for forest in forests:
         facts = {"features": list(forest.feature_names), "dataset_digest": "0" * 64, "parameters": {}, "metrics": {}}
         registry.register("web", forest.to_bytes(), manifest=facts)
-    registry.promote("web", 1)
+    registry.promote("web", 1, force=True)
     return forests
 
 
