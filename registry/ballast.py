@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from pathlib import Path
 
 from registry.disk import Disk
-from registry.publishing import publish
+from registry.publishing import NO_ROOM, publish
 from registry.staging import Staging
 
 SIZE = 1 << 20  # bytes; an entry of the log takes a block and a file, and maybe a block for the name of each
 LEAST = 1 << 14  # less is not worth a file
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 class Ballast:
@@ -41,7 +39,7 @@ class Ballast:
             size = SIZE
             while size > there and size >= LEAST:
                 try:
-                    self._put(size, instead=there > 0)
+                    self._put(size, instead=there >= 0)
                 except OSError as error:
                     if error.errno not in NO_ROOM:
                         raise
@@ -51,10 +49,11 @@ class Ballast:
             self._full = True
 
     def _there(self) -> int:
+        """How many bytes are there; -1 if there is no file."""
         try:
             return self._disk.size(self._path)
         except FileNotFoundError:
-            return 0
+            return -1
 
     def _put(self, size: int, *, instead: bool) -> None:
         staged = self._staging.write(os.urandom(size), flush=False)  # nothing that a file system could pack

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from registry.disk import Disk
 
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 NO_HARD_LINKS = {errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 NO_RENAMES = {errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 
@@ -47,7 +48,7 @@ def _link(disk: Disk, staged: Path, target: Path) -> bool:
             return True
         if error.errno == errno.EEXIST:
             return False
-        if error.errno not in NO_HARD_LINKS:
+        if error.errno not in NO_HARD_LINKS | NO_ROOM:  # tmpfs counts a second name as a file: a rename needs no room
             raise
         return _rename(disk, staged, target, why_not_link=error)
     return True
@@ -61,6 +62,8 @@ def _rename(disk: Disk, staged: Path, target: Path, why_not_link: OSError) -> bo
             return False
         if error.errno not in NO_RENAMES:
             raise
+        if why_not_link.errno in NO_ROOM:
+            raise why_not_link from None
         reason = (
             f"the registry needs hard links or renames that never replace, and has neither here (link: "
             f"{why_not_link.strerror}; rename: {error.strerror}); keep it on a local disk or NFS"

@@ -22,12 +22,12 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from registry.ballast import NO_ROOM, Ballast
+from registry.ballast import Ballast
 from registry.disk import Disk
 from registry.errors import InputError, IntegrityError
 from registry.format import Format
 from registry.names import PRODUCTION
-from registry.publishing import publish
+from registry.publishing import NO_ROOM, publish
 from registry.staging import Staging
 
 OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "tmp", "trash"}

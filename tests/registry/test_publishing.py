@@ -41,6 +41,19 @@ class Neither(NoLinks):
         raise error(errno.EINVAL)
 
 
+class NoRoomForAName(NoLinks):
+    """As on tmpfs, where every name takes a file."""
+
+    def __init__(self, number: int, renames: int | None) -> None:
+        super().__init__(number)
+        self.renames = renames
+
+    def rename_new(self, source: Path, target: Path) -> None:
+        if self.renames is not None:
+            raise error(self.renames)
+        super().rename_new(source, target)
+
+
 class LosesTheAnswer(QuickDisk):
     """Does what it is asked, and says something else."""
 
@@ -152,6 +165,16 @@ def test_a_stale_handle_is_looked_up_again_once(web: Registry) -> None:
     with pytest.raises(OSError) as caught:
         Registry(web.root, disk=Fails(errno.ESTALE, 2)).promote("web", 2)
     assert caught.value.errno == errno.ESTALE
+    assert len(web.log("web")) == 8
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_where_there_is_no_room_for_another_name_the_file_is_renamed(web: Registry, number: int) -> None:
+    assert Registry(web.root, disk=NoRoomForAName(number, None)).promote("web", 1).number == 8
+    for renames in (errno.EINVAL, number):
+        with pytest.raises(OSError, match="is full|is used up") as caught:
+            Registry(web.root, disk=NoRoomForAName(number, renames)).promote("web", 2)
+        assert caught.value.errno == number
     assert len(web.log("web")) == 8
 
 
