@@ -47,6 +47,10 @@ class Disk:
         """Whether a symbolic link is there."""
         return path.is_symlink()
 
+    def is_writable(self, folder: Path) -> bool:
+        """Whether this process may make and remove names in the folder."""
+        return os.access(folder, os.W_OK | os.X_OK)
+
     def modified(self, path: Path) -> float:
         """Seconds since the epoch at which the file was last written."""
         return path.lstat().st_mtime

@@ -94,8 +94,13 @@ class Store:
         ------
         InputError
             The folder holds something else.
+        OSError
+            It cannot be made, or it is here and cannot be written to.
         """
         if self.exists():
+            folder = self._staging.folder if self.disk.is_folder(self._staging.folder) else self.root
+            if not self.disk.is_writable(folder):  # asked before hours of training, not after
+                raise OSError(errno.EACCES, f"{REFUSED[errno.EACCES]}; nothing was changed", str(folder))
             return
         data = Format.new(protected).to_bytes()
         if foreign := [n for n in self.disk.names(self.root) if n not in OURS | NOBODYS and not n.startswith(".")]:

@@ -225,6 +225,9 @@ class ModelDisk(Disk):
     def is_link(self, path: Path) -> bool:
         return False
 
+    def is_writable(self, folder: Path) -> bool:
+        return self.is_folder(folder)
+
     def size(self, path: Path) -> int:
         node = self.machine.find(path)
         return len(node.data) if isinstance(node, File) else 0

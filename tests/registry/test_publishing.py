@@ -172,7 +172,7 @@ def test_a_stale_handle_is_looked_up_again_once(web: Registry) -> None:
 def test_where_there_is_no_room_for_another_name_the_file_is_renamed(web: Registry, number: int) -> None:
     assert Registry(web.root, disk=NoRoomForAName(number, None)).promote("web", 1).number == 8
     for renames in (errno.EINVAL, number):
-        with pytest.raises(OSError, match="is full|is used up") as caught:
+        with pytest.raises(OSError, match=r"is full|is used up") as caught:
             Registry(web.root, disk=NoRoomForAName(number, renames)).promote("web", 2)
         assert caught.value.errno == number
     assert len(web.log("web")) == 8
