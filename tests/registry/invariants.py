@@ -57,4 +57,4 @@ class Witness:
 
 def published(machine: Machine) -> set[str]:
     """All files that say something."""
-    return {path for path, _ in machine.files(Path(ROOT)) if not LITTER.search(path)}
+    return {path for path, _ in machine.files() if not LITTER.search(path)}
