@@ -133,7 +133,7 @@ class Log:
             state = self.state()
             decision = decide(state)
             if isinstance(decision, int):
-                self.store.fsync_folder(self.folder)  # its writer may not have come so far yet
+                self.settle()
                 return self.read(decision)
             if state.head == 0:
                 self.store.make_folders(self.folder)
@@ -153,6 +153,10 @@ class Log:
                 return entry
             time.sleep(min(LONGEST_PAUSE, 0.001 * 2.0**attempt) * secrets.randbelow(1000) / 1000)
         raise ConflictError(f"{self.name}: other writers were faster {ATTEMPTS} times; try again")
+
+    def settle(self) -> None:
+        """Make durable what was read, before anybody is told that it is so: its writer may not have come so far yet."""
+        self.store.fsync_folder(self.folder)
 
     def _keep_checkpoint(self, state: State) -> None:
         if is_due(state.head, self._checkpoint):

@@ -262,6 +262,7 @@ class Registry:
         state = log.state()
         check_version(name, state, version)
         if state.tags.get(version, {}).get(key) == value:
+            log.settle()
             return None
         return log.commit(lambda _: Tag(op="tag", version=version, key=key, value=value), reason)
 
@@ -270,6 +271,7 @@ class Registry:
         check_alias(alias)
         log = self._known(name)
         if self.policy(log.state(), alias) == policy:
+            log.settle()
             return None
         return log.commit(lambda _: Protect(op="protect", alias=alias, policy=policy), reason)
 

@@ -114,7 +114,7 @@ class Store:
             try:
                 self.make_folders(root, above)
             except PermissionError:
-                if not self.disk.is_folder(root):  # the parent of a mounted volume need not be ours to open
+                if new:  # while the parent of a mounted volume need not be ours to open
                     raise
             for folder in above.parents:  # who made them may have been killed before they were on stable storage
                 with contextlib.suppress(OSError):

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from registry.log import Entry
+from registry.changes import Policy
+from registry.entry import Entry
 from registry.registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
@@ -30,13 +31,34 @@ def register(name: str, model: bytes, **facts: object) -> Work:
     return lambda r, why: r.register(name, model, manifest=FACTS | facts, reason=why).registered
 
 
+def gate(version: int, alias: str, baseline: int | None) -> Work:
+    return lambda r, why: r.record_gate(
+        "web",
+        version,
+        alias=alias,
+        passed=True,
+        baseline=baseline,
+        report={"delta": 0.5},
+        dataset="d" * 64,
+        split="test",
+        metric="ndcg@10",
+        convention="c" * 64,
+        margin=0.002,
+        reason=why,
+    )
+
+
 def three_versions(registry: Registry) -> None:
-    """Three versions of ``web``; production went 1, 2, 3; shadow is 1."""
+    """Three versions of ``web``; production went 1, 2, 3; shadow is 1; guarded is 1, and 2 may follow."""
     registry.prepare(protected=())
     for number in (1, 2, 3):
         registry.register("web", b"model %d" % number, manifest=FACTS | {"best_round": number})
         registry.promote("web", number)
     registry.promote("web", 1, alias="shadow")
+    registry.promote("web", 1, alias="guarded")
+    registry.protect("web", "guarded", Policy())
+    gate(2, "guarded", baseline=1)(registry, "")
+    registry.tag("web", 1, "quality", "poor")
 
 
 STARTS: dict[str, Callable[[Registry], object]] = {
@@ -55,6 +77,14 @@ OPERATIONS: dict[str, Operation] = {
     "promote what stands": Operation(lambda r, why: r.promote("web", 3, reason=why)),
     "roll back": Operation(lambda r, why: r.rollback("web", expect=3, reason=why), repeats=False),
     "roll back to": Operation(lambda r, why: r.rollback("web", to=1, reason=why)),
+    "unset": Operation(lambda r, why: r.unset("web", "shadow", reason=why)),
+    "tag": Operation(lambda r, why: r.tag("web", 2, "quality", "good", reason=why)),
+    "untag": Operation(lambda r, why: r.tag("web", 1, "quality", None, reason=why)),
+    "protect": Operation(lambda r, why: r.protect("web", "shadow", Policy(metric="ndcg@10"), reason=why)),
+    "open": Operation(lambda r, why: r.protect("web", "guarded", None, reason=why)),
+    "record a gate": Operation(gate(2, "production", baseline=3)),
+    "promote through the gate": Operation(lambda r, why: r.promote("web", 2, alias="guarded", reason=why)),
+    "promote by force": Operation(lambda r, why: r.promote("web", 3, alias="guarded", force=True, reason=why)),
 }
 
 

@@ -1,13 +1,14 @@
 """Each call on the disk goes wrong in turn, in each way: what is found after is the old or the new state.
 
-In memory for every way, and on a real file system for some.
+In memory in every way, and on a real file system in some.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
-from collections.abc import Mapping
+import types
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ import pytest
 from registry import log
 from registry.errors import ConflictError, RegistryError
 from registry.registry import Registry
-from tests.registry.conftest import FACTS, QuickDisk
+from tests.registry.conftest import QuickDisk
 from tests.registry.faults import CRASHES, LASTING, LOST_ANSWERS, ONCE, Failing, Fault
 from tests.registry.interposed import Interposed, Killed
-from tests.registry.invariants import Witness, published
+from tests.registry.invariants import Witness, look, published
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 from tests.registry.operations import OPERATIONS, STARTS, Operation, started
 
@@ -26,19 +27,19 @@ WAYS = {"killed": CRASHES, "error once": ONCE, "error from then on": LASTING, "a
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def transactions(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """The same work has the same bytes each time, so that they need looking at once; every commit makes a checkpoint."""
+    numbers = types.SimpleNamespace(last=0)
+
+    def uuid4() -> types.SimpleNamespace:
+        numbers.last += 1
+        return types.SimpleNamespace(hex=f"transaction {numbers.last}")
+
+    monkeypatch.setattr(log, "uuid", types.SimpleNamespace(uuid4=uuid4))
+    monkeypatch.setattr(log, "_now", lambda: "2026-01-02T03:04:05.678Z")
     monkeypatch.setattr(log, "LONGEST_PAUSE", 0.0)
-
-
-def seen(registry: Registry) -> object:
-    """All that a reader can learn, without times."""
-    return {
-        name: (
-            [(v.sha256, v.manifest_sha256, v.aliases) for v in registry.versions(name)],
-            [entry.change for entry in registry.log(name)],
-        )
-        for name in registry.names()
-    }
+    monkeypatch.setattr(log, "is_due", lambda head, checkpoint: True)
+    return numbers
 
 
 def on(machine: Machine) -> Registry:
@@ -47,15 +48,18 @@ def on(machine: Machine) -> Registry:
 
 @pytest.mark.parametrize("ways", WAYS)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_whatever_goes_wrong_the_state_is_the_old_or_the_new_one(name: str, ways: str) -> None:
+def test_whatever_goes_wrong_the_state_is_the_old_or_the_new_one(
+    name: str, ways: str, transactions: types.SimpleNamespace
+) -> None:
     operation = OPERATIONS[name]
     start = started(operation.start)
     done = start.copy()
     operation.work(on(done), "it")
-    old, new, files = seen(on(start)), seen(on(done)), published(start) | published(done)
+    old, new, files = look(start).models, look(done).models, published(start) | published(done)
     for way, fault in WAYS[ways].items():
         for at in itertools.count(1):
             failing = Failing(at, fault)
+            transactions.last = 0
             try:
                 fail(start.copy(), operation, failing, old, new, files)
             except Exception as error:
@@ -67,6 +71,7 @@ def test_whatever_goes_wrong_the_state_is_the_old_or_the_new_one(name: str, ways
 
 
 def fail(machine: Machine, operation: Operation, failing: Failing, old: object, new: object, files: set[str]) -> None:
+    """Let one process fail, look at what it left, let another try the same, and look again."""
     witness = Witness()
     registry = Registry(ROOT, disk=Interposed(ModelDisk(machine), failing))
     outcome: BaseException | None = None
@@ -76,14 +81,13 @@ def fail(machine: Machine, operation: Operation, failing: Failing, old: object, 
             witness.saw(operation.model, entry)
     except (Killed, OSError, RegistryError) as error:
         outcome = error
-        assert isinstance(error, Killed) or str(error).isprintable()
-    witness.check(machine)
-    now = seen(on(machine))
+    assert isinstance(outcome, Killed) or str(outcome).isprintable()
+    now = witness.check(machine).models
     assert now == new or (now == old and outcome is not None)
     assert published(machine) <= files
     if isinstance(outcome, OSError) and not failing.fault.lasting and failing.failed_in not in {"unlink", "create"}:
         assert not ModelDisk(machine).names(ROOT / "tmp")  # (what the call above made or kept, nobody knows of)
-    try:  # somebody else tries again, and gets through
+    try:
         entry = operation.work(on(machine), "it")
         if entry is not None:
             witness.saw(operation.model, entry)
@@ -92,5 +96,62 @@ def fail(machine: Machine, operation: Operation, failing: Failing, old: object, 
         assert not operation.repeats
     else:
         machine.power_loss()
-    witness.check(machine)
-    assert seen(on(machine)) == new
+    assert witness.check(machine).models == new
+
+
+class Descriptors(QuickDisk):
+    """Closes the files of a process that is gone."""
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+
+    def create(self, path: Path) -> int:
+        descriptor = super().create(path)
+        self.open.add(descriptor)
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        super().close(descriptor)
+        self.open.remove(descriptor)
+
+    def end(self) -> None:
+        for descriptor in list(self.open):
+            self.close(descriptor)
+
+
+@pytest.mark.parametrize("fault", [CRASHES["half written"], LOST_ANSWERS["EIO"]], ids=["killed", "answer lost"])
+@pytest.mark.parametrize("name", ["register the first", "register another", "promote"])
+def test_so_it_is_on_a_real_file_system(name: str, fault: Fault, tmp_path: Path) -> None:
+    operation, start, done = OPERATIONS[name], tmp_path / "start", tmp_path / "done"
+    STARTS[operation.start](Registry(start, disk=QuickDisk()))
+    copy(start, done)
+    operation.work(Registry(done, disk=QuickDisk()), "it")
+    old, new = seen(start), seen(done)
+    for at in itertools.count(1):
+        root, disk, failing = tmp_path / f"try {at}", Descriptors(), Failing(at, fault)
+        copy(start, root)
+        acknowledged = False
+        with contextlib.suppress(Killed, OSError):
+            operation.work(Registry(root, disk=Interposed(disk, failing)), "it")
+            acknowledged = True
+        disk.end()
+        assert seen(root) == new or (seen(root) == old and not acknowledged), f"call {at} ({failing.failed_in})"
+        operation.work(Registry(root, disk=QuickDisk()), "it")
+        assert seen(root) == new
+        shutil.rmtree(root)
+        if not failing.failed_in:
+            break
+
+
+def seen(root: Path) -> object:
+    registry = Registry(root, disk=QuickDisk())
+    assert registry.verify().ok
+    return {
+        name: [(v.sha256, v.manifest_sha256, v.aliases, v.read()) for v in registry.versions(name)]
+        for name in registry.names()
+    }
+
+
+def copy(source: Path, target: Path) -> None:
+    if source.exists():
+        shutil.copytree(source, target)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from registry import log
+from registry.entry import Entry
 from registry.errors import ConflictError, UnknownModel
-from registry.log import Entry
 from registry.registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer
