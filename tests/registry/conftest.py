@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from registry import ballast
+from registry import ballast, log
 from registry.disk import Disk
 from registry.registry import Registry
 
@@ -42,6 +42,13 @@ class OpenRegistry(Registry):
 
     def prepare(self, protected: Iterable[str] = ()) -> None:
         super().prepare(protected)
+
+
+@pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not pause before trying again, and hold little room."""
+    monkeypatch.setattr(log, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(ballast, "SIZE", ballast.LEAST)
 
 
 @pytest.fixture

@@ -45,7 +45,11 @@ def look(machine: Machine) -> Look:
 class _Content:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.key = frozenset((path, file.data) for path, file in machine.files() if "/tmp/" not in path)
+        self.key = frozenset(
+            (path, file.data)
+            for path, file in machine.files()
+            if path.endswith("/checkpoint.json") or not LITTER.search(path)
+        )
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -104,13 +104,16 @@ class Machine:
     def __init__(self) -> None:
         self.root = Folder()
         self.renames: list[Rename] = []
-        self.shift = 0.0
-        """Seconds by which the clock that dates files is ahead of ours."""
+        self.now = float(int(time.time()))
+        """What the clock says that dates files; it moves when it is told to."""
         self.root.names["srv"] = Folder()
 
     def copy(self) -> Machine:
-        copied: Machine = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        copied: Machine = pickle.loads(self.to_bytes())
         return copied
+
+    def to_bytes(self) -> bytes:
+        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     def folder(self, path: Path) -> Folder:
         node = self.find(path)
@@ -234,7 +237,7 @@ class ModelDisk(Disk):
 
     def modified(self, path: Path) -> float:
         node = self.machine.find(path)
-        return node.written if isinstance(node, File) else time.time()
+        return node.written if isinstance(node, File) else self.machine.now
 
     def link_count(self, path: Path) -> int:
         node = self.machine.find(path)
@@ -246,7 +249,7 @@ class ModelDisk(Disk):
 
     def create(self, path: Path) -> int:
         self._expect_free(path)
-        file = File(b"", b"", time.time() + self.machine.shift)
+        file = File(b"", b"", self.machine.now)
         self.machine.set(path, file)
         self._opened += 1
         self._open[self._opened], self._at[self._opened] = file, 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from unittest import mock
 
+from registry import ballast
 from registry.changes import Policy
 from registry.entry import Entry
 from registry.registry import Registry
@@ -92,6 +94,7 @@ OPERATIONS: dict[str, Operation] = {
 def started(start: str) -> Machine:
     """A machine on which all that was done before is safe; copy it."""
     machine = Machine()
-    STARTS[start](Registry(ROOT, disk=ModelDisk(machine)))
+    with mock.patch.object(ballast, "SIZE", ballast.LEAST):
+        STARTS[start](Registry(ROOT, disk=ModelDisk(machine)))
     machine.power_loss()
     return machine

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from registry import log
 from registry.entry import Entry
 from registry.errors import ConflictError, UnknownModel
 from registry.registry import Registry
@@ -21,6 +20,8 @@ from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer
 from tests.registry.invariants import Witness
 from tests.registry.model_disk import Choice, Machine, everything, nothing_new
+
+pytestmark = pytest.mark.usefixtures("brisk")
 
 
 def some(seed: int) -> Callable[[Choice], int]:
@@ -132,11 +133,6 @@ class Writers(RuleBasedStateMachine):
         self.finish(0)
         self.machine.power_loss(nothing_new)
         self.witness.check(self.machine)
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "LONGEST_PAUSE", 0.0)
 
 
 Writers.TestCase.settings = settings(
