@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
 from registry.errors import InputError, IntegrityError
-from registry.printing import (
-    entry_json,
-    lines_of,
-    metrics_of,
-    print_json,
-    print_table,
-    size_text,
-    what_of,
-    when_of,
-    who_of,
-    why_of,
-)
+from registry.printing import print_json, print_lines, print_table, safe, size_text
+
+if TYPE_CHECKING:
+    from registry import Registry
 
 app = typer.Typer()
 
@@ -27,6 +19,12 @@ app = typer.Typer()
 @app.command("list")
 def list_models(
     name: Annotated[str | None, typer.Argument(help="Show this model's versions instead.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All versions; else the last 20 and those with an alias.")
+    ] = False,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only versions with this tag; repeat for several.")
+    ] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -38,28 +36,16 @@ def list_models(
 
     store = Registry(registry)
     if name is not None:
-        versions = store.versions(bare_name(name))
-        if as_json:
-            print_json({"name": name, "versions": [version.to_json() for version in versions]})
-            return
-        rows = [
-            [
-                str(v),
-                ", ".join(v.aliases),
-                when_of(v.registered),
-                metrics_of(v.manifest),
-                size_text(v.size),
-                v.sha256[:12],
-            ]
-            for v in versions
-        ]
-        print_table(["version", "aliases", "registered (UTC)", "metrics", "size", "sha256"], rows)
+        _list_versions(store, bare_name(name), tag or [], every=every, as_json=as_json)
         return
+    if tag or every:
+        raise InputError("--tag and --all choose versions: name the model, such as rankmill models list web --all")
     models: list[dict[str, Any]] = []
     for model in store.names():
-        versions, last = store.versions(model), store.log(model)[-1]
-        aliases = {alias: version.number for version in versions for alias in version.aliases}
-        models.append({"name": model, "versions": len(versions), "aliases": aliases, "changed": last.time})
+        state = store.state(model)
+        last = store.entry(model, state.head)
+        aliases = state.set_aliases()
+        models.append({"name": model, "versions": len(state.versions), "aliases": aliases, "changed": last.time})
     if as_json:
         print_json({"registry": str(registry), "models": models})
     elif not models:
@@ -77,65 +63,72 @@ def list_models(
         print_table(["model", "versions", "aliases", "last change (UTC)"], rows)
 
 
+def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
+    from registry import listing
+
+    versions, wanted = store.versions(name), listing.parse_tags(tags)
+    state = versions[0].state
+    numbers = listing.chosen(state, wanted, every=every)
+    shown = [versions[number - 1] for number in numbers]
+    if as_json:
+        print_json({"name": name, "of": len(versions), "versions": [listing.json_of(version) for version in shown]})
+        return
+    print_table(listing.HEADER, [listing.row_of(version) for version in shown])
+    rest = len(versions) - len(shown)
+    if rest and not wanted:
+        typer.echo(f"and {rest:,} older versions that no alias means: rankmill models list {name} --all")
+
+
 @app.command()
 def show(
     model: Annotated[str, typer.Argument(help="NAME (its latest version), NAME@7 or NAME@production.")],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Show where one version comes from: data, features, parameters, metrics, who registered and promoted it.
+    """Tell the story of a version: its data, code, parameters and metrics, and who did what with it, when and why.
 
     Example: rankmill models show web@production
     """
     from registry import Registry
+    from registry.story import Story
 
-    version = Registry(registry).resolve(model, bare="latest")
+    store = Registry(registry)
+    version = store.resolve(model, bare="latest")
+    story = Story(store, version)
     if as_json:
-        print_json(version.to_json() | {"moves": [entry_json(move) for move in version.moves.values()]})
-        return
-    facts = version.manifest
-    features = facts["features"]
-    names = features if len(features) <= 8 else [*features[:6], "...", features[-1]]
-    rows = [
-        [
-            "registered",
-            f"{when_of(version.registered)} UTC by {who_of(version.registered)}{why_of(version.registered)}",
-        ],
-        *[
-            [alias, f"since {when_of(move)} UTC by {who_of(move)}{why_of(move)}"]
-            for alias, move in version.moves.items()
-        ],
-        ["sha256", version.sha256],
-        ["size", f"{size_text(version.size)} ({version.size:,} bytes)"],
-        ["file", str(version.model_path)],
-        ["dataset", facts["dataset_digest"] or "arrays in memory"],
-        ["features", f"{len(features)}: {', '.join(names)}"],
-        ["parameters", lines_of(facts["parameters"])],
-        ["metrics", lines_of(facts["metrics"])],
-    ]
-    told = {"features", "dataset_digest", "parameters", "metrics"}
-    rows += [[key, lines_of(value)] for key, value in facts.items() if key not in told]
-    print_table(["", str(version)], rows)
+        print_json(story.to_json())
+    else:
+        print_table(["", str(version)], story.rows())
 
 
 @app.command()
 def log(
     name: Annotated[str, typer.Argument(help="Name of the model.")],
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Only so many entries, the newest.")] = None,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the history of a model: every registration, promotion and rollback, oldest first.
+    """Tell the history of a model, newest last: who registered, promoted, rolled back, gated, tagged and swept what, and why.
 
-    Example: rankmill models log web
+    Example: rankmill models log web --last 20
     """
     from registry import Registry
+    from registry.sentences import entry_json, stands_out, what_of, when_of, who_of, why_of
 
-    entries = Registry(registry).log(bare_name(name))
+    store = Registry(registry)
+    after = 0 if last is None else max(0, store.state(bare_name(name)).head - last)
+    entries = store.log(bare_name(name), after=after)
     if as_json:
         print_json({"name": name, "entries": [entry_json(entry) for entry in entries]})
         return
-    rows = [[str(e.number), when_of(e), what_of(e), who_of(e), e.reason] for e in entries]
-    print_table(["#", "when (UTC)", "what", "who", "why"], rows)
+    width = len(str(entries[-1].number))
+    print_lines(
+        (
+            safe(f"{e.number:>{width}}  {when_of(e)}  {who_of(e)} {what_of(e)}{why_of(e)}"),
+            "bold red" if stands_out(e) else "",
+        )
+        for e in entries
+    )
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""``rankmill models promote|rollback``: decide what an alias means."""
+"""``rankmill models promote|rollback|alias|tag``: decide what an alias means and what it asks for, and tag versions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
-from registry.errors import InvalidName
-from registry.names import PRODUCTION
-from registry.printing import entry_json, print_json, what_of, when_of
+from registry.errors import InputError, InvalidName
+from registry.names import PRODUCTION, check_tag
+from registry.printing import print_json, print_table
+from registry.sentences import entry_json, what_of, when_of
 
 if TYPE_CHECKING:
     from registry.entry import Entry
@@ -75,6 +76,113 @@ def rollback(
     _report_move(name, alias, entry, changed=entry.number > before, as_json=as_json)
 
 
+@app.command()
+def alias(
+    name: Annotated[str, typer.Argument(help="Name of the model.")],
+    chosen: Annotated[str | None, typer.Argument(metavar="[ALIAS]", help="One alias; all of them if left out.")] = None,
+    unset: Annotated[bool, typer.Option("--unset", help="Let the alias mean nothing any more.")] = False,
+    protect: Annotated[bool, typer.Option("--protect", help="From now on only a passed gate promotes to it.")] = False,
+    metric: Annotated[str | None, typer.Option(help="With --protect: the gate must go by this metric.")] = None,
+    margin: Annotated[
+        float | None, typer.Option(min=0.0, help="With --protect: the widest margin that the gate may grant.")
+    ] = None,
+    convention: Annotated[
+        str | None,
+        typer.Option(metavar="SHA256", help="With --protect: metric conventions, as models gate --json names them."),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="SHA256", help="With --protect: the gate must go by this dataset.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Take the protection away: it moves without a gate.")] = False,
+    expect: Expect = None,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the aliases of a model mean and meant and how they are protected; take one away, protect or open it.
+
+    An alias is set by its first promotion (rankmill models promote).
+
+    Example: rankmill models alias web
+
+    Example: rankmill models alias web shadow --unset --reason "the test is over"
+
+    Example: rankmill models alias web production --protect --metric ndcg@10 --margin 0.002
+    """
+    from registry import Registry, aliases
+
+    bare_name(name)
+    asked = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
+    if len(asked) > 1:
+        raise InputError(f"{asked[0]} and {asked[1]} are two things; ask for one at a time")
+    if asked and chosen is None:
+        raise InputError(f"{asked[0]}: say which alias, such as rankmill models alias {name} production {asked[0]}")
+    terms = {"metric": metric, "margin": margin, "convention": convention, "dataset": dataset}
+    for word, term in terms.items():
+        if term is not None and not protect:
+            raise InputError(f"--{word} says what the gate must have found; it goes with --protect")
+    if expect is not None and not unset:
+        raise InputError("--expect goes with --unset")
+    store = Registry(registry)
+    if chosen is None or not asked:
+        report = aliases.report_of(store, name, chosen)
+        if as_json:
+            print_json(report)
+        else:
+            print_table(aliases.HEADER, aliases.rows_of(report))
+        return
+    before = store.state(name).head
+    entry: Entry | None
+    if unset:
+        entry = store.unset(name, chosen, expect=_expected(expect), reason=reason)
+    else:
+        entry = store.protect(name, chosen, aliases.policy_of(terms) if protect else None, reason=reason)
+    _report_move(name, chosen, entry, changed=entry is not None and entry.number > before, as_json=as_json)
+
+
+@app.command()
+def tag(
+    model: Annotated[str, typer.Argument(help="The version: NAME@7, NAME@latest or NAME@production.")],
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Tags to give it.")] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="A tag to take away; repeat for several.")
+    ] = None,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Tie words to a version, or take them away; without any, show them.  Each is an entry of the log.
+
+    Example: rankmill models tag web@7 owner=search-team season=autumn
+    """
+    from registry import Registry
+    from registry.listing import parse_tags
+
+    if "@" not in model:
+        raise InvalidName(f"{model!r}: say which version to tag, such as {model}@7 or {model}@latest")
+    store = Registry(registry)
+    version = store.resolve(model, bare="latest")
+    wanted: dict[str, str | None] = dict(parse_tags(tags or []))
+    for key in remove or []:
+        if key in wanted:
+            raise InputError(f"tag {key!r} is both given and removed")
+        wanted[key] = None
+    for key, value in wanted.items():  # all are looked at before the first is written
+        check_tag(key, value)
+    found = [store.tag(version.name, version.number, key, value, reason=reason) for key, value in wanted.items()]
+    written = [entry for entry in found if entry is not None]
+    now = store.resolve(str(version), bare="latest").tags
+    if as_json:
+        entries = [entry_json(entry) for entry in written]
+        print_json({"name": version.name, "version": version.number, "tags": now, "entries": entries})
+        return
+    for entry in written:
+        typer.echo(f"{version.name}: {what_of(entry)} (entry {entry.number} of the log)")
+    if not written:
+        told = ", ".join(f"{key}={value}" for key, value in sorted(now.items()))
+        typer.echo(f"{version}: {told or 'no tags'}")
+
+
 def _expected(text: str | None) -> Expected:
     if text is None:
         return ...
@@ -85,9 +193,11 @@ def _expected(text: str | None) -> Expected:
     return int(text)
 
 
-def _report_move(name: str, alias: str, entry: Entry, *, changed: bool, as_json: bool) -> None:
+def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"name": name, "changed": changed, "entry": entry_json(entry)})
+        print_json({"name": name, "changed": changed, "entry": None if entry is None else entry_json(entry)})
+    elif entry is None:
+        typer.echo(f"{name}@{alias} is so already")
     elif changed:
         typer.echo(f"{name}: {what_of(entry)} (entry {entry.number} of the log)")
     else:

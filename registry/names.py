@@ -32,6 +32,13 @@ def check_alias(alias: str) -> str:
     return alias
 
 
+def check_tag(key: str, value: str | None) -> None:
+    """Raise InvalidName if no version can be tagged so; None takes a tag away."""
+    check_name(key)
+    if value is not None and not (value and value.isprintable()):
+        raise InvalidName(f"tag {key}: expected one line of printable text, found {value!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A model and which version of it: a number, an alias or ``latest``; None for a bare name."""

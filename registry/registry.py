@@ -13,7 +13,7 @@ from registry.entry import Entry
 from registry.errors import InputError, IntegrityError, UnknownModel
 from registry.log import Log
 from registry.manifest import canonical_json, manifest_bytes
-from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name
+from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name, check_tag
 from registry.promotion import Expected, check_bytes, check_version, promote, rollback, unset
 from registry.state import State
 from registry.store import Store
@@ -131,6 +131,14 @@ class Registry:
         """Everything that happened to ``name`` after entry ``after``, oldest first; from the beginning the chain is checked."""
         log = self._known(name)
         return list(log.entries(after)) if after else log.advance(State())
+
+    def entry(self, name: str, number: int) -> Entry:
+        """Return one entry of the log of ``name``; IntegrityError if it is damaged or not there."""
+        log = self._known(name)
+        try:
+            return log.read(number)
+        except FileNotFoundError:
+            raise IntegrityError(f"{log.path(number)} is missing; restore it from a backup") from None
 
     def resolve(self, reference: str, *, bare: Literal["production", "latest"]) -> Version:
         """Find the version that ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest`` means now.
@@ -255,9 +263,7 @@ class Registry:
         UnknownModel
             There is no such model or version.
         """
-        check_name(key)
-        if value is not None and not (value and value.isprintable()):
-            raise InputError(f"tag {key}: expected one line of printable text, found {value!r}")
+        check_tag(key, value)
         log = self._known(name)
         state = log.state()
         check_version(name, state, version)
@@ -274,6 +280,11 @@ class Registry:
             log.settle()
             return None
         return log.commit(lambda _: Protect(op="protect", alias=alias, policy=policy), reason)
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """The aliases that are protected for every model that does not say otherwise."""
+        return self._store.protected
 
     def policy(self, state: State, alias: str) -> Policy | None:
         """Tell what ``alias`` asks of the gate; None if it is open."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.group.sketch import QuerySketch
 from scorer.metrics.bootstrap import interval_of_mean
 from trainer.code_digest import code_digest
+from trainer.parameters import TrainParameters
 
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset
@@ -57,6 +58,7 @@ def facts_of(dataset: Dataset, result: TrainingResult, base: Origin | None = Non
         "dataset": dataset_facts(dataset),
         "binspec_digest": forest.info["binspec_digest"],
         "parameters": dict(forest.parameters),
+        "changed_parameters": changed_parameters(forest.parameters),
         "code_digest": code_digest(),
         "metrics": metrics_of(result),
         "intervals": intervals_of(result),
@@ -114,6 +116,15 @@ def dataset_facts(dataset: Dataset) -> Facts:
     if manifest.pairs is not None:
         facts["pairs"] = {"pairs": manifest.pairs.pairs, "sources": _sources(manifest.pairs.sources)}
     return facts
+
+
+def changed_parameters(parameters: Mapping[str, Any]) -> list[str]:
+    """Name the parameters that are not as `TrainParameters` has them by default, in its order.
+
+    >>> changed_parameters({"max_leaves": 31, "seed": 8, "n_rounds": 20, "preset": "defaults@1"})
+    ['n_rounds', 'seed']
+    """
+    return [name for name, value in TrainParameters().as_dict().items() if parameters.get(name, value) != value]
 
 
 def metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,23 +11,7 @@ from typer.testing import CliRunner
 from registry.cli import app
 from registry.errors import ConflictError, IntegrityError, InvalidName, RegistryError, UnknownModel
 from registry.registry import Registry
-
-
-class Shell:
-    """``rankmill models`` on one registry."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def __call__(self, *words: str) -> str:
-        result = CliRunner().invoke(app, words, env={"RANKMILL_REGISTRY": str(self.root)})
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    def json(self, *words: str) -> Any:
-        return json.loads(self(*words, "--json"))
+from tests.registry.shell import Shell
 
 
 @pytest.fixture
@@ -38,11 +21,11 @@ def models(web: Registry) -> Shell:
 
 def test_exactly_these_commands() -> None:
     assert sorted(c.name or c.callback.__name__ for c in app.registered_commands if c.callback) == [
-        "list", "log", "promote", "rollback", "show", "verify",
+        "alias", "list", "log", "promote", "rollback", "show", "tag", "verify",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["list", "show", "log", "promote", "rollback", "verify"])
+@pytest.mark.parametrize("command", ["alias", "list", "show", "log", "promote", "rollback", "tag", "verify"])
 def test_help_has_an_example(command: str) -> None:
     text = Shell(Path())(command, "--help")
     assert f"Example: rankmill models {command}" in text

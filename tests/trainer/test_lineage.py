@@ -65,6 +65,7 @@ def test_the_facts_name_data_code_and_parameters(dataset: Dataset, result: Train
     }
     assert facts["parameters"] == result.forest.parameters
     assert facts["parameters"]["seed"] == SMALL.seed
+    assert facts["changed_parameters"] == ["n_rounds", "learning_rate", "early_stopping_rounds", "max_leaves"]
     assert facts["code_digest"] == code_digest()
     assert (facts["best_round"], facts["rounds_trained"]) == (result.best_round, len(result.history))
     assert "base_model" not in facts

@@ -1,0 +1,270 @@
+"""The story of one version: what it is, what it was made from, how good it is, and what was done with it.
+
+The registry asks for few facts in a manifest and knows of no trees.  What `rankmill train` writes besides is told in words where
+it is there; facts that nobody here knows are told as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from registry.errors import RegistryError
+from registry.printing import flat, lines_of, safe, size_text
+from registry.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
+from registry.training_facts import Circumstances, Files, TrainingFacts
+
+if TYPE_CHECKING:
+    from registry.entry import Entry
+    from registry.registry import Registry
+    from registry.version import Version
+
+MOST_NAMES = 8
+CIRCUMSTANCES = "circumstances"  # the attachment that tells of libraries and machine
+LATEST_MOVES = 20
+
+Row = list[str]
+
+
+class Story:
+    """What there is to tell of ``version``; everything is read when it is made, so that it fails at once or not at all.
+
+    Raises
+    ------
+    IntegrityError
+        The manifest, an entry or a report of the gate is damaged.  That the model's bytes are is told.
+    """
+
+    def __init__(self, store: Registry, version: Version) -> None:
+        self.version, self._store = version, store
+        self.facts = version.manifest
+        state = version.state
+        self.before = [n for n in (version.number - 1,) if n]
+        self.after = [n for n in (version.number + 1,) if n in state.versions]
+        self.twins = [n for n, row in state.versions.items() if row.model == version.sha256 and n != version.number]
+        self.moves = self._moves()
+        self.gates = {alias: (entry, self._report(entry)) for alias, entry in version.gates.items()}
+        self.fault = self._fault()
+        self.attachments = {name: version.attachment(name) or b"" for name in sorted(version.row.attachments)}
+        self.told = TrainingFacts.of(self.facts)
+        self.circumstances = Circumstances.of(self.attachments.get(CIRCUMSTANCES))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all of it as JSON values."""
+        version = self.version
+        return version.to_json() | {
+            "manifest_sha256": version.manifest_sha256,
+            "entry": version.row.entry,
+            "moves": [entry_json(entry) for entry in version.moves.values()],
+            "history": [entry_json(entry) for entry in self.moves],
+            "policies": {
+                alias: None if policy is None else policy.model_dump(mode="json")
+                for alias in version.aliases
+                for policy in (self._store.policy(version.state, alias),)
+            },
+            "gates": [
+                {"alias": alias, "entry": entry_json(entry), "report": report}
+                for alias, (entry, report) in self.gates.items()
+            ],
+            "versions": {"before": self.before, "after": self.after, "same_bytes": self.twins},
+            "attachments": {
+                name: {"sha256": version.row.attachments[name], "size": len(data)}
+                for name, data in self.attachments.items()
+            },
+            "circumstances": self.circumstances and self.circumstances.model_dump(mode="json", exclude_unset=True),
+            "bytes": {
+                "there": self.fault is None and version.swept_in is None,
+                "fault": self.fault,
+                "marked_in": version.marked_in,
+                "swept_in": version.swept_in,
+            },
+        }
+
+    def rows(self) -> list[Row]:
+        """Tell it in rows of a word and what there is to say."""
+        version = self.version
+        rows = [
+            [
+                "registered",
+                f"{when_of(version.registered)} UTC by {who_of(version.registered)}{why_of(version.registered)}",
+            ],
+            ["versions", self._neighbours()],
+            *self._of_aliases(),
+            *([["moves", "\n".join(map(_move_line, self.moves))]] if self.moves else []),
+            *[["gate", "\n".join(self._gate_lines(alias))] for alias in self.gates],
+            *([["tags", lines_of(version.tags)]] if version.tags else []),
+            ["bytes", self._bytes()],
+            ["sha256", version.sha256],
+            ["file", str(version.model_path)],
+            *self._of_data(),
+            *self._of_code(),
+            ["features", _names(self.facts["features"])],
+            ["parameters", "\n".join(self._parameter_lines())],
+            ["metrics", "\n".join(self._metric_lines())],
+        ]
+        if self.attachments:
+            told = [f"{name}: {size_text(len(data))}" for name, data in self.attachments.items()]
+            rows.append(["attachments", ", ".join(told)])
+        known = {"features", "dataset_digest", "parameters", "metrics"}
+        known |= set() if self.told is None else self.told.model_fields_set
+        return rows + [[safe(key), lines_of(value)] for key, value in self.facts.items() if key not in known]
+
+    def _moves(self) -> list[Entry]:
+        """Read the newest entries by which aliases came to this version, or went on from it; oldest first."""
+        numbers = set()
+        for moves in self.version.state.moves.values():
+            for i, move in enumerate(moves):
+                if self.version.number in {move.version, moves[i - 1].version if i else None}:
+                    numbers.add(move.entry)
+        return [self.version.log.read(number) for number in sorted(numbers)[-LATEST_MOVES:]]
+
+    def _report(self, entry: Entry) -> dict[str, Any]:
+        return self._store.gate_report(self.version.name, entry.number)
+
+    def _fault(self) -> str | None:
+        if self.version.swept_in is not None:
+            return None
+        try:
+            self.version.read()
+        except (RegistryError, OSError) as error:
+            return str(error)
+        return None
+
+    def _neighbours(self) -> str:
+        said = [f"after {n}" for n in self.before] + [f"before {n}" for n in self.after] or ["the only one"]
+        said += [f"the same model as {', '.join(map(str, self.twins))}"] if self.twins else []
+        return ", ".join(said)
+
+    def _of_aliases(self) -> list[Row]:
+        version = self.version
+        rows = [
+            [alias, f"since {when_of(move)} UTC by {who_of(move)}{why_of(move)}"]
+            for alias, move in version.moves.items()
+        ]
+        for row in rows:
+            policy = self._store.policy(version.state, row[0])
+            row[1] += "" if policy is None else f" (protected: {policy_text(policy)})"
+        return rows
+
+    def _gate_lines(self, alias: str) -> list[str]:
+        """Say the verdict, and what a report of `rankmill models gate` says of it."""
+        entry, report = self.gates[alias]
+        change: Any = entry.change
+        lines = [f"{alias}, entry {entry.number}: {verdict_of(change)}"]
+        for comparison in _mappings(report.get("comparisons")):
+            metrics = comparison.get("metrics")
+            found = metrics.get(change.metric) if isinstance(metrics, dict) else None
+            if isinstance(found, dict) and {"candidate", "other", "difference", "interval"} <= found.keys():
+                values = [_number(found[side]) for side in ("candidate", "other", "difference")]
+                sign = "" if values[2].startswith("-") else "+"
+                lines.append(
+                    f"  {change.metric} {values[0]} against {values[1]} of {comparison.get('words', 'the other')}:"
+                    f" {sign}{values[2]}{_interval(found['interval'])}"
+                )
+        failed = [rail for rail in _mappings(report.get("guardrails")) if rail.get("verdict") == "failed"]
+        lines += [f"  FAILED {rail.get('name')}: {rail.get('words')}" for rail in failed]
+        return [safe(line) for line in lines]
+
+    def _bytes(self) -> str:
+        version = self.version
+        size = f"{size_text(version.size)} ({version.size:,} bytes)"
+        if version.swept_in is not None:
+            return f"{size}, swept in entry {version.swept_in} of the log: the model cannot be used any more"
+        marked = "" if version.marked_in is None else f", to be swept (marked in entry {version.marked_in} of the log)"
+        return size + (", all there and sound" if self.fault is None else f", DAMAGED: {self.fault}") + marked
+
+    def _of_data(self) -> Iterator[Row]:
+        told = None if self.told is None else self.told.dataset
+        digest = self.facts["dataset_digest"] or "arrays in memory"
+        if told is None:
+            yield ["dataset", digest]
+            return
+        lines = [digest, f"{told.rows:,} documents of {told.queries:,} queries"]
+        lines += [
+            safe(f"{name}: {count.rows:,} documents of {count.queries:,} queries")
+            for name, count in told.splits.items()
+        ]
+        if told.split_by:
+            how = ", ".join(f"{path} {text}" for path, text in flat(told.split_by))
+            lines.append(f"splits by {how}")
+        yield ["dataset", "\n".join(lines)]
+        pairs = None if told.pairs is None else told.pairs.sources
+        for words, files in (("made from", told.sources), ("judgments from", told.judgments), ("pairs from", pairs)):
+            if files is not None:
+                yield [words, "\n".join(_file_lines(files))]
+
+    def _of_code(self) -> Iterator[Row]:
+        if self.told is not None:
+            told = self.told
+            if told.binspec_digest is not None:
+                most = None if told.dataset is None else told.dataset.max_bin
+                yield ["bins", told.binspec_digest + ("" if most is None else f", at most {most} a feature")]
+            if told.code_digest is not None:
+                yield ["code", told.code_digest]
+            if told.base_model is not None:
+                yield ["base model", f"{told.base_model.model or 'a file'}, sha256 {told.base_model.sha256}"]
+        if self.circumstances is not None:
+            now = self.circumstances
+            names = {**now.libraries, "python": now.python, "on": now.system, "processor": now.machine}
+            yield ["made with", ", ".join(f"{name} {each}" for name, each in names.items() if each is not None)]
+            if now.resumed is not None:
+                yield ["went on from", f"{now.resumed.model or 'a file'}, sha256 {now.resumed.sha256}"]
+
+    def _parameter_lines(self) -> list[str]:
+        parameters = self.facts["parameters"]
+        changed = None if self.told is None else self.told.changed_parameters
+        if changed is None:
+            return lines_of(parameters).split("\n") if parameters else ["none"]
+        shown = {name: parameters[name] for name in dict.fromkeys([*changed, "seed"]) if name in parameters}
+        rest = len(parameters) - len(shown) - ("preset" in parameters)
+        of_preset = f" ({safe(str(parameters['preset']))})" if "preset" in parameters else ""
+        return [*(lines_of(shown).split("\n") if shown else []), f"and {rest} others as by default{of_preset}"]
+
+    def _metric_lines(self) -> list[str]:
+        intervals = {} if self.told is None else self.told.intervals
+        lines = []
+        for split, metrics in self.facts["metrics"].items():
+            if isinstance(metrics, dict):
+                limits = intervals.get(split, {})
+                lines += [
+                    f"{split} {name} {_number(each)}{_interval(limits.get(name))}" for name, each in metrics.items()
+                ]
+            else:
+                lines.append(f"{split} {_number(metrics)}")
+        if self.told is not None and self.told.best_round is not None and self.told.rounds_trained is not None:
+            lines.append(f"after {self.told.best_round} of {self.told.rounds_trained} rounds trained")
+        return [safe(line) for line in lines] or ["none"]
+
+
+def _move_line(entry: Entry) -> str:
+    return safe(f"{when_of(entry)}  {who_of(entry)} {what_of(entry)}{why_of(entry)}")
+
+
+def _file_lines(files: Files) -> list[str]:
+    lines = [f"{files.files:,} file{'s' if files.files != 1 else ''}, {size_text(files.bytes)}"]
+    for file in files.listed:
+        split = "" if file.split is None else f", {file.split}"
+        lines.append(f"{file.name}  {size_text(file.size)}{split}  sha256 {file.sha256}")
+    if files.list_sha256 is not None:
+        lines.append(f"sha256 of their list {files.list_sha256}")
+    return [safe(line) for line in lines]
+
+
+def _names(names: list[str]) -> str:
+    shown = names if len(names) <= MOST_NAMES else [*names[: MOST_NAMES - 2], "...", names[-1]]
+    return safe(f"{len(names)}: {', '.join(shown)}")
+
+
+def _number(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else safe(json.dumps(value))
+
+
+def _interval(limits: object) -> str:
+    if isinstance(limits, list) and len(limits) == 2 and all(isinstance(limit, int | float) for limit in limits):
+        return f" [{limits[0]:.4f}, {limits[1]:.4f}]"
+    return ""
+
+
+def _mappings(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -1,0 +1,406 @@
+"""What show, log, list, alias and tag say, against what was done."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from registry import changes, printing, sentences
+from registry.cli import app
+from registry.errors import ConflictError, InputError, InvalidName, UnknownModel
+from registry.listing import LATEST, chosen
+from registry.log import Log
+from registry.registry import Registry
+from registry.sentences import ranges, stands_out, what_of
+from registry.state import State
+from tests.registry.conftest import FACTS
+from tests.registry.shell import Shell
+
+TRAINED = FACTS | {
+    "dataset": {
+        "rows": 12096,
+        "queries": 300,
+        "max_bin": 255,
+        "split_by": {"shares": {"train": 0.7, "valid": 0.3}},
+        "splits": {"train": {"queries": 202, "rows": 8026}},
+        "sources": {"files": 1, "bytes": 70, "list": [{"name": "monday.txt", "size": 70, "sha256": "a" * 64}]},
+    },
+    "parameters": {"learning_rate": 0.1, "max_leaves": 63, "seed": 7, "preset": "defaults@1", "sigma": 1.0},
+    "changed_parameters": ["max_leaves"],
+    "code_digest": "c" * 64,
+    "binspec_digest": "b" * 64,
+    "intervals": {"valid": {"ndcg@10": [0.5012, 0.5234]}},
+    "rounds_trained": 170,
+    "base_model": {"model": "global@4", "sha256": "e" * 64},
+    "link": "expected_grade",
+}
+CIRCUMSTANCES = {
+    "libraries": {"numpy": "2.4"},
+    "python": "3.11.7",
+    "resumed": {"model": "web@1", "sha256": "f" * 64},
+}
+
+
+def gate(registry: Registry, version: int, *, passed: bool, baseline: int | None, **report: Any) -> None:
+    registry.record_gate(
+        "web", version, alias="production", passed=passed, baseline=baseline, report=report, dataset="d" * 64,
+        split="test", metric="ndcg@10", convention="0" * 64, margin=0.002,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def busy(web: Registry) -> Registry:
+    """Everything that a log can say happens to ``web``."""
+    attachments = {"circumstances": json.dumps(CIRCUMSTANCES).encode(), "train_queries": b"12345678"}
+    web.register("web", b"model 1", manifest=TRAINED, attachments=attachments, reason="with monday")
+    web.protect("web", "production", changes.Policy(metric="ndcg@10", margin=0.002))
+    found = {"candidate": 0.5123, "other": 0.5, "difference": 0.0123, "interval": [0.001, 0.02]}
+    comparisons = [{"words": "web@3, the present version", "metrics": {"ndcg@10": found}}]
+    rails = [{"name": "features", "verdict": "failed", "words": "f9 is gone"}]
+    gate(web, 4, passed=True, baseline=3, comparisons=comparisons)
+    web.promote("web", 4, reason="won the test of May")
+    gate(web, 2, passed=False, baseline=4, comparisons=comparisons, guardrails=rails, reasons=["f9 is gone"])
+    web.promote("web", 2, force=True, reason="the boss said so")
+    web.rollback("web", reason="slow on phones")
+    web.tag("web", 4, "owner", "search-team")
+    web.tag("web", 1, "draft", "yes")
+    web.tag("web", 1, "draft", None)
+    web.unset("web", "shadow")
+    web.protect("web", "production", None)
+    log = Log(web._store, "web")
+    log.commit(lambda _: changes.Mark(op="mark", versions=(1, 2)))
+    log.commit(lambda _: changes.Sweep(op="sweep", versions=(2,)))
+    return web
+
+
+@pytest.fixture
+def models(busy: Registry) -> Shell:
+    return Shell(busy.root)
+
+
+def test_every_kind_of_change_has_a_sentence(busy: Registry, models: Shell) -> None:
+    entries = busy.log("web")
+    kinds = {
+        kind
+        for record in get_args(get_args(changes.Change)[0])
+        for kind in get_args(record.model_fields["op"].annotation)
+    }
+    assert {entry.change.op for entry in entries} == kinds
+    lines = models("log", "web").splitlines()
+    assert len(lines) == len(entries)
+    for line, entry in zip(lines, entries, strict=True):
+        assert line.split()[0] == str(entry.number)
+        for told in (what_of(entry), entry.actor, entry.host, entry.reason, entry.time[:10], entry.time[11:19]):
+            assert told in line
+    text = "\n".join(lines)
+    for told in (
+        "registered version 4: with monday",
+        "promoted version 4 to production (before: 3; gate: entry 10): won the test of May",
+        "put version 2 to the gate for production: DID NOT PASS against version 4 (ndcg@10 on test of dataset dddddddddddd",
+        "FORCED version 2 to production (before: 4), waiving: ",
+        "rolled production back to version 4 (before: 2): slow on phones",
+        "tagged version 4: owner=search-team",
+        "took the tag draft from version 1",
+        "took shadow away (before: 1)",
+        "protected production: only a passed gate promotes to it, with metric ndcg@10, a margin of 0.002 at most",
+        "opened production: it moves without a gate",
+        "marked to be swept, and nothing else: versions 1, 2",
+        "swept the bytes of version 2",
+    ):
+        assert told in text
+    assert [entry.change.op for entry in entries if stands_out(entry)] == ["gate", "force"]
+
+
+def test_the_last_entries_of_a_log_are_its_end(busy: Registry, models: Shell) -> None:
+    whole = models("log", "web").splitlines()
+    entries = models.json("log", "web")["entries"]
+    for n in (1, 3, len(whole), len(whole) + 5):
+        assert [line.split() for line in models("log", "web", "--last", str(n)).splitlines()] == [
+            line.split() for line in whole[-n:]
+        ]
+        assert models.json("log", "web", "--last", str(n))["entries"] == entries[-n:]
+
+
+def test_what_stands_out_is_coloured_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (True, False):
+        page = io.StringIO()
+        monkeypatch.setattr(
+            "rich.console.Console",
+            lambda page=page, terminal=terminal, **_: Console(file=page, force_terminal=terminal),
+        )
+        printing.print_lines([("FORCED", "bold red"), ("promoted " * 30, "")])
+        assert ("\x1b[1;31mFORCED" in page.getvalue()) == terminal
+        assert page.getvalue().count("\n") == 2
+
+
+def test_the_story_tells_all_that_was_done_and_known(busy: Registry, models: Shell) -> None:
+    text = " ".join(models("show", "web@4").split())
+    version = busy.resolve("web@4", bare="latest")
+    for told in (
+        "with monday",
+        "after 3, the same model as 1",
+        "production since",
+        "slow on phones",
+        "won the test of May",
+        "the boss said so",  # it was this version's place that was taken
+        "production, entry 10: PASSED against version 3 (ndcg@10 on test of dataset dddddddddddd, margin 0.002)",
+        "ndcg@10 0.5123 against 0.5000 of web@3, the present version: +0.0123 [0.0010, 0.0200]",
+        "owner search-team",
+        "7 B (7 bytes), all there and sound",
+        version.sha256,
+        "12,096 documents of 300 queries",
+        "train: 8,026 documents of 202 queries",
+        "splits by shares train 0.7, shares valid 0.3",
+        f"1 file, 70 B monday.txt 70 B sha256 {'a' * 64}",
+        f"{'b' * 64}, at most 255 a feature",
+        "c" * 64,
+        f"global@4, sha256 {'e' * 64}",
+        "numpy 2.4, python 3.11.7",
+        f"web@1, sha256 {'f' * 64}",
+        "max_leaves 63 seed 7 and 2 others as by default (defaults@1)",
+        "train ndcg@10 0.6100 valid ndcg@10 0.5123 [0.5012, 0.5234]",
+        "after 120 of 170 rounds trained",
+        f"circumstances: {len(json.dumps(CIRCUMSTANCES))} B, train_queries: 8 B",
+        "link expected_grade",
+    ):
+        assert told in text, told
+    refused = " ".join(models("show", "web@2").split())
+    assert "entry 12: DID NOT PASS against version 4" in refused
+    assert "FAILED features: f9 is gone" in refused
+    assert "swept in entry 21 of the log" in refused
+    assert "to be swept (marked in entry 20 of the log)" in " ".join(models("show", "web@1").split())
+
+
+def test_the_story_as_json_has_all_of_it(busy: Registry, models: Shell) -> None:
+    told = models.json("show", "web@4")
+    assert told["manifest"] == json.loads(json.dumps(TRAINED))
+    assert told["versions"] == {"before": [3], "after": [], "same_bytes": [1]}
+    assert [entry["number"] for entry in told["history"]] == [11, 13, 14]
+    assert told["moves"] == [entry for entry in told["history"] if entry["number"] == 14]
+    (found,) = told["gates"]
+    assert found["entry"]["change"]["passed"]
+    assert found["report"]["comparisons"][0]["words"] == "web@3, the present version"
+    assert told["tags"] == {"owner": "search-team"}
+    assert told["circumstances"] == CIRCUMSTANCES
+    assert told["attachments"]["train_queries"]["size"] == 8
+    assert told["bytes"] == {"there": True, "fault": None, "marked_in": None, "swept_in": None}
+    assert told["policies"] == {"production": None}
+    assert models.json("show", "web@2")["bytes"]["swept_in"] == 21
+
+
+def test_damaged_bytes_are_told_and_not_stumbled_over(busy: Registry, models: Shell) -> None:
+    path = busy.resolve("web@3", bare="latest").model_path
+    path.unlink()
+    assert "DAMAGED" in models("show", "web@3")
+    told = models.json("show", "web@3")["bytes"]
+    assert (told["there"], "missing" in told["fault"]) == (False, True)
+    manifest = busy._store.blob_path(busy.resolve("web@1", bare="latest").manifest_sha256)
+    manifest.unlink()
+    assert "DAMAGED" in models("list", "web")
+    assert [each["manifest"] is None for each in models.json("list", "web")["versions"]] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        FACTS | {"dataset": "monday", "intervals": [1, 2], "best_round": "last"},
+        FACTS | {"dataset": {"rows": "many"}, "changed_parameters": 7, "base_model": "x"},
+        FACTS | {"metrics": {}, "parameters": {}, "code_digest": None, "note": {}},
+        FACTS | {"metrics": {"score": 0.5, "valid": {"ndcg@10": "good"}}, "dataset_digest": None},
+    ],
+)
+def test_facts_of_any_shape_are_told(registry: Registry, facts: dict[str, Any]) -> None:
+    registry.register("web", b"model", manifest=facts, attachments={"circumstances": b"\xff{"})
+    text = Shell(registry.root)("show", "web")
+    for name in facts.keys() - FACTS.keys() - {"code_digest"}:
+        assert name in text
+    assert Shell(registry.root).json("show", "web")["manifest"] == facts
+
+
+EVIL = "a\x1b[31mb\x9bc\u202ed\x07e\nf\x7f"
+
+
+def test_nothing_that_was_stored_steers_a_terminal(registry: Registry) -> None:
+    facts = FACTS | {
+        "features": [EVIL],
+        "parameters": {EVIL: EVIL},
+        "metrics": {EVIL: {EVIL: 0.5}},
+        EVIL: {EVIL: [EVIL]},
+        "dataset": TRAINED["dataset"] | {"sources": {"files": 1, "bytes": 1, "list": [{"name": EVIL, "size": 1, "sha256": EVIL}]}},
+        "code_digest": EVIL,
+    }  # fmt: skip
+    registry.register(
+        "web", b"model", manifest=facts, attachments={"circumstances": json.dumps({"python": EVIL}).encode()}
+    )
+    gate(registry, 1, passed=False, baseline=None, guardrails=[{"name": EVIL, "verdict": "failed", "words": EVIL}])
+    shell = Shell(registry.root)
+    for words in (
+        ["show", "web"],
+        ["log", "web"],
+        ["list", "web"],
+        ["list"],
+        ["alias", "web"],
+        ["show", "web", "--json"],
+    ):
+        text = shell(*words)
+        assert all(c.isprintable() or c == "\n" for c in text), words
+        assert "\nf" not in text
+    assert shell.json("show", "web")["manifest"] == facts
+
+
+@pytest.mark.parametrize("value", [EVIL, "\ud800", "\U000e0001", "plain \u00e9\u4e2d\U0001f600"])
+def test_json_comes_back_as_it_was(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    printing.print_json({"a": value})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"a": value}
+    assert out.rstrip("\n").isprintable()
+
+
+def test_a_list_shows_the_last_and_those_with_an_alias(registry: Registry) -> None:
+    n = LATEST + 10
+    for number in range(1, n + 1):
+        registry.register("web", b"%d" % number, manifest=FACTS)
+    registry.promote("web", 3)
+    registry.tag("web", 2, "owner", "ann")
+    registry.tag("web", n, "owner", "ann")
+    shell = Shell(registry.root)
+
+    def shown(*words: str) -> list[int]:
+        return [version["version"] for version in shell.json("list", "web", *words)["versions"]]
+
+    assert shown() == [3, *range(11, n + 1)]
+    assert "and 9 older versions that no alias means: rankmill models list web --all" in shell("list", "web")
+    assert shown("--all") == list(range(1, n + 1))
+    assert "older" not in shell("list", "web", "--all")
+    assert shown("--tag", "owner=ann") == [2, n]
+    assert shown("--tag", "owner=bob") == []
+    assert shell.json("list", "web")["of"] == n
+    assert "owner=ann" in shell("list", "web")
+
+
+def test_manifests_are_read_of_shown_versions_only(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, LATEST + 11):
+        registry.register("web", b"%d" % number, manifest=FACTS | {"best_round": number})
+    read = []
+    whole = type(registry._store).read_blob
+    monkeypatch.setattr("registry.store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha))
+    Shell(registry.root)("list", "web")
+    assert len(read) == LATEST
+
+
+def test_chosen_versions_of_a_state() -> None:
+    state = State()
+    assert chosen(state, {}, every=False) == chosen(state, {}, every=True) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["list", "--all"], InputError, "name the model"),
+        (["list", "web", "--tag", "owner"], InputError, "expected key=value"),
+        (["tag", "web", "a=b"], InvalidName, "web@7"),
+        (["tag", "web@1", "a"], InputError, "expected key=value"),
+        (["tag", "web@1", "a=1", "a=2"], InputError, "given twice"),
+        (["tag", "web@1", "a=1", "--remove", "a"], InputError, "both given and removed"),
+        (["tag", "web@1", "b=1", "A=1"], InvalidName, "'A'"),
+        (["tag", "web@9", "a=1"], UnknownModel, "no version 9"),
+        (["alias", "web", "--unset"], InputError, "say which alias"),
+        (["alias", "web", "shadow", "--unset", "--open"], InputError, "one at a time"),
+        (["alias", "web", "shadow", "--metric", "map"], InputError, "goes with --protect"),
+        (["alias", "web", "shadow", "--expect", "1"], InputError, "goes with --unset"),
+        (["alias", "web", "shadow", "--unset", "--expect", "2"], ConflictError, "expected version 2"),
+        (["alias", "web", "shadw"], UnknownModel, "did you mean 'shadow'"),
+        (["alias", "web", "shadw", "--unset"], UnknownModel, "did you mean 'shadow'"),
+        (["alias", "web", "shadow", "--protect", "--dataset", "d3"], InputError, "dataset"),
+        (["alias", "web@1"], InvalidName, "the name of a model alone"),
+        (["alias", "web", "latest", "--protect"], InvalidName, "cannot be moved"),
+    ],
+)
+def test_mistakes_change_nothing(web: Registry, words: list[str], error: type[Exception], message: str) -> None:
+    before = web.state("web").head
+    with pytest.raises(error, match=message) as caught:
+        Shell(web.root)(*words)
+    assert "\n" not in str(caught.value)
+    assert web.state("web").head == before
+
+
+def test_tags_come_and_go(web: Registry) -> None:
+    shell = Shell(web.root)
+    head = web.state("web").head
+    assert "web@2: no tags" in shell("tag", "web@2")
+    assert "tagged version 2: owner=ann (entry 8" in shell("tag", "web@2", "owner=ann", "season=a=b", "--reason", "new")
+    assert shell.json("tag", "web@2")["tags"] == {"owner": "ann", "season": "a=b"}
+    assert shell.json("tag", "web@2", "owner=ann")["entries"] == []
+    changed = shell.json("tag", "web@2", "owner=bob", "--remove", "season", "--remove", "never")
+    assert changed["tags"] == {"owner": "bob"}
+    assert [entry["change"]["key"] for entry in changed["entries"]] == ["owner", "season"]
+    assert web.state("web").head == head + 4
+    assert web.log("web")[-4].reason == "new"
+
+
+def test_aliases_are_shown_with_their_past_and_their_protection(web: Registry) -> None:
+    shell = Shell(web.root)
+    web.protect("web", "stable", changes.Policy())
+    text = shell("alias", "web")
+    assert [line.split()[:2] for line in text.splitlines() if " on " in line or "none" in line] == [
+        ["production", "3"],
+        ["shadow", "1"],
+        ["stable", "none"],
+    ]
+    found = {each["alias"]: each for each in shell.json("alias", "web")["aliases"]}
+    assert [move["version"] for move in found["production"]["history"]] == [1, 2, 3]
+    assert (found["stable"]["protected"], found["shadow"]["protected"]) == (True, False)
+    (shadow,) = shell.json("alias", "web", "shadow")["aliases"]
+    assert shadow == found["shadow"]
+
+
+def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
+    shell = Shell(web.root)
+    assert "took shadow away (before: 1)" in shell(
+        "alias", "web", "shadow", "--unset", "--expect", "1", "--reason", "done"
+    )
+    assert shell.json("alias", "web", "shadow", "--unset")["changed"] is False
+    assert web.state("web").target("shadow") is None
+    words = ["alias", "web", "production", "--protect", "--metric", "map", "--margin", "0.01", "--dataset", "a" * 64]
+    assert "protected production" in shell(*words, "--convention", "b" * 64)
+    policy = web.policy(web.state("web"), "production")
+    assert policy == changes.Policy(metric="map", margin=0.01, dataset="a" * 64, convention="b" * 64)
+    assert shell.json(*words, "--convention", "b" * 64) == {"name": "web", "changed": False, "entry": None}
+    assert "opened production" in shell("alias", "web", "production", "--open")
+    assert "is so already" in shell("alias", "web", "production", "--open")
+    assert web.policy(web.state("web"), "production") is None
+
+
+def test_numbers_in_short() -> None:
+    assert ranges([]) == ""
+    assert ranges([5]) == "5"
+    assert ranges([3, 1, 2, 5, 6, 9, 10, 11, 12]) == "1 to 3, 5, 6, 9 to 12"
+
+
+def test_the_command_line_says_no_markup(web: Registry) -> None:
+    web.tag("web", 1, "note", "[bold]x[/bold] :smile:")
+    assert (
+        "note=[bold]x[/bold] :smile:"
+        in CliRunner().invoke(app, ["log", "web"], env={"RANKMILL_REGISTRY": str(web.root)}).stdout
+    )
+    assert sentences.what_of(web.log("web")[-1]) == "tagged version 1: note=[bold]x[/bold] :smile:"
+
+
+def test_looking_writes_nothing(busy: Registry, models: Shell, tree: Any) -> None:
+    before = tree(busy.root)
+    for words in (
+        ["show", "web"],
+        ["log", "web"],
+        ["list", "web", "--all"],
+        ["list"],
+        ["alias", "web"],
+        ["tag", "web@1"],
+    ):
+        models(*words)
+    assert tree(Path(busy.root)) == before
