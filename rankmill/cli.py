@@ -1,7 +1,7 @@
 """The ``rankmill`` command: composes the rooms' commands and is the one place where an error becomes a line and a code.
 
 Every command raises; nothing below this module prints an error or chooses an exit code.  The table is the contract
-with schedulers: 0 done, 1 a bug of ours, 2 usage, 10 data rejected, 11 promotion refused, 12 drift, 13 integrity or
+with schedulers: 0 done, 1 a bug of ours, 2 usage, 10 data rejected, 11 gate not passed, 12 drift, 13 integrity or
 format, 74 input/output, 75 conflict (try again), 130 and 143 signals, 141 the reader of our output went away.
 """
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of the report
 FEWEST_QUERIES = 2
+FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,11 @@ def judge(
         for each in contenders
         if split == "valid" and dataset.digest in each.trained_on
     ]
+    counted = comparisons[0]["metrics"][str(rules.metric)]["n_queries"]
+    if counted < FEW_QUERIES:
+        notes.append(
+            f"{counted} queries are few: an interval of fewer than {FEW_QUERIES} is narrower than it should be"
+        )
     report: dict[str, Any] = {
         "format": FORMAT,
         "passed": not reasons,
@@ -231,8 +237,10 @@ def _shortfall(rules: Rules, bar: Bar, found: Paired, threshold: float) -> str:
     so, none = (queries_for(-threshold, found, difference) for difference in (found.difference, 0.0))
     if found.difference <= threshold or so is None:
         return text
-    text += f"; so few queries cannot tell: about {so:,} like them would, if the difference stays as it is"
-    return text if none is None else f"{text}, and {none:,} if there is none"
+    text += (
+        f"; so few queries cannot tell: about {so:,} like them pass four times in five if this is the true difference"
+    )
+    return text if none is None else f"{text}, {none:,} if there is none"
 
 
 def _guardrails(

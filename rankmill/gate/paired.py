@@ -14,6 +14,7 @@ from scorer.metrics.queries import mean_of
 
 TIED = 1e-9  # differences up to this are rounding
 MOST_SHOWN = 20  # queries that lost most
+_BELOW_ONE_IN_40, _BELOW_ONE_IN_5 = 1.959963984540054, 0.8416212335729143  # standard deviations of a normal variable
 _SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 Values = npt.NDArray[np.float64]
@@ -126,16 +127,18 @@ def compare(
 
 
 def queries_for(margin: float, found: Paired, difference: float = 0.0) -> int | None:
-    """About how many queries like these an interval needs to end above ``-margin`` if ``difference`` is the true one.
+    """About how many queries like these would pass ``margin`` four times in five if ``difference`` is the true one.
 
-    The width of an interval falls with the square root of the number of queries, so that it takes
-    (mean - lower end)^2 / (margin + difference)^2 times as many as there were here.  None where there are enough, or no
-    number is.
+    The lower end of an interval is the mean less 1.96 standard errors, and the mean itself is below the true difference by
+    0.84 of them once in five times: both together may not exceed margin + difference.  A standard error falls with the square
+    root of the number of queries, so that it takes ((1.96 + 0.84) / 1.96 * width / room)^2 times as many as there
+    were, for the width from mean to lower end and the room margin + difference.  None where the interval is narrow enough
+    already, or no number is enough.
     """
     width, room = found.difference - found.interval[0], margin + difference
     if room <= 0.0 or width <= room:
         return None
-    exact = found.n_queries * (width / room) ** 2
+    exact = found.n_queries * ((_BELOW_ONE_IN_40 + _BELOW_ONE_IN_5) / _BELOW_ONE_IN_40 * width / room) ** 2
     digits = int(10 ** max(0, math.floor(math.log10(exact)) - 1))
     return math.ceil(exact / digits) * digits
 

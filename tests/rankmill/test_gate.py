@@ -189,7 +189,8 @@ def test_a_split_that_a_model_was_trained_on_is_refused(tmp_path, real, model, s
     other = dataset_of(tmp_path, "other", *rows_of(11, queries=40), split=None)
     assert judge(model, shuffled_model, other, "train", Rules())["split"] == "train"
     valid = judge(model, None, real, "valid", Rules())
-    assert valid["notes"] == ["the split valid has decided when the training of web@1 stopped"]
+    assert valid["notes"][0] == "the split valid has decided when the training of web@1 stopped"
+    assert valid["notes"][1].endswith(" queries are few: an interval of fewer than 50 is narrower than it should be")
     with pytest.raises(InputError, match="the split 'test' is empty; splits with rows: train"):
         judge(model, None, other, "test", Rules())
 
