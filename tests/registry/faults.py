@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from tests.registry.interposed import Killed
 
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EACCES", "ESTALE", "EMFILE", "EINTR")
+FEW = ("ENOSPC", "EIO", "ESTALE")
+"""Those that are met with more than giving up."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,10 @@ class Fault:
     """Name of the errno; None kills the process."""
     lasting: bool = False
     """Whether all later calls fail, too.  (Those of the dead always do.)"""
-    done: Callable[[int], int] | None = lambda n: 0
-    """How many of ``n`` bytes are written first; None where the whole call is done and only the answer is lost."""
+    done: bool = False
+    """Whether the whole call is done, and only the answer is lost."""
+    written: Callable[[int], int] | None = None
+    """How many of ``n`` bytes a write has written before; makes a difference in writes only."""
 
     def exception(self) -> BaseException:
         if self.error is None:
@@ -46,21 +50,20 @@ class Failing:
                 raise self.fault.exception()
             return call(*arguments)
         self.failed_in = name
-        if self.fault.done is None:
+        if self.fault.done:
             call(*arguments)
-        elif name == "write":
+        if self.fault.written is not None and name == "write":
             descriptor, data = arguments
-            if part := data[: self.fault.done(len(data))]:
-                call(descriptor, part)
+            call(descriptor, data[: self.fault.written(len(data))])
         raise self.fault.exception()
 
 
 CRASHES = {
     "before": Fault(),
-    "after": Fault(done=None),
-    "half written": Fault(done=lambda n: n // 2),
-    "all but a byte written": Fault(done=lambda n: n - 1),
+    "after": Fault(done=True),
+    "half written": Fault(written=lambda n: n // 2),
+    "all but a byte written": Fault(written=lambda n: n - 1),
 }
-ONCE = {error: Fault(error) for error in ERRORS} | {"half written": Fault("EIO", done=lambda n: n // 2)}
+ONCE = {error: Fault(error) for error in ERRORS} | {"half written": Fault("EIO", written=lambda n: n // 2)}
 LASTING = {error: Fault(error, lasting=True) for error in ERRORS}
-LOST_ANSWERS = {error: Fault(error, done=None) for error in ERRORS}
+LOST_ANSWERS = {error: Fault(error, done=True) for error in ERRORS}

@@ -31,6 +31,8 @@ class File:
     safe: bytes
     """What is on stable storage for certain."""
     written: float
+    links: int = 0
+    """How many names it has."""
 
     def forms(self) -> list[bytes]:
         """What may be found after a loss of power, from nothing new to all of it."""
@@ -48,10 +50,13 @@ class Folder:
     """For each name that is not safe what it meant, oldest first: the first is safe, the last is seen."""
 
     def show(self, name: str, node: Node | None) -> None:
-        if node is None:
-            self.names.pop(name, None)
-        else:
+        before = self.names.pop(name, None)
+        if isinstance(before, File):
+            before.links -= 1
+        if node is not None:
             self.names[name] = node
+        if isinstance(node, File):
+            node.links += 1
 
 
 Node = File | Folder
@@ -109,7 +114,11 @@ class Machine:
         self.root.names["srv"] = Folder()
 
     def copy(self) -> Machine:
-        copied: Machine = pickle.loads(self.to_bytes())
+        return self.from_bytes(self.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Machine:
+        copied: Machine = pickle.loads(data)
         return copied
 
     def to_bytes(self) -> bytes:
@@ -241,7 +250,7 @@ class ModelDisk(Disk):
 
     def link_count(self, path: Path) -> int:
         node = self.machine.find(path)
-        return sum(file is node for _, file in self.machine.files())
+        return node.links if isinstance(node, File) else 2
 
     def make_folder(self, folder: Path, mode: int = 0o777) -> None:
         self._expect_free(folder)

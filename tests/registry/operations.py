@@ -27,6 +27,8 @@ class Operation:
     """Whose log it extends."""
     repeats: bool = True
     """Whether doing it twice is doing it once."""
+    thorough: bool = False
+    """Whether it meets every error in the ordinary tests, too."""
 
 
 def register(name: str, model: bytes, **facts: object) -> Work:
@@ -68,16 +70,16 @@ STARTS: dict[str, Callable[[Registry], object]] = {
     "three versions": three_versions,
 }
 OPERATIONS: dict[str, Operation] = {
-    "register the first": Operation(register("shop", b"shop 1"), start="nothing", model="shop"),
+    "register the first": Operation(register("shop", b"shop 1"), start="nothing", model="shop", thorough=True),
     "register another name": Operation(register("shop", b"shop 1"), model="shop"),
-    "register another": Operation(register("web", b"model 4")),
+    "register another": Operation(register("web", b"model 4"), thorough=True),
     "register the same model with other facts": Operation(register("web", b"model 3")),
     "register what is there": Operation(register("web", b"model 2", best_round=2)),
-    "promote": Operation(lambda r, why: r.promote("web", 2, reason=why)),
+    "promote": Operation(lambda r, why: r.promote("web", 2, reason=why), thorough=True),
     "promote as expected": Operation(lambda r, why: r.promote("web", 2, expect=3, reason=why), repeats=False),
     "promote a new alias": Operation(lambda r, why: r.promote("web", 2, alias="canary", reason=why)),
     "promote what stands": Operation(lambda r, why: r.promote("web", 3, reason=why)),
-    "roll back": Operation(lambda r, why: r.rollback("web", expect=3, reason=why), repeats=False),
+    "roll back": Operation(lambda r, why: r.rollback("web", expect=3, reason=why), repeats=False, thorough=True),
     "roll back to": Operation(lambda r, why: r.rollback("web", to=1, reason=why)),
     "unset": Operation(lambda r, why: r.unset("web", "shadow", reason=why)),
     "tag": Operation(lambda r, why: r.tag("web", 2, "quality", "good", reason=why)),

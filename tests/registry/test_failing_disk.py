@@ -9,16 +9,19 @@ import contextlib
 import itertools
 import shutil
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from registry import ballast, log, staging
+from registry.entry import Entry
 from registry.errors import ConflictError, RegistryError
 from registry.registry import Registry
 from tests.registry.conftest import QuickDisk
-from tests.registry.faults import CRASHES, LASTING, LOST_ANSWERS, ONCE, Failing, Fault
+from tests.registry.faults import CRASHES, FEW, LASTING, LOST_ANSWERS, ONCE, Failing, Fault
 from tests.registry.interposed import Interposed, Killed
 from tests.registry.invariants import Witness, look, published
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
@@ -41,6 +44,7 @@ def transactions(brisk: None, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNa
     monkeypatch.setattr(ballast, "os", types.SimpleNamespace(urandom=bytes))
     monkeypatch.setattr(log, "_now", lambda: "2026-01-02T03:04:05.678Z")
     monkeypatch.setattr(log, "is_due", lambda head, checkpoint: True)
+    monkeypatch.setattr(Entry, "from_bytes", cache(Entry.from_bytes))
     return numbers
 
 
@@ -53,23 +57,43 @@ def on(machine: Machine) -> Registry:
 def test_whatever_goes_wrong_the_state_is_the_old_or_the_new_one(
     name: str, ways: str, transactions: types.SimpleNamespace
 ) -> None:
+    every = OPERATIONS[name].thorough
+    faults = {way: fault for way, fault in WAYS[ways].items() if every or fault.error in {None, *FEW}}
+    sweep(name, faults, transactions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, operation in OPERATIONS.items() if not operation.thorough])
+def test_so_it_is_with_every_error(name: str, transactions: types.SimpleNamespace) -> None:
+    sweep(name, ONCE | LASTING | LOST_ANSWERS, transactions)
+
+
+def sweep(name: str, faults: dict[str, Fault], transactions: types.SimpleNamespace) -> None:
+    """Let each call of the operation go wrong, until it comes through, with each fault."""
     operation = OPERATIONS[name]
-    start = started(operation.start)
-    done = start.copy()
-    operation.work(on(done), "it")
+    start, done, calls = started(operation.start), started(operation.start).copy(), []
+
+    def around(name: str, call: Callable[..., object], *arguments: object) -> object:
+        calls.append(name)
+        return call(*arguments)
+
+    operation.work(Registry(ROOT, disk=Interposed(ModelDisk(done), around)), "it")
     expected = Expected(look(start).models, look(done).models, published(start) | published(done))
-    for way, fault in WAYS[ways].items():
+    before = start.to_bytes()
+    for way, fault in faults.items():
         for at in itertools.count(1):
+            if fault.written is not None and at <= len(calls) and calls[at - 1] != "write":
+                continue
             failing = Failing(at, fault)
             transactions.last = 0
             try:
-                fail(start.copy(), operation, failing, expected)
+                fail(Machine.from_bytes(before), operation, failing, expected)
             except Exception as error:
                 error.add_note(f"{name}: {way}, in call {at} ({failing.failed_in})")
                 raise
             if not failing.failed_in:
                 break
-        assert at > 5
+        assert at > len(calls) > 5
 
 
 @dataclass
@@ -135,8 +159,15 @@ class Descriptors(QuickDisk):
             self.close(descriptor)
 
 
-@pytest.mark.parametrize("fault", [CRASHES["half written"], LOST_ANSWERS["EIO"]], ids=["killed", "answer lost"])
-@pytest.mark.parametrize("name", ["register the first", "register another", "promote"])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        pytest.param("register the first", CRASHES["before"], id="the first, killed"),
+        pytest.param("promote", LOST_ANSWERS["EIO"], id="promote, answer lost"),
+        pytest.param("register another", CRASHES["half written"], id="another, killed", marks=pytest.mark.slow),
+        pytest.param("register another", LOST_ANSWERS["EIO"], id="another, answer lost", marks=pytest.mark.slow),
+    ],
+)
 def test_so_it_is_on_a_real_file_system(name: str, fault: Fault, tmp_path: Path) -> None:
     operation, start, done = OPERATIONS[name], tmp_path / "start", tmp_path / "done"
     STARTS[operation.start](Registry(start, disk=QuickDisk()))
