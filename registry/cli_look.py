@@ -12,6 +12,7 @@ from registry.printing import print_json, print_lines, print_table, safe, size_t
 
 if TYPE_CHECKING:
     from registry import Registry
+    from registry.state import State
 
 app = typer.Typer()
 
@@ -66,15 +67,19 @@ def list_models(
 def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
     from registry import listing
 
-    versions, wanted = store.versions(name), listing.parse_tags(tags)
-    state = versions[0].state
-    numbers = listing.chosen(state, wanted, every=every)
-    shown = [versions[number - 1] for number in numbers]
+    wanted, total = listing.parse_tags(tags), 0
+
+    def choose(state: State) -> list[int]:
+        nonlocal total
+        total = len(state.versions)
+        return listing.chosen(state, wanted, every=every)
+
+    shown = store.versions(name, choose)
     if as_json:
-        print_json({"name": name, "of": len(versions), "versions": [listing.json_of(version) for version in shown]})
+        print_json({"name": name, "of": total, "versions": [listing.json_of(version) for version in shown]})
         return
     print_table(listing.HEADER, [listing.row_of(version) for version in shown])
-    rest = len(versions) - len(shown)
+    rest = total - len(shown)
     if rest and not wanted:
         typer.echo(f"and {rest:,} older versions that no alias means: rankmill models list {name} --all")
 

@@ -9,7 +9,7 @@ import typer
 from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
 from registry.errors import InputError, InvalidName
 from registry.names import PRODUCTION, check_tag
-from registry.printing import print_json, print_table
+from registry.printing import print_json, print_table, safe
 from registry.sentences import entry_json, what_of, when_of
 
 if TYPE_CHECKING:
@@ -177,10 +177,10 @@ def tag(
         print_json({"name": version.name, "version": version.number, "tags": now, "entries": entries})
         return
     for entry in written:
-        typer.echo(f"{version.name}: {what_of(entry)} (entry {entry.number} of the log)")
+        typer.echo(safe(f"{version.name}: {what_of(entry)} (entry {entry.number} of the log)"))
     if not written:
         told = ", ".join(f"{key}={value}" for key, value in sorted(now.items()))
-        typer.echo(f"{version}: {told or 'no tags'}")
+        typer.echo(safe(f"{version}: {told or 'no tags'}"))
 
 
 def _expected(text: str | None) -> Expected:
@@ -199,6 +199,6 @@ def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, a
     elif entry is None:
         typer.echo(f"{name}@{alias} is so already")
     elif changed:
-        typer.echo(f"{name}: {what_of(entry)} (entry {entry.number} of the log)")
+        typer.echo(safe(f"{name}: {what_of(entry)} (entry {entry.number} of the log)"))
     else:
-        typer.echo(f"{name}@{alias} is so already, since {when_of(entry)} UTC: {what_of(entry)}")
+        typer.echo(safe(f"{name}@{alias} is so already, since {when_of(entry)} UTC: {what_of(entry)}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -117,11 +117,12 @@ class Registry:
         assert isinstance(entry.change, Register)  # noqa: S101 (for the type checker)
         return self._version(name, log.state(), entry.change.version)
 
-    def versions(self, name: str) -> list[Version]:
-        """All versions of ``name``, oldest first; UnknownModel if there is none of that name."""
+    def versions(self, name: str, choose: Callable[[State], Iterable[int]] | None = None) -> list[Version]:
+        """All versions of ``name``, oldest first, or those that ``choose`` names; UnknownModel if there is no such model."""
         log = self._known(name)
         state = log.state()
-        return [Version(name, number, row, state, log) for number, row in enumerate(state.versions.values(), start=1)]
+        numbers = state.versions if choose is None else choose(state)
+        return [Version(name, number, state.versions[number], state, log) for number in numbers]
 
     def state(self, name: str) -> State:
         """Return what the log of ``name`` amounts to now; UnknownModel if there is no such model."""
