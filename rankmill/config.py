@@ -29,7 +29,7 @@ from pipeline.sources.batch import Format, ReadOptions
 from pipeline.sources.grades import NegativeGrades, Unjudged
 from pipeline.sources.parts import check_columns
 from rankmill.errors import ConfigError, InputError
-from rankmill.gate.rules import MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC
+from rankmill.gate.rules import LIMITS, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC
 from registry.errors import RegistryError
 from registry.names import PRODUCTION, check_alias, check_name
 from scorer.errors import ScorerError
@@ -222,8 +222,7 @@ class Gate:
     @property
     def limits(self) -> dict[str, Any]:
         """What `rankmill.gate.rules.Rules` has besides metric, margin and convention, by name."""
-        names = ("max_cost_ratio", "max_constant_rise", "max_latency", "allow_feature_changes", "allow_seen_queries")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in LIMITS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

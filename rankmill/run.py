@@ -135,10 +135,10 @@ def run_chain(config: Config, folder: Path, registry: Path, say: Callable[[str],
         for key in ("sources", "valid", "test", "pairs", "qrels")
     }
     candidates = () if config.rerank is None else _expand(folder, "rerank.candidates", config.rerank.candidates)
-    against = None if config.gate is None or config.gate.against is None else Dataset.open(folder / config.gate.against)
+    work = folder / config.work
+    against = None if config.gate is None else _former_dataset(config.gate, folder, work)
     store = Registry(registry)
     _refuse_protected(store, config)
-    work = folder / config.work
     work.mkdir(parents=True, exist_ok=True)
 
     say(f"ingest: {len(files['sources']) + len(files['valid']) + len(files['test'])} files")
@@ -278,6 +278,16 @@ def _gated(
         reason="rankmill run",
         **rules.limits,
     )
+
+
+def _former_dataset(rules: Gate, folder: Path, work: Path) -> Dataset | None:
+    """Open what ``[gate] against`` names; ConfigError if this run replaces it."""
+    if rules.against is None:
+        return None
+    former = folder / rules.against
+    if former.resolve() == (work / "dataset").resolve():
+        raise ConfigError(f"[gate] against: {former} is what this run makes anew; name the copy of a former dataset")
+    return Dataset.open(former)
 
 
 def _split_for(rules: Gate, dataset: Dataset) -> str:

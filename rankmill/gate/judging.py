@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pipeline.dataset import Dataset
 
 FORMAT = 1  # of the report
+HIGHEST_SCALE = 52  # of err
 FEWEST_QUERIES = 2
 FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
 
@@ -104,9 +105,11 @@ def judge(
     contenders = [candidate] if baseline is None else [candidate, baseline]
     _refuse_seen_split(dataset, split, contenders)
     convention = rules.convention
-    if convention.policy.max_grade is None:
-        convention = convention.but(max_grade=_max_grade(dataset, contenders))
+    scale = _max_grade(dataset, contenders)
+    if convention.policy.max_grade is None and scale <= HIGHEST_SCALE:
+        convention = convention.but(max_grade=scale)
     queries = GradedQueries(dataset, split, convention)
+    metrics = _metrics(rules, queries)
     forests, names = [each.forest for each in contenders], [each.name for each in contenders]
     stored = scores_of(dataset, split, forests, names, n_threads=n_threads or available_cores())
     scores = [queries.in_order(each) for each in stored]
@@ -117,7 +120,7 @@ def judge(
         bars = [row_order(queries), single_feature(queries, rules.metric)]
     else:
         bars = [Bar("baseline", f"{baseline.name}, the present version", second, must_be_beaten=False)]
-    comparisons = [_compared(queries, scores[0], bar, rules) for bar in bars]
+    comparisons = [_compared(queries, scores[0], bar, rules, metrics) for bar in bars]
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
     reasons = [text for comparison in comparisons for text in comparison["reasons"]]
     reasons += [f"{rail.name}: {rail.words}" for rail in rails if rail.verdict == "failed"]
@@ -126,6 +129,8 @@ def judge(
         for each in contenders
         if split == "valid" and dataset.digest in each.trained_on
     ]
+    if baseline is not None and baseline.name == candidate.name:
+        notes.append(f"{candidate.name} is the present version: it was compared with itself")
     counted = comparisons[0]["metrics"][str(rules.metric)]["n_queries"]
     if counted < FEW_QUERIES:
         notes.append(
@@ -143,6 +148,7 @@ def judge(
         "queries": {"digest": queries.digest, "queries": len(queries), "documents": queries.n_rows},
         "metric": str(rules.metric),
         "margin": rules.margin,
+        "limits": rules.limits,
         "convention": convention_facts(rules.convention),
         "convention_sha256": convention_digest(rules.convention),
         "max_grade": convention.policy.max_grade,
@@ -183,6 +189,13 @@ def _max_grade(dataset: Dataset, contenders: Sequence[Contender]) -> int:
     return max(1, dataset.max_grade, *(grade for grade in told if isinstance(grade, int)))
 
 
+def _metrics(rules: Rules, queries: GradedQueries) -> list[Metric]:
+    """Return what decides and what is shown, without ``err`` where it is only shown and a grade is beyond the scale."""
+    top = queries.convention.policy_for(Metric("err")).max_grade
+    beyond = top is None or int(queries.grades.max(initial=0)) > top
+    return [metric for metric in rules.metrics if metric == rules.metric or not (metric.name == "err" and beyond)]
+
+
 def _refuse_too_few(queries: GradedQueries, metric: Metric, scores: Scores) -> None:
     values = queries.evaluate([metric], _without_nan(scores))[metric]
     counted = int(np.count_nonzero(~np.isnan(values)))
@@ -199,10 +212,12 @@ def _without_nan(scores: Scores) -> Scores:
     return np.where(bad, -np.inf, scores) if bad.any() else scores
 
 
-def _compared(queries: GradedQueries, scores: Scores, bar: Bar, rules: Rules) -> dict[str, Any]:
+def _compared(
+    queries: GradedQueries, scores: Scores, bar: Bar, rules: Rules, metrics: Sequence[Metric]
+) -> dict[str, Any]:
     """Compare the candidate with one bar, by every metric."""
-    now = queries.evaluate(rules.metrics, _without_nan(scores))
-    then = queries.evaluate(rules.metrics, _without_nan(bar.scores))
+    now = queries.evaluate(metrics, _without_nan(scores))
+    then = queries.evaluate(metrics, _without_nan(bar.scores))
     found = {
         metric: compare(
             now[metric],
@@ -211,7 +226,7 @@ def _compared(queries: GradedQueries, scores: Scores, bar: Bar, rules: Rules) ->
             weights=queries.weights(metric),
             higher_is_better=metric.higher_is_better,
         )
-        for metric in rules.metrics
+        for metric in metrics
     }
     decisive = found[rules.metric]
     assert decisive is not None  # noqa: S101 (too few were refused)

@@ -20,6 +20,7 @@ MARGIN = 0.002
 SPLIT = "test"
 SHOWN = ("ndcg@10", "err@10", "map")  # beside the one that decides
 
+LIMITS = ("max_cost_ratio", "max_constant_rise", "max_latency", "allow_feature_changes", "allow_seen_queries")
 MAX_COST_RATIO = 2.0
 MAX_CONSTANT_RISE = 0.05
 
@@ -73,6 +74,11 @@ class Rules:
     def metrics(self) -> tuple[Metric, ...]:
         """The metric that decides, then those that are shown beside it."""
         return tuple(dict.fromkeys([self.metric, *map(parse_metric, SHOWN)]))
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits of the guardrails, and what is allowed, by name."""
+        return {name: getattr(self, name) for name in LIMITS}
 
 
 def convention_facts(convention: Convention) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rankmill.gate.lists import GradedQueries, scores_of
 from rankmill.gate.report import render
 from rankmill.gate.rules import Rules, canonical, convention_digest
 from scorer.errors import CandidatesRejected
+from scorer.errors import InputError as ScorerInputError
 from scorer.evaluate import evaluate
 from scorer.metrics import parse_metric
 from scorer.metrics.conventions import named_convention
@@ -237,3 +238,34 @@ def test_rules_refuse_what_is_no_limit() -> None:
             Rules(**{name: -1.0})
         with pytest.raises(InputError, match=name):
             replace(Rules(), **{name: float("nan")})
+
+
+@pytest.mark.parametrize(("top", "convention"), [(60, None), (4, "letor4")])
+def test_grades_beyond_the_scale_of_err_leave_it_out_where_it_does_not_decide(tmp_path, top, convention) -> None:
+    x, grades, qid = rows_of(12)
+    dataset = dataset_of(tmp_path, "amounts", x, grades * (top // 4), qid)
+    chosen = named_convention("rankmill").but(gain="linear") if convention is None else named_convention(convention)
+    model = trained(dataset, metric="ndcg@10", gain="linear")
+    report = judge(model, None, dataset, "test", Rules(convention=chosen, margin=1.0))
+    assert list(report["comparisons"][0]["metrics"]) == ["ndcg@10", "map"]
+    with pytest.raises(ScorerInputError, match="grade"):
+        judge(model, None, dataset, "test", Rules(convention=chosen, metric=parse_metric("err@10")))
+
+
+@pytest.mark.parametrize("metric", ["balanced_error(0.5)", "concordance_micro", "concordance"])
+def test_any_metric_may_decide_and_better_is_above_nothing(real, model, shuffled_model, metric) -> None:
+    """For an error rate too: the better model has the lower rate, and a difference above 0."""
+    shifted = with_leaves(model, lambda values: values * 2)
+    report = judge(renamed(shifted, "web@2"), shuffled_model, real, "test", Rules(metric=parse_metric(metric)))
+    (found,) = decisive(report)
+    assert found["difference"] == pytest.approx(abs(found["candidate"] - found["other"]))
+    assert found["interval"][0] <= found["difference"] <= found["interval"][1]
+    assert report["passed"] == (found["interval"][0] > -0.002)
+    first = judge(renamed(shifted, "web@2"), None, real, "test", Rules(metric=parse_metric(metric)))
+    assert "best single feature" in first["comparisons"][1]["words"]
+
+
+def test_the_present_version_against_itself_is_said(real, model) -> None:
+    report = judge(model, model, real, "test", Rules())
+    assert report["passed"]
+    assert "web@1 is the present version: it was compared with itself" in report["notes"]

@@ -241,3 +241,13 @@ def test_a_gate_without_queries_is_said_before_the_training(
     assert run(project) == 2
     assert line in capsys.readouterr().err.splitlines()[-1]
     assert not (project / "registry").exists()
+
+
+def test_a_run_does_not_compare_with_what_it_replaces(project: Path, capsys) -> None:
+    (project / "rankmill.toml").write_text(CONFIG.replace("margin = 0.2", 'margin = 0.2\nagainst = "out/dataset"'))
+    assert run(project) == 2
+    assert "[gate] against: " in capsys.readouterr().err
+    (project / "rankmill.toml").write_text(CONFIG.replace("margin = 0.2", 'margin = 0.2\nagainst = "old"'))
+    assert run(project) == 2
+    assert "no such dataset" in capsys.readouterr().err
+    assert not list(project.glob("out/*"))
