@@ -14,7 +14,7 @@ from rankmill.same_scores import same_scores, same_start, same_trees
 from registry import Registry
 from registry.names import MODEL_SUFFIX
 from scorer.forest import Forest
-from scorer.influence import relative_influence
+from scorer.inspect.influence import relative_influence
 
 Values = dict[str, Any]
 

@@ -16,7 +16,7 @@ from rankmill.diff import Side, changes, depths_of, diff, shape_of
 from rankmill.diff_table import rows_of
 from rankmill.same_scores import same_scores, same_trees
 from scorer.forest import Forest, compact_cuts
-from scorer.influence import relative_influence
+from scorer.inspect.influence import relative_influence
 from scorer.predict import Predictor
 from tests.scorer.forests import random_forest
 

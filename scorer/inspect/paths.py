@@ -1,0 +1,175 @@
+"""A forest as the set of its paths: what can be added up over leaves needs no walk down the trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import InputError
+from scorer.forest import Forest
+from scorer.inspect import _kernels
+
+TILE = 256  # documents whose codes and sums stay in the cache while every path is looked at
+
+Codes = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Every path from a root to a leaf, its conditions gathered by feature; see `scorer.inspect._kernels`.
+
+    A *slot* is a place in ``features``; elements ``starts[p]`` to ``starts[p + 1] - 1`` belong to path p.
+    """
+
+    forest: Forest
+    features: tuple[int, ...]  # positions in forest.feature_names of the features asked for, ascending
+    starts: npt.NDArray[np.int32]  # (n_paths + 1,)
+    slot: npt.NDArray[np.int32]  # (n_elements,)
+    low: npt.NDArray[np.int32]  # (n_elements,) lowest code that goes along
+    high: npt.NDArray[np.int32]  # (n_elements,) highest code that goes along
+    missing: npt.NDArray[np.uint8]  # (n_elements,) 1 where a missing value goes along
+    share: npt.NDArray[np.float64]  # (n_elements,) of the training rows at the feature's nodes, how many went along
+    value: npt.NDArray[np.float64]  # (n_paths,) what the leaf adds: the tree's weight times the leaf's value
+    output: npt.NDArray[np.int32]  # (n_paths,) the output it is added to
+    leaf: npt.NDArray[np.int32]  # (n_paths,) the leaf, as a node of the forest
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features asked for, by slot."""
+        return tuple(self.forest.feature_names[f] for f in self.features)
+
+    @property
+    def n_paths(self) -> int:
+        """Paths, which is leaves."""
+        return len(self.value)
+
+    def cuts(self, slot: int) -> npt.NDArray[np.float32]:
+        """Return the thresholds of a feature, ascending: code c >= 1 holds ``cuts[c - 2] < x <= cuts[c - 1]``."""
+        feature = self.features[slot]
+        first, last = self.forest.cut_starts[feature : feature + 2]
+        return self.forest.cuts[first:last]
+
+    def slot_of(self, name: str) -> int | None:
+        """Return the slot of the feature ``name``, None where the forest has it and never asks for it.
+
+        Raises
+        ------
+        InputError
+            The forest has no such feature.
+        """
+        if name not in self.forest.feature_names:
+            raise InputError.unknown("feature", name, self.forest.feature_names)
+        feature = self.forest.feature_names.index(name)
+        return self.features.index(feature) if feature in self.features else None
+
+    def codes(
+        self, values: npt.NDArray[np.float32], columns: npt.NDArray[np.int64] | None = None, absent: float = np.nan
+    ) -> Codes:
+        """Find the code of every value: (n, n_slots) uint16, row-major.
+
+        Parameters
+        ----------
+        values
+            (n, width) features; float64 is rounded to float32, NaN is missing.
+        columns
+            (n_slots,) column of ``values`` that holds each feature asked for, -1: every document has ``absent``.  None:
+            ``values`` has all features of the forest in its order.
+
+        Raises
+        ------
+        ValueError
+            ``values`` is not a table of floats, or has another width.
+        """
+        table = np.asarray(values)
+        if table.ndim != 2 or table.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise ValueError(f"values is a {table.dtype} array of shape {table.shape}, expected a table of floats")
+        if columns is None:
+            if table.shape[1] != self.forest.n_features:
+                raise ValueError(
+                    f"values has {table.shape[1]} columns, the model has {self.forest.n_features} features"
+                )
+            columns = np.asarray(self.features, dtype=np.int64)
+        out = np.empty((len(table), max(len(self.features), 1)), dtype=np.uint16)
+        for slot, column in enumerate(columns):
+            if column < 0:
+                x = np.full(len(table), absent, dtype=np.float32)
+            else:
+                with np.errstate(over="ignore"):  # beyond float32 a value becomes infinite, which has its place
+                    x = np.ascontiguousarray(table[:, column], dtype=np.float32)
+            out[:, slot] = np.where(np.isnan(x), 0, np.searchsorted(self.cuts(slot), x, side="left") + 1)
+        return out
+
+
+def leaf_paths(forest: Forest, *, n_rounds: int | None = None) -> Paths:
+    """Lay out the paths of ``forest``, or of its first ``n_rounds`` rounds, tree after tree, leaves in the order of the nodes.
+
+    A split that no training row reached parts them evenly.
+
+    Raises
+    ------
+    InputError
+        ``n_rounds`` is more than the forest has.
+    """
+    forest = forest if n_rounds is None else forest.truncated(n_rounds)
+    n_nodes = len(forest.node_feature)
+    features = forest.used_features
+    slot_of = np.full(forest.n_features, -1, dtype=np.int32)
+    slot_of[list(features)] = np.arange(len(features), dtype=np.int32)
+    parent, depth = np.empty(n_nodes, dtype=np.int32), np.empty(n_nodes, dtype=np.int32)
+    _kernels.find_parents(forest.tree_starts, forest.node_left, forest.node_right, parent, depth)
+    leaves = np.flatnonzero(forest.node_feature < 0).astype(np.int32)
+    tree = np.searchsorted(forest.tree_starts, leaves, side="right") - 1
+    most = int(depth[leaves].sum(dtype=np.int64))
+    starts = np.zeros(len(leaves) + 1, dtype=np.int32)
+    slot, low, high = (np.empty(most, dtype=np.int32) for _ in range(3))
+    missing, share = np.empty(most, dtype=np.uint8), np.empty(most, dtype=np.float64)
+    filled = _kernels.gather_paths(
+        leaves, forest.tree_starts[tree], parent, slot_of, forest.node_feature, forest.node_cut,
+        forest.node_missing_left, forest.node_left, forest.node_right, forest.node_rows,
+        starts, slot, low, high, missing, share,
+    )  # fmt: skip
+    return Paths(
+        forest=forest,
+        features=features,
+        starts=starts,
+        slot=slot[:filled].copy(),
+        low=low[:filled].copy(),
+        high=high[:filled].copy(),
+        missing=missing[:filled].copy(),
+        share=share[:filled].copy(),
+        value=forest.tree_weights[tree] * forest.node_value[leaves],
+        output=(tree % forest.n_outputs).astype(np.int32),
+        leaf=leaves,
+    )
+
+
+def require_rows(paths: Paths) -> None:
+    """Raise InputError unless the forest knows how many training rows reached its nodes, in every tree with a split."""
+    forest = paths.forest
+    roots = forest.tree_starts[:-1]
+    bare = np.flatnonzero((forest.node_feature[roots] >= 0) & (forest.node_rows[roots] == 0))
+    if len(bare):
+        raise InputError(
+            f"tree {bare[0] + 1} of the model does not say how many training rows reached its nodes, by which what it "
+            "expects is weighted; use a model trained here, or converted with its row counts"
+        )
+
+
+def in_spans(n_rows: int, n_threads: int, work: Callable[[int, int], None]) -> None:
+    """Run ``work(first, last)`` over tiles of ``TILE`` rows, shared out among ``n_threads`` by one call of joblib."""
+    n_tiles = -(-n_rows // TILE)
+    parts = max(1, min(n_threads, n_tiles))
+
+    def span(part: int) -> None:
+        for tile in range(n_tiles * part // parts, n_tiles * (part + 1) // parts):
+            work(tile * TILE, min(n_rows, (tile + 1) * TILE))
+
+    if parts == 1:
+        span(0)
+        return
+    from joblib import Parallel, delayed
+
+    Parallel(n_jobs=parts, require="sharedmem")(delayed(span)(part) for part in range(parts))

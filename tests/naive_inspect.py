@@ -1,0 +1,58 @@
+"""Slow, obvious twins of what looks into a model: from the definitions, over all subsets, documents and weights."""
+
+from __future__ import annotations
+
+import itertools
+from math import factorial, isnan
+
+
+def _ways(forest, node, root, x, known):
+    """Yield (leaf, share) of the leaves that a document reaches of which only the features in ``known`` are told."""
+    f = int(forest.node_feature[node])
+    if f < 0:
+        yield node, 1.0
+        return
+    left, right = root + int(forest.node_left[node]), root + int(forest.node_right[node])
+    if f in known:
+        value = x[f]
+        threshold = forest.thresholds[node]
+        goes_left = bool(forest.node_missing_left[node]) if isnan(value) else bool(value <= threshold)
+        yield from _ways(forest, left if goes_left else right, root, x, known)
+        return
+    rows_left, rows_right = int(forest.node_rows[left]), int(forest.node_rows[right])
+    total = rows_left + rows_right
+    for child, rows in ((left, rows_left), (right, rows_right)):
+        share = rows / total if total else 0.5
+        for leaf, below in _ways(forest, child, root, x, known):
+            yield leaf, share * below
+
+
+def expected_output(forest, x, known, output=0):
+    """What the trees expect of one output where only the features in ``known`` have their values in ``x``."""
+    total = forest.base_score
+    for t in range(output, forest.n_trees, forest.n_outputs):
+        root = int(forest.tree_starts[t])
+        for leaf, share in _ways(forest, root, root, x, known):
+            total += float(forest.tree_weights[t]) * float(forest.node_value[leaf]) * share
+    return total
+
+
+def shapley(forest, x, output=0):
+    """The mean contribution of each feature over all orders, by all subsets."""
+    everything = range(forest.n_features)
+    n = forest.n_features
+    worth = {
+        frozenset(s): expected_output(forest, x, set(s), output)
+        for k in range(n + 1)
+        for s in itertools.combinations(everything, k)
+    }
+    out = []
+    for j in everything:
+        others = [f for f in everything if f != j]
+        total = 0.0
+        for k in range(n):
+            weight = factorial(k) * factorial(n - k - 1) / factorial(n)
+            for s in itertools.combinations(others, k):
+                total += weight * (worth[frozenset((*s, j))] - worth[frozenset(s)])
+        out.append(total)
+    return out
