@@ -15,6 +15,7 @@ from registry import Registry
 from registry.names import MODEL_SUFFIX
 from scorer.forest import Forest
 from scorer.inspect.influence import relative_influence
+from trainer.lineage import CIRCUMSTANCES, circumstances_in
 
 Values = dict[str, Any]
 
@@ -31,6 +32,7 @@ class Side:
     size: int
     forest: Forest | None
     facts: Mapping[str, Any] = field(repr=False)
+    circumstances: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, reference: str, registry: Path) -> Side:
@@ -49,7 +51,14 @@ class Side:
             return cls(name=reference, sha256=of_file.sha256, size=size, forest=of_file, facts=_facts_in(of_file))
         version = Registry(registry).resolve(reference, bare="latest")
         forest = None if version.swept_in is not None else Forest.from_bytes(version.read(), str(version))
-        return cls(name=str(version), sha256=version.sha256, size=version.size, forest=forest, facts=version.manifest)
+        return cls(
+            name=str(version),
+            sha256=version.sha256,
+            size=version.size,
+            forest=forest,
+            facts=version.manifest,
+            circumstances=circumstances_in(version.attachment(CIRCUMSTANCES)),
+        )
 
 
 def _facts_in(forest: Forest) -> Values:
@@ -72,10 +81,11 @@ def diff(old: Side, new: Side) -> Values:
         "old": {"model": old.name, "sha256": old.sha256, "size": old.size},
         "new": {"model": new.name, "sha256": new.sha256, "size": new.size},
         "same_bytes": old.sha256 == new.sha256,
-        "parameters": changes(old.facts.get("parameters", {}), new.facts.get("parameters", {})),
+        "parameters": changes(old.facts["parameters"], new.facts["parameters"]),
         "features": _features(old, new),
         "data": _data(old.facts, new.facts),
         "code": _pair(old.facts, new.facts, "code_digest"),
+        "made_with": changes(_made_with(old), _made_with(new)),
         "base_model": _pair(old.facts, new.facts, "base_model"),
         "metrics": _metrics(old.facts, new.facts),
         "scores": None,
@@ -91,6 +101,16 @@ def diff(old: Side, new: Side) -> Values:
         report["shape"] = {"old": shape_of(old.forest), "new": shape_of(new.forest)}
         report["influence"] = _influence(old.forest, new.forest)
     return report
+
+
+def _made_with(side: Side) -> Values:
+    known = {name: side.circumstances[name] for name in ("python", "system", "machine") if name in side.circumstances}
+    return known | _mapping(side.circumstances.get("libraries"))
+
+
+def _mapping(value: object) -> Values:
+    """Return facts of facts; nothing where a manifest, which may hold anything, has something else there."""
+    return value if isinstance(value, dict) else {}
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
@@ -165,13 +185,13 @@ def _used(forest: Forest) -> set[str]:
 
 def _data(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
     report = {name: _pair(old, new, name) for name in ("dataset_digest", "binspec_digest")}
-    was, now = old.get("dataset") or {}, new.get("dataset") or {}
+    was, now = _mapping(old.get("dataset")), _mapping(new.get("dataset"))
     report |= {name: _pair(was, now, name) for name in ("rows", "queries", "splits", "split_by")}
     files = [_files(facts) for facts in (was, now)]
     listed = None not in files
     before, after = (set(found or ()) for found in files)
     told = {"added": sorted(after - before), "removed": sorted(before - after)} if listed else {}
-    counts = {side: facts.get("sources", {}).get("files") for side, facts in (("old", was), ("new", now))}
+    counts = {side: _mapping(facts.get("sources")).get("files") for side, facts in (("old", was), ("new", now))}
     return report | {
         "sources": counts
         | {what: [{"name": name, "sha256": sha256} for name, sha256 in found] for what, found in told.items()}
@@ -179,29 +199,37 @@ def _data(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
 
 
 def _files(facts: Mapping[str, Any]) -> list[tuple[str, str]] | None:
-    listed = facts.get("sources", {}).get("list")
-    return None if listed is None else [(file["name"], file["sha256"]) for file in listed]
+    listed = _mapping(facts.get("sources")).get("list")
+    if not isinstance(listed, list):
+        return None
+    return [(str(file.get("name")), str(file.get("sha256"))) for file in map(_mapping, listed)]
 
 
 def _metrics(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
     """Return the metrics of both on splits of the same name, and whether the data were the same (None: nobody knows)."""
-    was, now = old.get("metrics", {}), new.get("metrics", {})
+    was, now = _mapping(old.get("metrics")), _mapping(new.get("metrics"))
     one, other = old.get("dataset_digest"), new.get("dataset_digest")
     splits: Values = {}
     for split in [name for name in was if isinstance(was[name], dict) and isinstance(now.get(name), dict)]:
-        both = [metric for metric in was[split] if metric in now[split]]
+        both = [
+            metric for metric in was[split] if _is_number(was[split][metric]) and _is_number(now[split].get(metric))
+        ]
         if both:
             splits[split] = {
                 metric: {
                     "old": was[split][metric],
-                    "old_interval": old.get("intervals", {}).get(split, {}).get(metric),
+                    "old_interval": _mapping(_mapping(old.get("intervals")).get(split)).get(metric),
                     "new": now[split][metric],
-                    "new_interval": new.get("intervals", {}).get(split, {}).get(metric),
+                    "new_interval": _mapping(_mapping(new.get("intervals")).get(split)).get(metric),
                     "difference": now[split][metric] - was[split][metric],
                 }
                 for metric in both
             }
     return {"same_data": None if one is None or other is None else one == other, "splits": splits}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _influence(old: Forest, new: Forest) -> list[Values]:

@@ -18,6 +18,7 @@ def rows_of(report: Mapping[str, Any], top: int = 10) -> list[Row]:
         *_of_parameters(report["parameters"]),
         *_of_data(report["data"]),
         *_of_sides("code", report["code"]),
+        *_of_circumstances(report["made_with"]),
         *_of_sides("base model", report["base_model"]),
         *_of_features(report["features"]),
         *_of_shape(report["shape"]),
@@ -60,8 +61,8 @@ def _of_data(data: Mapping[str, Any]) -> Iterator[Row]:
     yield from _of_sides("dataset", data["dataset_digest"])
     yield from _of_sides("bins", data["binspec_digest"])
     for name in ("rows", "queries"):
-        if _differ(data[name]):
-            old, new = data[name]["old"], data[name]["new"]
+        old, new = data[name]["old"], data[name]["new"]
+        if old != new and isinstance(old, int) and isinstance(new, int):
             yield [name, f"{old:,}", f"{new:,}", _signed(new - old)]
     for name, words in (("split_by", "splits drawn by"), ("splits", "splits")):
         if _differ(data[name]):
@@ -73,7 +74,17 @@ def _of_data(data: Mapping[str, Any]) -> Iterator[Row]:
         if sources.get(what)
     ]
     if said or _differ(sources):
-        yield ["files", f"{sources['old']:,}", f"{sources['new']:,}", "; ".join(said)]
+        yield ["files", *(_plain(sources[side]) for side in ("old", "new")), "; ".join(said)]
+
+
+def _of_circumstances(made_with: Mapping[str, Any]) -> Iterator[Row]:
+    for name, sides in made_with.items():
+        if len(sides) == 2:
+            yield [
+                name,
+                *(_plain(sides[side]) for side in ("old", "new")),
+                "another version" if name not in {"system", "machine"} else "another",
+            ]
 
 
 def _of_sides(words: str, pair: Mapping[str, Any]) -> Iterator[Row]:
@@ -124,8 +135,11 @@ def _of_influence(influence: Sequence[Mapping[str, Any]] | None, top: int) -> It
         yield ["", "", "", f"and {len(moved) - top} features whose influence moved less"]
 
 
-def _with_interval(value: float, interval: Sequence[float] | None) -> str:
-    return f"{value:.4f}" + (f" [{interval[0]:.4f}, {interval[1]:.4f}]" if interval else "")
+def _with_interval(value: float, interval: object) -> str:
+    match interval:
+        case [float() as low, float() as high]:
+            return f"{value:.4f} [{low:.4f}, {high:.4f}]"
+    return f"{value:.4f}"
 
 
 def _names(names: Sequence[str]) -> str:

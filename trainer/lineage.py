@@ -89,6 +89,15 @@ def attachments_of(
     return {TRAIN_QUERIES: queries.to_bytes(), CIRCUMSTANCES: _canonical(circumstances) + b"\n"}
 
 
+def circumstances_in(data: bytes | None) -> Facts:
+    """Read the attachment ``circumstances``; nothing where it is not there, or is something else."""
+    try:
+        found = json.loads(data or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def circumstances_now() -> Facts:
     """Return the versions of Python and of libraries, the system and the processor."""
     libraries = {name: found for name in LIBRARIES if (found := _installed(name)) is not None}

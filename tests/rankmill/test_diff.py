@@ -162,11 +162,40 @@ def test_files_added_and_removed_are_named_and_an_order_of_features_too() -> Non
     assert rows["features"][3] == "in another order"
 
 
+def test_other_libraries_are_told() -> None:
+    forest = random_forest(1)
+    old, new = (
+        replace(side(forest, name), circumstances={"libraries": {"numpy": numpy, "numba": "1"}, "machine": "arm64"})
+        for name, numpy in (("a", "2.3"), ("b", "2.4"))
+    )
+    report = diff(old, new)
+    assert report["made_with"] == {"numpy": {"old": "2.3", "new": "2.4"}}
+    assert ["numpy", "2.3", "2.4", "another version"] in rows_of(report)
+    assert diff(old, side(forest))["made_with"]["numpy"] == {"old": "2.3"}
+    assert not [row for row in rows_of(diff(old, side(forest))) if row[0] == "numpy"]
+
+
 def test_of_a_model_whose_bytes_are_gone_the_facts_are_compared() -> None:
     report = diff(side(None), side(random_forest(1), "b", features=["f2", "f1"]))
     assert report["scores"] is report["shape"] is report["influence"] is None
     assert report["features"] == {"old": 1, "new": 2, "added": ["f2"], "removed": [], "reordered": False}
     assert any("not there any more" in row[3] for row in rows_of(report))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"dataset": "monday", "intervals": [1], "metrics": {"valid": {"map": "good"}}},
+        {"dataset": {"rows": "many", "sources": 7, "splits": 1}, "metrics": {"valid": 0.5}, "code_digest": 3},
+        {"dataset": {"sources": {"list": [1, {}], "files": None}}, "intervals": {"valid": {"map": "wide"}}},
+        {"base_model": "x", "metrics": {"valid": {"map": 0.5}}, "intervals": {"valid": {"map": [1]}}},
+    ],
+)
+def test_facts_of_any_shape_are_compared(facts: dict[str, Any]) -> None:
+    forest = random_forest(1)
+    plain = side(forest, "b", metrics={"valid": {"map": 0.25}}, dataset={"rows": 7, "sources": {"files": 2}})
+    for pair in ((side(forest, **facts), plain), (plain, side(forest, **facts))):
+        assert rows_of(json.loads(json.dumps(diff(*pair))))
 
 
 def test_what_both_have_and_what_one_has() -> None:
