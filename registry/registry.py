@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from registry.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
 from registry.disk import Disk
 from registry.entry import Entry
-from registry.errors import InputError, IntegrityError, UnknownModel
+from registry.errors import InputError, IntegrityError, RegistryError, UnknownModel
 from registry.log import Log
 from registry.manifest import canonical_json, manifest_bytes
 from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name, check_tag
 from registry.promotion import Expected, check_bytes, check_version, promote, rollback, unset
+from registry.retention.collecting import Collected, collect
+from registry.retention.keeping import Rules
+from registry.retention.leases import kept, lease
 from registry.state import State
 from registry.store import Store
 from registry.verify import VerifyReport, verify
@@ -96,24 +101,26 @@ class Registry:
             check_name(key)
         self.prepare()
         self._store.sweep()
-        sha256, manifest_sha256 = self._store.put_blob(model), self._store.put_blob(facts)
-        attached = {key: self._store.put_blob(further[key]) for key in sorted(further)}
+        keys = sorted(further)
 
-        def decide(state: State) -> Register | int:
-            for number, row in enumerate(state.versions.values(), start=1):
-                if row.manifest == manifest_sha256 and row.model == sha256 and number not in state.swept:
-                    return row.entry
-            told = {"attachments": attached} if attached else {}  # what is not set is not in the entry's bytes
-            return Register(
-                op="register",
-                version=len(state.versions) + 1,
-                model=sha256,
-                size=len(model),
-                manifest=manifest_sha256,
-                **told,
-            )
+        with kept(self._store, [model, facts, *(further[key] for key in keys)]) as (sha256, manifest_sha256, *others):
+            attached = dict(zip(keys, others, strict=True))
 
-        entry = log.commit(decide, reason)
+            def decide(state: State) -> Register | int:
+                for number, row in enumerate(state.versions.values(), start=1):
+                    if row.manifest == manifest_sha256 and row.model == sha256 and number not in state.swept:
+                        return row.entry
+                told = {"attachments": attached} if attached else {}  # what is not set is not in the entry's bytes
+                return Register(
+                    op="register",
+                    version=len(state.versions) + 1,
+                    model=sha256,
+                    size=len(model),
+                    manifest=manifest_sha256,
+                    **told,
+                )
+
+            entry = log.commit(decide, reason)
         assert isinstance(entry.change, Register)  # noqa: S101 (for the type checker)
         return self._version(name, log.state(), entry.change.version)
 
@@ -332,7 +339,6 @@ class Registry:
             raise InputError(f"report of the gate: expected JSON values: {error}") from error
         log = self._known(name)
         check_version(name, log.state(), version)
-        sha256 = self._store.put_blob(data)
 
         def decide(state: State) -> Gate | int:
             gate = Gate(
@@ -341,7 +347,7 @@ class Registry:
                 alias=alias,
                 passed=passed,
                 baseline=baseline,
-                report=sha256,
+                report=hashlib.sha256(data).hexdigest(),
                 model=state.versions[version].model,
                 dataset=dataset,
                 split=split,
@@ -352,7 +358,8 @@ class Registry:
             before = state.gates.get(version, {}).get(alias)
             return before if before is not None and gate_of(log, before) == gate else gate
 
-        return log.commit(decide, reason)
+        with kept(self._store, [data]):
+            return log.commit(decide, reason)
 
     def gate_report(self, name: str, entry: int) -> dict[str, Any]:
         """Return the report that entry ``entry`` of the log recorded, checked against its digest."""
@@ -365,6 +372,31 @@ class Registry:
         if name is not None:
             self._known(name)
         return verify(self._store, self.names() if name is None else [name])
+
+    def gc(self, name: str | None = None, *, rules: Rules | None = None, dry_run: bool = False) -> Collected:
+        """Mark and sweep versions of one model or of all, and delete what nothing refers to; see `registry.retention`.
+
+        Raises
+        ------
+        UnknownModel
+            There is no such model.
+        IntegrityError
+            A log cannot be read to its end; nothing was deleted.
+        """
+        if name is not None:
+            self._known(name)
+        return collect(self._store, name, rules or Rules(), dry_run=dry_run)
+
+    @contextlib.contextmanager
+    def lease(self, *versions: Version) -> Iterator[None]:
+        """Keep the bytes of ``versions`` from being collected for the length of a block.
+
+        Best effort, for readers: where nothing can be written, the collector's time of grace must do.
+        """
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError, RegistryError):
+                stack.enter_context(lease(self._store, [version.sha256 for version in versions]))
+            yield
 
     def _known(self, name: str) -> Log:
         log = Log(self._store, check_name(name))

@@ -5,6 +5,8 @@
     ROOT/FORMAT.json                 see ``registry.format``; written once, before anything else
          blobs/sha256/ab/<64 hex>    read-only; model bytes and manifests alike
          models/<name>/log/          see ``registry.log``
+         leases/, trash/             see ``registry.retention``
+         quarantine/                 see ``registry.fsck``
          tmp/                        see ``registry.staging``
          ballast                     see ``registry.ballast``
 
@@ -30,8 +32,9 @@ from registry.names import PRODUCTION
 from registry.publishing import NO_ROOM, publish
 from registry.staging import Staging
 
-OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "tmp", "trash"}
+OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "quarantine", "tmp", "trash"}
 NOBODYS = {"lost+found"}  # the root of a freshly made volume
+LOOKS = 3  # for a blob: a collector may move it to the trash, or back, between our looking here and looking there
 LARGEST_ENTRY = 1 << 26  # bytes
 ATTEMPTS = 3  # at a name that is taken whenever we publish and free whenever we look
 NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
@@ -51,6 +54,7 @@ class Store:
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         self.root = root
+        self.trash = root / "trash"
         self.disk = disk or Disk()
         self._staging = Staging(root / "tmp", self.disk)
         self._ballast = Ballast(root / "ballast", self._staging, self.disk)
@@ -219,16 +223,26 @@ class Store:
         IntegrityError
             The blob is missing, or its bytes have another digest.
         """
-        path = self.blob_path(sha256)
+        for _ in range(LOOKS):
+            for path in self._places(sha256):
+                try:
+                    data = self._read(path, -1 if size is None else size + 1)
+                except FileNotFoundError:
+                    continue
+                if hashlib.sha256(data).hexdigest() != sha256:
+                    raise _damaged(path)
+                if size is not None and len(data) != size:
+                    raise IntegrityError(f"{path}: expected {size} bytes, found {len(data)}")
+                return data
+        raise IntegrityError(f"{self.blob_path(sha256)}: the blob is missing; restore it from a backup")
+
+    def has_blob(self, sha256: str) -> bool:
+        """Whether there is a blob of this digest in its place, whatever its bytes."""
         try:
-            data = self._read(path, -1 if size is None else size + 1)
+            self.disk.modified(self.blob_path(sha256))
         except FileNotFoundError:
-            raise IntegrityError(f"{path}: the blob is missing; restore it from a backup") from None
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise _damaged(path)
-        if size is not None and len(data) != size:
-            raise IntegrityError(f"{path}: expected {size} bytes, found {len(data)}")
-        return data
+            return False
+        return True
 
     def make_folders(self, folder: Path, above: Path | None = None) -> None:
         """Make the folders from below ``above`` (the root) down to ``folder``; durable on return, whoever made them."""
@@ -250,6 +264,13 @@ class Store:
     def sweep(self) -> None:
         """Remove what writers that died have left in ``tmp/``; best effort."""
         self._staging.sweep()
+
+    def _places(self, sha256: str) -> Iterator[Path]:
+        """Where a blob may lie: in its place or, if it is missed there, in the trash."""
+        yield self.blob_path(sha256)
+        for name in self.names(self.trash):
+            if name.startswith(sha256):
+                yield self.trash / name
 
     def _publish(self, staged: Path, target: Path, data: bytes) -> bool:
         for attempt in range(ATTEMPTS):

@@ -50,6 +50,7 @@ def verify(store: Store, names: Iterable[str]) -> VerifyReport:
 
 def _verify_model(log: Log, report: VerifyReport) -> None:
     report.models += 1
+    registered: list[Register] = []
     state, chained = State(), True  # behind the first fault the chain says nothing, the entries still do
     for name in log.store.names(log.folder):
         if not is_entry_name(name) and not name.startswith("."):  # NFS keeps .nfs files of what was open
@@ -73,15 +74,23 @@ def _verify_model(log: Log, report: VerifyReport) -> None:
                 report.findings.append(f"{log.path(number)}: {error}")
                 chained = False
         if isinstance(entry.change, Register):
-            _verify_version(log.store, entry.change, report)
+            registered.append(entry.change)
+    for change in registered:
+        _verify_version(log.store, change, report, swept=change.version in state.swept)
+    for sha256 in sorted(state.reports):
+        _verify_blob(log.store, sha256, report)
 
 
-def _verify_version(store: Store, change: Register, report: VerifyReport) -> None:
+def _verify_version(store: Store, change: Register, report: VerifyReport, *, swept: bool) -> None:
     report.versions += 1
-    for sha256, size in ((change.model, change.size), (change.manifest, None)):
-        try:
-            data = store.read_blob(sha256, size)
-        except (IntegrityError, OSError) as error:
-            report.findings.append(str(error))
-            continue
-        report.bytes_read += len(data)
+    if not swept:  # of a swept version all but the model is left
+        _verify_blob(store, change.model, report, change.size)
+    for sha256 in (change.manifest, *change.attachments.values()):
+        _verify_blob(store, sha256, report)
+
+
+def _verify_blob(store: Store, sha256: str, report: VerifyReport, size: int | None = None) -> None:
+    try:
+        report.bytes_read += len(store.read_blob(sha256, size))
+    except (IntegrityError, OSError) as error:
+        report.findings.append(str(error))

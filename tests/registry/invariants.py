@@ -48,7 +48,7 @@ class _Content:
         self.key = frozenset(
             (path, file.data)
             for path, file in machine.files()
-            if path.endswith("/checkpoint.json") or not LITTER.search(path)
+            if path.endswith("/checkpoint.json") or "/trash/" in path or not LITTER.search(path)
         )
 
     def __hash__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -11,8 +12,12 @@ from registry import ballast
 from registry.changes import Policy
 from registry.entry import Entry
 from registry.registry import Registry
+from registry.retention import trash
+from registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
+
+AT_ONCE = Rules(keep=1, grace=0.0)
 
 Work = Callable[[Registry, str], Entry | None]
 """Does it, for the reason given; the entry that was committed or found to stand already, if there is one."""
@@ -65,9 +70,36 @@ def three_versions(registry: Registry) -> None:
     registry.tag("web", 1, "quality", "poor")
 
 
+def one_is_marked(registry: Registry) -> None:
+    """Besides, two versions that no alias means; the first is to go at once."""
+    three_versions(registry)
+    for number in (4, 5):
+        registry.register("web", b"model %d" % number, manifest=FACTS | {"best_round": number})
+    registry.gc(rules=AT_ONCE)
+
+
+def one_is_in_the_trash(registry: Registry) -> None:
+    """The bytes of version 3 have lain in the trash for long, though production means it."""
+    three_versions(registry)
+    store, sha256 = registry._store, registry.resolve("web@3", bare="latest").sha256
+    trash.throw(store, sha256, time.time() - 1000.0)
+    for folder in (store.trash, store.blob_path(sha256).parent):
+        store.fsync_folder(folder)
+
+
+def collect(times: int) -> Work:
+    def work(registry: Registry, why: str) -> None:
+        for _ in range(times):
+            registry.gc(rules=AT_ONCE)
+
+    return work
+
+
 STARTS: dict[str, Callable[[Registry], object]] = {
     "nothing": lambda r: None,
     "three versions": three_versions,
+    "one is marked": one_is_marked,
+    "one is in the trash": one_is_in_the_trash,
 }
 OPERATIONS: dict[str, Operation] = {
     "register the first": Operation(register("shop", b"shop 1"), start="nothing", model="shop", thorough=True),
@@ -89,6 +121,12 @@ OPERATIONS: dict[str, Operation] = {
     "record a gate": Operation(gate(2, "production", baseline=3)),
     "promote through the gate": Operation(lambda r, why: r.promote("web", 2, alias="guarded", reason=why)),
     "promote by force": Operation(lambda r, why: r.promote("web", 3, alias="guarded", force=True, reason=why)),
+}
+COLLECTIONS: dict[str, Operation] = {
+    "collect": Operation(collect(1), start="one is marked"),
+    "collect twice": Operation(collect(2), start="one is marked"),
+    "collect what is needed": Operation(collect(1), start="one is in the trash"),
+    "register what is in the trash": Operation(register("web", b"model 3", best_round=7), start="one is in the trash"),
 }
 
 

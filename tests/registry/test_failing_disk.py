@@ -20,6 +20,7 @@ from registry import ballast, log, staging
 from registry.entry import Entry
 from registry.errors import ConflictError, RegistryError
 from registry.registry import Registry
+from registry.retention import leases
 from tests.registry.conftest import QuickDisk
 from tests.registry.faults import CRASHES, FEW, LASTING, LOST_ANSWERS, ONCE, Failing, Fault
 from tests.registry.interposed import Interposed, Killed
@@ -39,7 +40,7 @@ def transactions(brisk: None, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNa
         numbers.last += 1
         return types.SimpleNamespace(hex=f"transaction {numbers.last}")
 
-    for module in (log, staging):
+    for module in (log, staging, leases):
         monkeypatch.setattr(module, "uuid", types.SimpleNamespace(uuid4=uuid4))
     monkeypatch.setattr(ballast, "os", types.SimpleNamespace(urandom=bytes))
     monkeypatch.setattr(log, "_now", lambda: "2026-01-02T03:04:05.678Z")

@@ -26,9 +26,11 @@ def test_registering_the_same_again_changes_nothing(
     registry: Registry, facts: dict[str, Any], tree: Callable[[Path], object]
 ) -> None:
     first = registry.register("web", b"model", manifest=facts)
-    before = tree(registry.root)
+    kept = [registry.root / "blobs", registry.root / "models"]
+    before = [tree(folder) for folder in kept]
     assert registry.register("web", b"model", manifest=dict(reversed(facts.items()))) == first
-    assert tree(registry.root) == before
+    assert [tree(folder) for folder in kept] == before
+    assert not list(registry.root.glob("leases/*"))
     assert registry.register("web", b"model", manifest=facts | {"best_round": 7}).number == 2
     assert registry.register("web", b"other", manifest=facts).number == 3
     assert registry.register("shop", b"model", manifest=facts).number == 1
