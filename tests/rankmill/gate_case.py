@@ -27,7 +27,7 @@ def rows_of(seed: int, queries: int = QUERIES, documents: int = DOCUMENTS):
     return x, np.clip(np.round(signal), 0, 4).astype(int), np.repeat(np.arange(queries), documents)
 
 
-def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=None) -> Dataset:
+def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=None, buckets=3) -> Dataset:
     """Write the rows as CSV and ingest and bin them; ``extra`` are more columns by name."""
     source = folder / f"{name}.csv"
     extra = extra or {}
@@ -38,7 +38,7 @@ def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=No
         for i, row in enumerate(x):
             cells = ["" if np.isnan(value) else repr(float(value)) for value in row]
             writer.writerow([f"q{qid[i]}", f"d{i:06}", grades[i], *(column[i] for column in extra.values()), *cells])
-    ingest([source], folder / name, options=IngestOptions(shares=split, buckets=3))
+    ingest([source], folder / name, options=IngestOptions(shares=split, buckets=buckets))
     bin_dataset(Dataset.open(folder / name))
     return Dataset.open(folder / name)
 

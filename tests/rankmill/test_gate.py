@@ -115,6 +115,18 @@ def test_the_report_has_the_same_bytes_for_any_number_of_threads(real, model, sh
         assert render(again) == render(judge(model, baseline, real, "test", Rules()))
 
 
+def test_where_the_rows_lie_changes_nothing(tmp_path, real, model, shuffled_model) -> None:
+    """The same rows in other shards: queries are taken by their ids, so the same are drawn."""
+    x, grades, qid = rows_of(1)
+    elsewhere = dataset_of(tmp_path, "elsewhere", x, grades, qid, buckets=7)
+    assert elsewhere.digest != real.digest
+    for baseline in (shuffled_model, None):
+        here, there = (judge(model, baseline, data, "test", Rules()) for data in (real, elsewhere))
+        assert here["comparisons"] == there["comparisons"]
+        assert here["guardrails"] == there["guardrails"]
+        assert here["queries"] == there["queries"]
+
+
 @pytest.mark.parametrize("convention", ["rankmill", "trec", "lightgbm", "yahoo"])
 def test_the_means_and_intervals_are_those_of_evaluate(real, model, shuffled_model, convention) -> None:
     """Whatever breaks ties, the gate's figures are the ones that `rankmill evaluate` prints."""
