@@ -23,8 +23,8 @@ dev: $(VENV)/.dev ## Add what the tests and checks need.
 demo: $(VENV)/.runtime ## Set up, then run the whole story on generated judgments.
 	$(BIN)/rankmill demo
 
-test: $(VENV)/.dev ## Set up, then run the tests (slow ones left out).
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev ## Set up, then run the tests in two processes (slow ones left out).
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.dev ## Set up, then run the slow tests.
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=3000

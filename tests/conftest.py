@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    # Numba's cache takes no locks: two processes that compile the same function at once can mix their files up.
+    cache = Path(__file__).parents[1] / ".numba-cache" / worker
+    cache.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache))
+
 
 @pytest.fixture(scope="session")
 def test_data() -> Path:
