@@ -93,7 +93,7 @@ def test_the_rename_of_this_machine_takes_a_free_name_and_no_other(folder: Path)
         Disk().rename_new(folder / "staged", folder / "other")
 
 
-@pytest.mark.parametrize("disk", [Disk(), *map(NoLinks, NO_LINKS)], ids=str)
+@pytest.mark.parametrize("disk", [Disk(), *map(NoLinks, NO_LINKS)], ids=lambda disk: type(disk).__name__)
 def test_a_free_name_is_taken_and_a_taken_one_left(folder: Path, disk: Disk) -> None:
     assert not publish(disk, folder / "staged", folder / "taken")
     assert publish(disk, folder / "staged", folder / "free")
