@@ -22,9 +22,9 @@ class CountingDisk(QuickDisk):
     def __init__(self) -> None:
         self.reads = 0
 
-    def read(self, path: Path) -> bytes:
+    def read(self, path: Path, limit: int = -1) -> bytes:
         self.reads += 1
-        return super().read(path)
+        return super().read(path, limit)
 
 
 def keep(registry: Registry) -> Path:
