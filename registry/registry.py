@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from registry.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
 from registry.disk import Disk
 from registry.entry import Entry
 from registry.errors import InputError, IntegrityError, RegistryError, UnknownModel
+from registry.initialise import Initialised, initialise
 from registry.log import Log
 from registry.manifest import canonical_json, manifest_bytes
 from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name, check_tag
@@ -55,6 +56,10 @@ class Registry:
             The folder cannot be made or written to.
         """
         self._store.prepare(protected)
+
+    def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
+        """Make the registry on purpose; see `registry.initialise.initialise`."""
+        return initialise(self._store, leave_open=leave_open, protect=protect)
 
     def names(self) -> list[str]:
         """All models with at least one entry in their log, by name."""

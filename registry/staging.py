@@ -40,6 +40,10 @@ class Staging:
                     raise
         raise AssertionError
 
+    def new_path(self) -> Path:
+        """Name a file that is not there yet, so that it is known whose it is."""
+        return self.folder / f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
+
     def discard(self, staged: Path) -> None:
         """Remove a staged file, published or not; what cannot be removed now is swept later."""
         with contextlib.suppress(OSError):
@@ -54,7 +58,7 @@ class Staging:
                         self._disk.unlink(self.folder / name)
 
     def _write(self, data: bytes, *, flush: bool) -> Path:
-        staged = self.folder / f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
+        staged = self.new_path()
         descriptor = self._create(staged)
         try:
             try:

@@ -29,6 +29,7 @@ from registry.disk import Disk
 from registry.errors import InputError, IntegrityError
 from registry.format import Format
 from registry.names import PRODUCTION
+from registry.probe import Way, way_to_publish
 from registry.publishing import NO_ROOM, publish
 from registry.staging import Staging
 
@@ -59,6 +60,7 @@ class Store:
         self._staging = Staging(root / "tmp", self.disk)
         self._ballast = Ballast(root / "ballast", self._staging, self.disk)
         self._format: Format | None = None
+        self._flushes_folders = True  # as far as we know
         self._seen: set[Path] = set()  # folders to which no symbolic link leads
 
     def exists(self) -> bool:
@@ -84,6 +86,13 @@ class Store:
         except IntegrityError as error:
             raise IntegrityError(f"{path}: {error}") from None
         return True
+
+    @property
+    def format(self) -> Format:
+        """What ``FORMAT.json`` says; the registry must be there."""
+        if not self.exists() or self._format is None:
+            raise InputError(f"{self.root}: no registry; make one with rankmill models init")
+        return self._format
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -123,6 +132,7 @@ class Store:
             for folder in above.parents:  # who made them may have been killed before they were on stable storage
                 with contextlib.suppress(OSError):
                     self.disk.fsync_folder(folder)
+            self._way_to_publish()  # so that where there is none nothing is left
             self.put_if_absent(self.root / "FORMAT.json", data)
         except OSError:
             for folder in [self._staging.folder, *new]:  # as if nobody had asked
@@ -131,6 +141,12 @@ class Store:
             raise
         self.exists()  # another writer may have made one with other rules meanwhile: those stand
         self._ballast.take_in()
+
+    def probe(self) -> tuple[Way, bool]:
+        """Tell how files are published here, and whether the names in folders can be flushed."""
+        way = self._way_to_publish()
+        self.put_if_absent(self.root / "FORMAT.json", self.format.to_bytes())  # is there; flushes the folder
+        return way, self._flushes_folders
 
     def read(self, path: Path, limit: int = LARGEST_ENTRY) -> bytes:
         """Read a file of the registry whole.
@@ -260,6 +276,7 @@ class Store:
         except OSError as error:
             if error.errno not in NO_FOLDER_FSYNC:
                 raise
+            self._flushes_folders = False
 
     def sweep(self) -> None:
         """Remove what writers that died have left in ``tmp/``; best effort."""
@@ -271,6 +288,10 @@ class Store:
         for name in self.names(self.trash):
             if name.startswith(sha256):
                 yield self.trash / name
+
+    def _way_to_publish(self) -> Way:
+        with _telling(self._staging.folder):
+            return way_to_publish(self.disk, self._staging)
 
     def _publish(self, staged: Path, target: Path, data: bytes) -> bool:
         for attempt in range(ATTEMPTS):

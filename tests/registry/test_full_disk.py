@@ -120,8 +120,11 @@ def test_a_version_that_does_not_fit_is_refused_and_leaves_the_ballast(web: Regi
     assert staged(web) == []
 
 
-def test_where_the_ballast_does_not_fit_the_registry_is_made_without(tmp_path: Path) -> None:
-    registry = Registry(tmp_path / "r", disk=SmallDisk(tmp_path / "r", blocks=1, files=2))
+def test_where_the_ballast_does_not_fit_the_registry_is_made_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ballast, "LEAST", 2 * BLOCK)
+    registry = Registry(tmp_path / "r", disk=SmallDisk(tmp_path / "r", blocks=2, files=2))
     registry.prepare()
     assert size(registry) == 0
     assert staged(registry) == []
