@@ -77,7 +77,7 @@ def initialise(store: Store, *, leave_open: bool = False, protect: Sequence[str]
     if (leave_open or protect) and found.protected != wanted.protected:
         said = [", ".join(protected) or "nothing" for protected in (found.protected, wanted.protected)]
         raise InputError(
-            f"{store.root} is a registry already and protects {said[0]}, not {said[1]}; "
-            "this is said once, when it is made: name a new folder"
+            f"{store.root} is a registry already and protects {said[0]}, not {said[1]}, since it was made; "
+            "for one model rankmill models alias NAME ALIAS --protect or --open decides otherwise"
         )
     return Initialised(store.root, made, found, *store.probe())

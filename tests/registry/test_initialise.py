@@ -67,7 +67,9 @@ def test_it_says_so_in_words(tmp_path: Path) -> None:
 def test_other_rules_than_those_that_stand_are_refused(tmp_path: Path) -> None:
     init(tmp_path / "r", "--open")
     before = (tmp_path / "r" / "FORMAT.json").read_bytes()
-    with pytest.raises(InputError, match=r"is a registry already and protects nothing, not production, staging; "):
+    with pytest.raises(
+        InputError, match=r"is a registry already and protects nothing, not production, staging, since it was made; "
+    ):
         init(tmp_path / "r", "--protect", "staging")
     assert (tmp_path / "r" / "FORMAT.json").read_bytes() == before
 
