@@ -133,8 +133,9 @@ class Registry:
         """All versions of ``name``, oldest first, or those that ``choose`` names; UnknownModel if there is no such model."""
         log = self._known(name)
         state = log.state()
-        numbers = state.versions if choose is None else choose(state)
-        return [Version(name, number, state.versions[number], state, log) for number in numbers]
+        if choose is not None:
+            return [Version(name, number, state.versions[number], state, log) for number in choose(state)]
+        return [Version(name, number, row, state, log) for number, row in enumerate(state.versions.values(), start=1)]
 
     def state(self, name: str) -> State:
         """Return what the log of ``name`` amounts to now; UnknownModel if there is no such model."""
