@@ -39,6 +39,9 @@ LOOKS = 3  # for a blob: a collector may move it to the trash, or back, between 
 LARGEST_ENTRY = 1 << 26  # bytes
 ATTEMPTS = 3  # at a name that is taken whenever we publish and free whenever we look
 NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+NOTHING_CHANGED = "nothing was changed"
+NOBODY_KNOWS = "whether it was written is not known: look at the log before you try again"
+NOT_FLUSHED = "what was written may not outlive a power cut"
 REFUSED = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -113,7 +116,7 @@ class Store:
         if self.exists():
             folder = self._staging.folder if self.disk.is_folder(self._staging.folder) else self.root
             if not self.disk.is_writable(folder):  # asked before hours of training, not after
-                raise OSError(errno.EACCES, f"{REFUSED[errno.EACCES]}; nothing was changed", str(folder))
+                raise OSError(errno.EACCES, f"{REFUSED[errno.EACCES]}; {NOTHING_CHANGED}", str(folder))
             return
         data = Format.new(protected).to_bytes()
         if foreign := [n for n in self.disk.names(self.root) if n not in OURS | NOBODYS and not n.startswith(".")]:
@@ -178,7 +181,7 @@ class Store:
         with _telling(self._staging.folder):
             staged = self._staging.write(data)
         try:
-            with _telling(target.parent):
+            with _telling(target.parent, NOBODY_KNOWS):
                 held = self._publish(staged, target, data)
         finally:
             self._staging.discard(staged)
@@ -199,10 +202,13 @@ class Store:
 
     def replace(self, target: Path, data: bytes) -> None:
         """Put ``data`` in the place of ``target`` in one step, but not durably: for what may be lost or torn."""
+        self._walk(self._staging.folder)
         self._walk(target.parent)
-        staged = self._staging.write(data, flush=False)
+        with _telling(self._staging.folder):
+            staged = self._staging.write(data, flush=False)
         try:
-            self.disk.replace(staged, target)
+            with _telling(target.parent):
+                self.disk.replace(staged, target)
         except BaseException:
             self._staging.discard(staged)
             raise
@@ -272,7 +278,8 @@ class Store:
     def fsync_folder(self, folder: Path) -> None:
         """Make the names in ``folder`` durable; where the file system does not know how, it needs no asking (SMB)."""
         try:
-            self.disk.fsync_folder(folder)
+            with _telling(folder, NOT_FLUSHED):
+                self.disk.fsync_folder(folder)
         except OSError as error:
             if error.errno not in NO_FOLDER_FSYNC:
                 raise
@@ -325,20 +332,23 @@ class Store:
                 return self.disk.read(path, limit)  # the server has it under a new handle: ask by name, once
         except OSError as error:
             if error.errno not in {errno.ELOOP, errno.EINVAL, errno.ENXIO}:
+                error.filename = str(path)  # read(2) knows of no name
                 raise
             what = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
             raise IntegrityError(f"{path} is {what}; restore it from a backup") from None
 
 
 @contextlib.contextmanager
-def _telling(folder: Path) -> Iterator[None]:
-    """Say of ``folder``, in an OSError, why nothing can be written: of the staged file that it names nobody knows."""
+def _telling(folder: Path, what_then: str = NOTHING_CHANGED) -> Iterator[None]:
+    """Say of ``folder``, in an OSError, what went wrong and what then: of the staged file that it names nobody knows."""
     try:
         yield
     except OSError as error:
-        if error.errno not in REFUSED or error.strerror != os.strerror(error.errno):  # the latter: told already
+        said = os.strerror(error.errno or 0)
+        if error.strerror != said:  # told already
             raise
-        reason = f"{REFUSED[error.errno]} ({os.strerror(error.errno)}); nothing was changed"
+        known = REFUSED.get(error.errno or 0)
+        reason = f"{said}; {what_then}" if known is None else f"{known} ({said}); {NOTHING_CHANGED}"
         raise OSError(error.errno, reason, str(folder)) from error
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -179,3 +180,27 @@ def test_every_folder_that_names_a_blob_is_flushed_whoever_made_it(tmp_path: Pat
     flushed.clear()
     store.put_blob(b"bytes")
     assert flushed == [folder]
+
+
+FAILURES = {
+    "create": ("tmp", "Input/output error; nothing was changed"),
+    "write": ("tmp", "Input/output error; nothing was changed"),
+    "fsync": ("tmp", "Input/output error; nothing was changed"),
+    "link": ("", "Input/output error; whether it was written is not known: look at the log before you try again"),
+    "fsync_folder": ("", "Input/output error; what was written may not outlive a power cut"),
+    "read": ("FORMAT.json", "Input/output error"),
+}
+
+
+@pytest.mark.parametrize("call", FAILURES)
+def test_a_failure_is_told_with_its_place_and_what_it_means(
+    store: Store, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Disk, call, fail)
+    with pytest.raises(OSError) as caught:
+        store.read(store.root / "FORMAT.json") if call == "read" else store.put_if_absent(store.root / "one", b"1")
+    name, text = FAILURES[call]
+    assert (caught.value.filename, caught.value.strerror) == (str(store.root / name), text)
