@@ -162,6 +162,7 @@ def warm(folder: Path) -> int:
                 _write_other_formats(folder)
         _gather_in_parts()
         _bin_a_sample(folder / "dataset")
+        _go_every_way_down(folder / "registry")
         _fit_arrays()
     return sum(record.is_start for _, record in compiled.buffer)
 
@@ -244,6 +245,29 @@ def _bin_a_sample(folder: Path) -> None:
 
     dataset = Dataset.open(folder)
     bin_dataset(dataset, 31, plan=replace(bin_plan(dataset), sampled_rows=100))
+
+
+def _go_every_way_down(registry: Path) -> None:
+    """Add trees to scores in every way: of few documents and many, of usual trees and oblivious ones, in both widths."""
+    import numpy as np
+
+    from registry import Registry
+    from scorer import _kernels, _tree_kernels
+    from scorer.forest import Forest
+    from scorer.tree_layout import laid_out
+
+    for version in Registry(registry).versions("warm"):  # some of them are oblivious
+        forest = Forest.from_bytes(version.read())
+        for code in (np.dtype(np.uint8), np.dtype(np.uint16)):
+            layout = laid_out(forest, forest.n_trees, np.asarray(forest.used_features), code, swept=True)
+            codes, at, scores = np.zeros((layout.n_slots + 1, 64), code), np.empty(64, code), np.zeros(64)
+            _tree_kernels.wrap_codes(codes, 64, layout.wrapped, 0)
+            _kernels.bin_rows(
+                np.zeros((1, 1), np.float32), 0, 1, np.zeros(1, np.int64), np.float32(0.0),
+                np.zeros(2, np.float32), np.zeros(2, np.int64), np.ones(1, np.int64), codes,
+            )  # fmt: skip
+            for rows in (1, 64):
+                layout.add_trees(codes, rows, np.arange(forest.n_trees, dtype=np.int32), at, scores, 0)
 
 
 def _fit_arrays() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer import _kernels
+from scorer import _kernels, _tree_kernels
 from scorer.forest import Forest, checked_rounds
 from scorer.links import class_values
+from scorer.tree_layout import layout_of
 
-TILE = 256  # documents whose codes stay in the first-level cache while every tree is walked; a multiple of the lanes
+TILE = 512  # documents whose codes stay in the second-level cache while every tree is asked; a multiple of 64
 ROWS_WORTH_A_THREAD = 16_384  # below this a joblib call (about 10 ms) costs more than it saves
 
 
@@ -42,43 +43,17 @@ class Predictor:
         n_nodes = int(forest.tree_starts[n_trees])
         feature = forest.node_feature[:n_nodes]
         used = np.unique(feature[feature >= 0])
-        slot_of = np.full(forest.n_features, -1, dtype=np.int32)
-        slot_of[used] = np.arange(len(used), dtype=np.int32)
         counts = np.diff(forest.cut_starts)[used]
-        # Codes run from 0 (missing) to one more than the cuts, and one value more is needed for the wrap round.
-        narrow = len(counts) == 0 or int(counts.max()) + 1 <= 254
-        code: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint8 if narrow else np.uint16)
         self.forest = forest
         self.features: tuple[int, ...] = tuple(int(f) for f in used)
         """Positions in ``forest.feature_names`` of the features that are asked for, ascending."""
-        self._greatest = int(np.iinfo(code).max)
-        self._code = code
-        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        pieces = [forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]] for f in used]
-        self._cuts = np.concatenate([np.empty(0, dtype=np.float32), *pieces])
-        self._slot = np.empty(n_nodes, dtype=np.int32)
-        self._shift = np.empty(n_nodes, dtype=code)
-        self._bound = np.empty(n_nodes, dtype=code)
-        self._left = np.empty(n_nodes, dtype=np.int32)
-        self._value = np.empty(n_nodes, dtype=np.float64)
-        self._depth = np.empty(n_trees, dtype=np.int32)
-        largest = int(np.diff(forest.tree_starts).max(initial=1))
-        _kernels.pack_trees(
-            n_trees, forest.tree_starts, forest.node_feature, forest.node_cut, forest.node_missing_left,
-            forest.node_left, forest.node_right, forest.node_value, forest.tree_weights,
-            slot_of, self._greatest, self._slot, self._shift, self._bound, self._left, self._value, self._depth,
-            np.empty(largest, dtype=np.int32),
-        )  # fmt: skip
+        self._counts = counts
+        self._steps, self._starts, self._cuts = _padded_cuts(forest, used, counts)
+        self._layout = layout_of(forest, n_trees, used)
         self._ordinal = forest.link.startswith("ordinal")
         self._values = class_values(forest.link, forest.n_outputs)
-        self._trees_of = [self._roots_and_depths(k) for k in range(forest.n_outputs)]
-
-    def _roots_and_depths(self, output: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return where the trees of one output start and how deep they are, in the order in which they are added."""
-        every = slice(output, len(self._depth), self.forest.n_outputs)
-        roots = self.forest.tree_starts[every].copy()
-        roots.setflags(write=False)  # as those of the forest are: a kernel takes the two for different types
-        return roots, self._depth[every].copy()
+        every = np.arange(n_trees, dtype=np.int32)
+        self._trees_of = [every[k :: forest.n_outputs].copy() for k in range(forest.n_outputs)]
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -92,8 +67,8 @@ class Predictor:
         Finding the bin of a feature with c cuts takes ceil(log2 c) + 1, for every feature asked for; a tree takes one for
         each level, since documents go down together until the deepest leaf, and one for what its leaf adds.
         """
-        searches = sum(int(cuts - 1).bit_length() + 1 for cuts in np.diff(self._starts))
-        return searches + int(self._depth.sum()) + len(self._depth)
+        searches = sum(int(cuts - 1).bit_length() + 1 for cuts in self._counts)
+        return searches + int(self._layout.depth.sum()) + len(self._layout.depth)
 
     def scores(
         self,
@@ -168,28 +143,32 @@ class Predictor:
         start: int,
         stop: int,
     ) -> None:
-        codes = np.zeros((TILE, max(len(columns), 1)), dtype=self._code)
+        codes = np.zeros((max(self._layout.n_slots, 1), TILE), dtype=self._layout.code)
+        at = np.empty(TILE, dtype=self._layout.code)
         outputs = np.empty((self.forest.n_outputs, TILE), dtype=np.float64)
         for first in range(start, stop, TILE):
             rows = min(TILE, stop - first)
-            _kernels.bin_rows(table, first, rows, columns, absent, self._cuts, self._starts, codes)
+            _kernels.bin_rows(table, first, rows, columns, absent, self._cuts, self._starts, self._steps, codes)
+            _tree_kernels.wrap_codes(codes, rows, self._layout.wrapped, len(self.features))
             if self.forest.link == "identity":
-                self._add_trees(codes, rows, 0, out, first)
+                self._layout.add_trees(codes, rows, self._trees_of[0], at, out, first)
                 continue
             outputs.fill(self.forest.base_score)
-            for k, sums in enumerate(outputs):
-                self._add_trees(codes, rows, k, sums, 0)
+            for trees, sums in zip(self._trees_of, outputs, strict=True):
+                self._layout.add_trees(codes, rows, trees, at, sums, 0)
             _kernels.apply_link(self._ordinal, self._values, outputs, 0, rows, out[first : first + rows])
 
-    def _add_trees(
-        self, codes: npt.NDArray[Any], rows: int, output: int, sums: npt.NDArray[np.float64], first: int
-    ) -> None:
-        """Add the trees of one output to ``sums[first : first + rows]``."""
-        roots, depths = self._trees_of[output]
-        _kernels.add_trees(
-            codes, rows, len(roots), self._greatest, roots,
-            self._slot, self._shift, self._bound, self._left, self._value, depths, sums, first,
-        )  # fmt: skip
+
+def _padded_cuts(
+    forest: Forest, used: npt.NDArray[Any], counts: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return, for each feature used, the steps of a search that ends for sure, where its cuts start, and all cuts padded."""
+    steps = np.array([int(count).bit_length() for count in counts], dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(2**steps)]).astype(np.int64)
+    cuts = np.full(starts[-1], np.nan, dtype=np.float32)
+    for f, start, count in zip(used, starts, counts, strict=False):
+        cuts[start : start + count] = forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]]
+    return steps, starts, cuts
 
 
 def _spans(n_rows: int, n_threads: int) -> Iterator[tuple[int, int]]:

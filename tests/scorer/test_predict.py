@@ -165,3 +165,64 @@ def test_columns_outside_the_table_are_refused():
     for columns in ([5] * n, [-2] * n, [0] * (n + 1)):
         with pytest.raises(ValueError, match="columns"):
             predictor.scores(np.zeros((2, 5), np.float32), columns=columns)
+
+
+def oblivious_forest(seed, depths, *, perturbed=False):
+    """Full trees that ask one question a level; ``perturbed``: one node of the last tree asks something else."""
+    rng = np.random.default_rng(seed)
+    n_features, n_cuts = 5, 40
+    feature, cut, missing, left, right, starts = [], [], [], [], [], [0]
+    for depth in depths:
+        asked = [(int(rng.integers(n_features)), int(rng.integers(n_cuts)), int(rng.integers(2))) for _ in range(depth)]
+        n_inner = 2**depth - 1
+        for node in range(2 * n_inner + 1):
+            inner = node < n_inner
+            question = asked[(node + 1).bit_length() - 1] if inner else (-1, -1, 0)
+            feature.append(question[0])
+            cut.append(question[1])
+            missing.append(question[2])
+            left.append(2 * node + 1 if inner else -1)
+            right.append(2 * node + 2 if inner else -1)
+        starts.append(len(feature))
+    if perturbed:
+        cut[starts[-2] + 1] = (cut[starts[-2] + 1] + 1) % n_cuts
+    n_nodes = len(feature)
+    return Forest(
+        feature_names=tuple(f"f{k}" for k in range(n_features)),
+        cuts=np.sort(rng.normal(size=(n_features, n_cuts)).astype(np.float32)).ravel(),
+        cut_starts=np.arange(n_features + 1) * n_cuts,
+        tree_starts=starts,
+        node_feature=feature,
+        node_cut=cut,
+        node_missing_left=np.uint8(missing),
+        node_left=left,
+        node_right=right,
+        node_value=rng.normal(size=n_nodes),
+        node_gain=np.zeros(n_nodes),
+        node_rows=np.ones(n_nodes, dtype=np.int64),
+        tree_weights=rng.normal(size=len(depths)),
+        base_score=0.5,
+        objective="l2",
+    )
+
+
+@pytest.mark.parametrize("depths", [(1,), (3, 3), (6, 2, 5), (8, 8), (9,)])
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_trees_that_ask_one_question_a_level(depths, perturbed):
+    if perturbed and depths[-1] < 2:
+        pytest.skip("a level of one node has no second question")
+    forest = oblivious_forest(3, depths, perturbed=perturbed)
+    assert Predictor(forest)._layout.oblivious == (not perturbed and max(depths) <= 8)
+    values = awkward_values(forest, 130, 4)
+    assert predict(forest, values).tolist() == naive.predict(forest, values)
+
+
+@pytest.mark.parametrize(("max_leaves", "swept"), [(200, True), (600, True), (1500, False)])
+def test_trees_of_many_leaves(max_leaves, swept):
+    forest = random_forest(1, n_features=3, n_trees=2, max_leaves=max_leaves, n_thresholds=100)
+    most = int((np.diff(forest.tree_starts).max() + 1) // 2)
+    assert most > max_leaves // 2
+    assert (Predictor(forest)._layout.swept is not None) == (most <= 1024) == swept
+    values = awkward_values(forest, 70, 2)
+    assert predict(forest, values).tolist() == naive.predict(forest, values)
+    assert np.concatenate([predict(forest, row[None]) for row in values]).tolist() == naive.predict(forest, values)

@@ -1,0 +1,126 @@
+"""Trees laid out for prediction, and the way down that suits them and the number of documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer import _tree_kernels
+from scorer.forest import Forest
+
+WHOLE = 64  # documents that one instruction asks at most; whole ones are asked, since the rest would be asked singly
+FEWEST_SWEPT = 16  # documents; fewer walk: a sweep costs the same for 1 and for 64
+MOST_LEAVES = 1024  # of a tree that is swept; the documents of larger ones walk
+MOST_LEVELS = 8  # of an oblivious tree whose leaves are numbered in 8 bits
+
+Codes = npt.NDArray[Any]
+Indices = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLayout:
+    """The first trees of a forest as `scorer._tree_kernels` takes them.
+
+    ``wrapped`` (m,) holds the slots whose codes are needed once more, wrapped; they follow those of the features.
+    ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees` or, where ``oblivious``, `sweep_levels`;
+    None where trees are too large.  ``code`` is the dtype of codes and of the numbers of leaves.
+    """
+
+    n_slots: int
+    wrapped: Indices
+    depth: Indices
+    code: np.dtype[Any]
+    oblivious: bool
+    walked: tuple[Any, ...]
+    swept: tuple[Any, ...] | None
+
+    def add_trees(
+        self, codes: Codes, n_rows: int, trees: Indices, at: Codes, scores: npt.NDArray[np.float64], first: int
+    ) -> None:
+        """Add what ``trees`` say of the first ``n_rows`` documents of ``codes`` to ``scores[first:]``, in this order."""
+        if self.swept is None or n_rows < FEWEST_SWEPT:
+            walk: Any = _tree_kernels.walk_trees
+            walk(codes, n_rows, trees, *self.walked, scores, first)
+            return
+        width = -(-n_rows // WHOLE) * WHOLE
+        sweep: Any = _tree_kernels.sweep_levels if self.oblivious else _tree_kernels.sweep_trees
+        sweep(codes, width, n_rows, trees, *self.swept, at, scores, first)
+
+
+def layout_of(forest: Forest, n_trees: int, used: npt.NDArray[Any]) -> TreeLayout:
+    """Lay the first ``n_trees`` of ``forest`` out, which ask for the features ``used``."""
+    sizes = np.diff(forest.tree_starts[: n_trees + 1])
+    leaves = (sizes + 1) // 2
+    swept = int(leaves.max(initial=1)) <= MOST_LEAVES
+    # Codes run from 0 (missing) to one more than the cuts, and one value more is needed for the wrap round.
+    most = int(np.diff(forest.cut_starts)[used].max(initial=0)) + 2
+    narrow = max(most, int(leaves.max(initial=1)) if swept else 0) <= 256
+    return laid_out(forest, n_trees, used, np.dtype(np.uint8 if narrow else np.uint16), swept=swept)
+
+
+def laid_out(forest: Forest, n_trees: int, used: npt.NDArray[Any], code: np.dtype[Any], *, swept: bool) -> TreeLayout:
+    """Do what `layout_of` does, with codes of dtype ``code``, which must be wide enough; for sweeps if ``swept``."""
+    n_nodes = int(forest.tree_starts[n_trees])
+    sizes = np.diff(forest.tree_starts[: n_trees + 1])
+    feature, missing_left = forest.node_feature[:n_nodes], forest.node_missing_left[:n_nodes]
+    slot_of = np.full((forest.n_features, 2), -1, dtype=np.int32)
+    slot_of[used, 1] = np.arange(len(used), dtype=np.int32)
+    right = np.unique(feature[(feature >= 0) & (missing_left == 0)])
+    slot_of[right, 0] = len(used) + np.arange(len(right), dtype=np.int32)
+    largest = int(sizes.max(initial=1))
+    arrays = (
+        n_trees, forest.tree_starts, forest.node_feature, forest.node_cut, forest.node_missing_left,
+        forest.node_left, forest.node_right, forest.node_value, forest.tree_weights, slot_of,
+    )  # fmt: skip
+    slot, left = np.empty(n_nodes, dtype=np.int32), np.empty(n_nodes, dtype=np.int32)
+    bound, value = np.empty(n_nodes, dtype=code), np.empty(n_nodes, dtype=np.float64)
+    depth, room = np.empty(n_trees, dtype=np.int32), np.empty(largest, dtype=np.int32)
+    _tree_kernels.pack_trees(*arrays, int(np.iinfo(code).max), slot, bound, left, value, depth, room)
+    walked = (forest.tree_starts, slot, bound, left, value, depth)
+
+    leaves = (sizes + 1) // 2
+    splits = leaves - 1
+    split_starts = np.concatenate([[0], np.cumsum(splits)]).astype(np.int32)
+    leaf_starts = np.concatenate([[0], np.cumsum(leaves)]).astype(np.int32)
+    wrapped = slot_of[right, 1].copy()
+    told = {"n_slots": len(used) + len(right), "wrapped": wrapped, "depth": depth, "code": code, "walked": walked}
+    if not swept:
+        return TreeLayout(**told, oblivious=False, swept=None)
+    split_slot, split_bound = np.empty(split_starts[-1], dtype=np.int32), np.empty(split_starts[-1], dtype=code)
+    here, beyond = np.empty(split_starts[-1], dtype=code), np.empty(split_starts[-1], dtype=code)
+    leaf_value = np.empty(leaf_starts[-1], dtype=np.float64)
+    _tree_kernels.number_leaves(
+        *arrays, split_starts, leaf_starts, split_slot, split_bound, here, beyond, leaf_value, room, np.empty_like(room)
+    )
+    levels = _levels(split_starts, leaves, depth, split_slot, split_bound, here, beyond)
+    if levels is not None:
+        level_starts, chosen = levels
+        arrays_swept: tuple[Any, ...] = (level_starts, leaf_starts, split_slot[chosen], split_bound[chosen], leaf_value)
+        return TreeLayout(**told, oblivious=True, swept=arrays_swept)
+    arrays_swept = (split_starts, leaf_starts, split_slot, split_bound, here, beyond, leaf_value)
+    return TreeLayout(**told, oblivious=False, swept=arrays_swept)
+
+
+def _levels(
+    split_starts: Indices, leaves: Indices, depth: Indices, slot: Indices, bound: Codes, here: Codes, beyond: Codes
+) -> tuple[Indices, npt.NDArray[np.int64]] | None:
+    """Return where the levels of each tree start, and a split of each level; None unless every tree is oblivious.
+
+    A tree is oblivious if it is full and all splits of a level ask the same.  Of a full tree, splits parents first, that
+    of level l on the way to the leftmost leaf is number l, and a split's level is known by how far ``beyond`` lies.
+    """
+    if len(leaves) == 0 or depth.max() > MOST_LEVELS or np.any(leaves != 2.0**depth):
+        return None
+    tree = np.repeat(np.arange(len(leaves)), leaves - 1)
+    below = beyond.astype(np.int64) - here  # leaves on one side of the split: 2 ** (depth - 1 - level)
+    level = depth[tree] - 1 - np.round(np.log2(np.maximum(below, 1))).astype(np.int64)
+    first = split_starts[tree] + level
+    if np.any(slot != slot[first]) or np.any(bound != bound[first]):
+        return None
+    level_starts = np.concatenate([[0], np.cumsum(depth)]).astype(np.int32)
+    of_tree = np.repeat(np.arange(len(depth)), depth)
+    chosen = split_starts[of_tree] + np.arange(level_starts[-1]) - level_starts[of_tree]
+    return level_starts, chosen.astype(np.int64)
