@@ -19,7 +19,7 @@ def rows_of(report: Mapping[str, Any], top: int = 10) -> list[Row]:
         *_of_data(report["data"]),
         *_of_sides("code", report["code"]),
         *_of_circumstances(report["made_with"]),
-        *_of_sides("base model", report["base_model"]),
+        *_of_sides("base model", report["base_model"], one="only one has one"),
         *_of_features(report["features"]),
         *_of_shape(report["shape"]),
         *_of_influence(report["influence"], top),
@@ -87,11 +87,11 @@ def _of_circumstances(made_with: Mapping[str, Any]) -> Iterator[Row]:
             ]
 
 
-def _of_sides(words: str, pair: Mapping[str, Any]) -> Iterator[Row]:
+def _of_sides(words: str, pair: Mapping[str, Any], one: str = "not known of one") -> Iterator[Row]:
     old, new = pair["old"], pair["new"]
     if old is None and new is None:
         return
-    same = "the same" if old == new else "not known of one" if old is None or new is None else "another"
+    same = "the same" if old == new else one if old is None or new is None else "another"
     yield [words, _short(old), _short(new), same]
 
 

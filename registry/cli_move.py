@@ -128,6 +128,8 @@ def alias(
         report = aliases.report_of(store, name, chosen)
         if as_json:
             print_json(report)
+        elif not report["aliases"]:
+            typer.echo(f"no alias of {name} was ever set: rankmill models promote {name}@latest")
         else:
             print_table(aliases.HEADER, aliases.rows_of(report))
         return

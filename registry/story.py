@@ -186,7 +186,7 @@ class Story:
             for name, count in told.splits.items()
         ]
         if told.split_by:
-            how = ", ".join(f"{path} {text}" for path, text in flat(told.split_by))
+            how = ", ".join(path if text == "true" else f"{path} {text}" for path, text in flat(told.split_by))
             lines.append(f"splits by {how}")
         yield ["dataset", "\n".join(lines)]
         pairs = None if told.pairs is None else told.pairs.sources

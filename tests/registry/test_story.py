@@ -360,6 +360,12 @@ def test_aliases_are_shown_with_their_past_and_their_protection(web: Registry) -
     assert shadow == found["shadow"]
 
 
+def test_where_there_is_no_alias_it_says_how_to_set_one(registry: Registry) -> None:
+    registry.register("web", b"model", manifest=FACTS)
+    assert "rankmill models promote web@latest" in Shell(registry.root)("alias", "web")
+    assert Shell(registry.root).json("alias", "web")["aliases"] == []
+
+
 def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
     shell = Shell(web.root)
     assert "took shadow away (before: 1)" in shell(
