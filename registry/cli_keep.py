@@ -1,4 +1,4 @@
-"""``rankmill models init|gc|fsck|export|import``: make a registry and keep it in order."""
+"""``rankmill models init|gc|fsck``: make a registry and keep it in order."""
 
 from __future__ import annotations
 

@@ -32,6 +32,16 @@ class Disk:
         finally:
             os.close(descriptor)
 
+    def read_part(self, path: Path, start: int, size: int) -> bytes:
+        """Read up to ``size`` bytes from position ``start`` on; fewer at the end of the file only."""
+        descriptor = os.open(path, READ_FLAGS)
+        try:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                file.seek(start)
+                return file.read(size)
+        finally:
+            os.close(descriptor)
+
     def names(self, folder: Path) -> list[str]:
         """List what lies in ``folder``, sorted; a folder that is not there holds nothing."""
         try:
@@ -110,6 +120,10 @@ class Disk:
             code = ctypes.get_errno()
         if failed:
             raise OSError(code, os.strerror(code), str(source), None, str(target))
+
+    def move_folder(self, source: Path, target: Path) -> None:
+        """Give a folder another name; OSError if that name is taken, save by an empty folder, which is gone then."""
+        source.rename(target)
 
     def unlink(self, path: Path) -> None:
         """Take one name away."""

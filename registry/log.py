@@ -137,6 +137,8 @@ class Log:
                 return self.read(decision)
             if state.head == 0:
                 self.store.make_folders(self.folder)
+            else:
+                self._settle_folder()
             entry = Entry(
                 number=state.head + 1,
                 prev=state.digest,
@@ -157,6 +159,11 @@ class Log:
     def settle(self) -> None:
         """Make durable what was read, before anybody is told that it is so: its writer may not have come so far yet."""
         self.store.fsync_folder(self.folder)
+        self._settle_folder()
+
+    def _settle_folder(self) -> None:
+        """Make the log's folder durable: an import puts it in its place whole, and may be killed right after."""
+        self.store.fsync_folder(self.folder.parent)
 
     def _keep_checkpoint(self, state: State) -> None:
         if is_due(state.head, self._checkpoint):

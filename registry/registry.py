@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from registry.bundle.exporting import Bundle, Exported
+from registry.bundle.importing import Imported, import_bundle
+from registry.bundle.opening import OpenedBundle
 from registry.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
 from registry.disk import Disk
 from registry.entry import Entry
@@ -372,6 +375,52 @@ class Registry:
         log = self._known(name)
         report: dict[str, Any] = json.loads(self._store.read_blob(gate_of(log, entry).report))
         return report
+
+    def bundle(self, reference: str) -> Bundle:
+        """Prepare the export of a model (``NAME``: its whole history) or of one version (``NAME@7``, ``NAME@production``).
+
+        Raises
+        ------
+        UnknownModel
+            There is no such model or version, or its bytes were swept.
+        IntegrityError
+            Something of it is damaged or missing.
+        """
+        asked = Reference.parse(reference)
+        number = None if asked.selector is None else self.resolve(reference, bare="latest").number
+        return Bundle(self._known(asked.name), number)
+
+    def export(self, reference: str, path: Path | str, *, overwrite: bool = False) -> Exported:
+        """Write what `bundle` prepares to the tar file ``path``, in one step; the same content has the same bytes.
+
+        Raises
+        ------
+        InputError
+            The file is there already and is not to be replaced, or its folder is not there.
+        """
+        return self.bundle(reference).write(Path(path), overwrite=overwrite)
+
+    def import_(self, path: Path | str, *, name: str | None = None, reason: str = "") -> Imported:
+        """Take in the bundle at ``path``, as the model ``name`` (None: by the name that it had); twice is once.
+
+        A history becomes the model's, with every entry as it was, or goes on where the model's own ends.  A single
+        version becomes the model's next, ``reason`` goes to the log, and the attachment ``origin`` says where it comes from;
+        no alias moves.  All of the bundle is checked before anything is written.
+
+        Raises
+        ------
+        InputError
+            There is no such file, or a model may not be called so.
+        IntegrityError
+            The bundle is damaged.
+        ConflictError
+            The model of that name has another history.
+        """
+        opened = OpenedBundle(self._store.disk, Path(path))
+        wanted = check_name(opened.contents.name if name is None else name)
+        self.prepare()
+        self._store.sweep()
+        return import_bundle(self._store, opened, wanted, reason)
 
     def verify(self, name: str | None = None) -> VerifyReport:
         """Read everything, of one model or of all, and report what is wrong instead of raising."""

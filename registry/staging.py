@@ -9,6 +9,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from registry.disk import Disk
@@ -34,7 +35,7 @@ class Staging:
         """
         for attempt in range(ATTEMPTS):
             try:
-                return self._write(data, flush=flush)
+                return self._write(self.new_path(), data, flush=flush)
             except OSError as error:
                 if error.errno != TRY_A_NEW_FILE or attempt == ATTEMPTS - 1:
                     raise
@@ -44,10 +45,34 @@ class Staging:
         """Name a file that is not there yet, so that it is known whose it is."""
         return self.folder / f"{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
 
+    def write_folder(self, files: Mapping[str, bytes]) -> Path:
+        """Write a new folder of read-only files, all of it durable but for its own name."""
+        staged = self.new_path()
+        try:
+            try:
+                self._disk.make_folder(staged)
+            except FileNotFoundError:
+                self._make()
+                self._disk.make_folder(staged)
+            for name, data in files.items():
+                self._write(staged / name, data, flush=True)
+            self._disk.fsync_folder(staged)
+        except BaseException:
+            self.discard_folder(staged)
+            raise
+        return staged
+
     def discard(self, staged: Path) -> None:
         """Remove a staged file, published or not; what cannot be removed now is swept later."""
         with contextlib.suppress(OSError):
             self._disk.unlink(staged)
+
+    def discard_folder(self, staged: Path) -> None:
+        """Do the same to a staged folder."""
+        with contextlib.suppress(OSError):
+            for name in self._disk.names(staged):
+                self.discard(staged / name)
+            self._disk.remove_folder(staged)
 
     def sweep(self) -> None:
         """Remove what writers that died have left here; best effort."""
@@ -55,10 +80,12 @@ class Staging:
             for name in self._disk.names(self.folder):
                 with contextlib.suppress(OSError):
                     if time.time() - self._disk.modified(self.folder / name) > _keep_for(name):
-                        self._disk.unlink(self.folder / name)
+                        if self._disk.is_folder(self.folder / name):
+                            self.discard_folder(self.folder / name)
+                        else:
+                            self._disk.unlink(self.folder / name)
 
-    def _write(self, data: bytes, *, flush: bool) -> Path:
-        staged = self.new_path()
+    def _write(self, staged: Path, data: bytes, *, flush: bool) -> Path:
         descriptor = self._create(staged)
         try:
             try:
@@ -76,9 +103,12 @@ class Staging:
         try:
             return self._disk.create(staged)
         except FileNotFoundError:  # the first file, or a copy of a registry without its empty folders
-            with contextlib.suppress(FileExistsError):
-                self._disk.make_folder(self.folder, 0o770)  # for those who write; its name need not be durable
+            self._make()
             return self._disk.create(staged)
+
+    def _make(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            self._disk.make_folder(self.folder, 0o770)  # for those who write; its name need not be durable
 
     def _fill(self, descriptor: int, data: bytes) -> None:
         if data:

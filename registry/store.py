@@ -21,7 +21,7 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from registry.ballast import Ballast
@@ -199,6 +199,27 @@ class Store:
             held = self.put_if_absent(target, data)
         self._ballast.take_in()
         return held
+
+    def put_folder_if_absent(self, target: Path, files: Mapping[str, bytes]) -> bool:
+        """Publish a folder of files, durably and in one step, unless ``target`` holds something; tell whether that was done.
+
+        The parent of ``target`` must be there.  rename(2) gives a folder the name of an empty one and of no other, on
+        every file system.
+        """
+        self._walk(self._staging.folder)
+        self._walk(target)
+        with _telling(self._staging.folder):
+            staged = self._staging.write_folder(files)
+        try:
+            with _telling(target.parent):
+                self.disk.move_folder(staged, target)
+        except BaseException as error:
+            self._staging.discard_folder(staged)
+            if isinstance(error, OSError) and error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+                return False
+            raise
+        self.fsync_folder(target.parent)
+        return True
 
     def replace(self, target: Path, data: bytes) -> None:
         """Put ``data`` in the place of ``target`` in one step, but not durably: for what may be lost or torn."""

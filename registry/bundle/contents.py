@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from registry.bundle.tar import LARGEST, total
-from registry.errors import IntegrityError
+from registry.errors import IntegrityError, InvalidName
 from registry.manifest import Sha256, canonical_json, first_fault
-from registry.names import NAME
+from registry.names import check_name
 
-FORMAT = 1
+FORMAT: Final = 1
 FIRST = "contents.json"
 LARGEST_CONTENTS = 1 << 28  # bytes
 LARGEST_ENTRY = 1 << 20
@@ -34,7 +34,7 @@ class Contents(BaseModel):
 
     format: Literal[1]
     kind: Literal["history", "version"]
-    name: Annotated[str, StringConstraints(pattern=rf"^{NAME.pattern}$")]
+    name: str
     """What the model was called where it came from."""
     first: Annotated[int, Field(ge=1, lt=10**20)]
     """Number of the first entry that is here: 1 for a history."""
@@ -55,7 +55,7 @@ class Contents(BaseModel):
         return b'{"contents":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
 
     @property
-    def total(self) -> int:
+    def size(self) -> int:
         """Size of the whole bundle in bytes."""
         return total([len(self.to_bytes()), *self.log, *(size for _, size in self.blobs)])
 
@@ -77,6 +77,10 @@ class Contents(BaseModel):
             raise IntegrityError(
                 f"{where}: not a bundle that this version of rankmill reads (format {FORMAT}): {first_fault(error)}"
             ) from None
+        try:
+            check_name(contents.name)
+        except InvalidName as error:
+            raise IntegrityError(f"{where}: {error}") from None
         digests = [sha256 for sha256, _ in contents.blobs]
         whole = contents.kind == "version" or contents.first == 1
         if contents.to_bytes() != data or sorted(set(digests)) != digests or not whole:

@@ -222,6 +222,9 @@ class ModelDisk(Disk):
             raise _error(errno.EINVAL, path)
         return node.data if limit < 0 else node.data[:limit]
 
+    def read_part(self, path: Path, start: int, size: int) -> bytes:
+        return self.read(path)[start : start + size]
+
     def names(self, folder: Path) -> list[str]:
         try:
             return sorted(self.machine.folder(folder).names)
@@ -292,6 +295,12 @@ class ModelDisk(Disk):
         self.machine.set(path, None)
 
     def replace(self, source: Path, target: Path) -> None:
+        self._rename(source, target)
+
+    def move_folder(self, source: Path, target: Path) -> None:
+        self.machine.folder(source)
+        if target.name in self.machine.folder(target.parent).names and self.machine.folder(target).names:
+            raise _error(errno.ENOTEMPTY, target)
         self._rename(source, target)
 
     def rename_new(self, source: Path, target: Path) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from unittest import mock
 
 from registry import ballast
@@ -19,6 +20,8 @@ from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
 AT_ONCE = Rules(keep=1, grace=0.0)
 
+BESIDE = Path("/srv")
+"""Where tests keep bundles."""
 Work = Callable[[Registry, str], Entry | None]
 """Does it, for the reason given; the entry that was committed or found to stand already, if there is one."""
 
@@ -95,11 +98,67 @@ def collect(times: int) -> Work:
     return work
 
 
+@cache
+def bundles() -> dict[str, bytes]:
+    """Bundles of one model: its history, that with an entry more, and its one version."""
+    registry, out = Registry(ROOT, disk=ModelDisk(Machine())), BESIDE / "out.tar"
+    registry.register("web", b"model", manifest=FACTS)
+    registry.promote("web", 1, alias="shadow")
+
+    def exported(reference: str) -> bytes:
+        registry.export(reference, out, overwrite=True)
+        return registry._store.disk.read(out)
+
+    found = {"history": exported("web"), "version": exported("web@1")}
+    registry.promote("web", 1, alias="canary")
+    return found | {"longer": exported("web")}
+
+
+def beside(registry: Registry, name: str) -> Path:
+    """Put a bundle beside the registry."""
+    disk, path = registry._store.disk, BESIDE / f"{name}.tar"
+    if path.name not in disk.names(BESIDE):
+        descriptor = disk.create(path)
+        disk.write(descriptor, memoryview(bundles()[name]))
+        disk.fsync(descriptor)
+        disk.close(descriptor)
+        disk.fsync_folder(BESIDE)
+    return path
+
+
+def bundles_beside(registry: Registry) -> None:
+    for name in bundles():
+        beside(registry, name)
+
+
+def behind(registry: Registry) -> None:
+    """What a bundle held before it got another entry."""
+    bundles_beside(registry)
+    registry.import_(BESIDE / "history.tar")
+
+
+def import_(name: str) -> Work:
+    def work(registry: Registry, why: str) -> Entry:
+        done = registry.import_(BESIDE / f"{name}.tar", reason=why)
+        return registry.log(done.name)[done.head - 1]
+
+    return work
+
+
+def promote_what_is_there(registry: Registry, why: str) -> Entry | None:
+    """What another process may do before an import has come to its end."""
+    if "web" not in registry.names():
+        return import_("history")(registry, why)
+    return registry.promote("web", 1, alias="canary", reason=why)
+
+
 STARTS: dict[str, Callable[[Registry], object]] = {
     "nothing": lambda r: None,
     "three versions": three_versions,
     "one is marked": one_is_marked,
     "one is in the trash": one_is_in_the_trash,
+    "bundles": bundles_beside,
+    "bundles, and one behind": behind,
 }
 OPERATIONS: dict[str, Operation] = {
     "register the first": Operation(register("shop", b"shop 1"), start="nothing", model="shop", thorough=True),
@@ -121,6 +180,11 @@ OPERATIONS: dict[str, Operation] = {
     "record a gate": Operation(gate(2, "production", baseline=3)),
     "promote through the gate": Operation(lambda r, why: r.promote("web", 2, alias="guarded", reason=why)),
     "promote by force": Operation(lambda r, why: r.promote("web", 3, alias="guarded", force=True, reason=why)),
+    "import a history": Operation(import_("history"), start="bundles"),
+    "import what follows": Operation(import_("longer"), start="bundles, and one behind"),
+    "import what is there": Operation(import_("history"), start="bundles, and one behind"),
+    "import the first version": Operation(import_("version"), start="bundles"),
+    "promote what was imported": Operation(promote_what_is_there, start="bundles, and one behind"),
 }
 COLLECTIONS: dict[str, Operation] = {
     "collect": Operation(collect(1), start="one is marked"),

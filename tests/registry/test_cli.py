@@ -21,11 +21,11 @@ def models(web: Registry) -> Shell:
 
 def test_exactly_these_commands() -> None:
     assert sorted(c.name or c.callback.__name__ for c in app.registered_commands if c.callback) == [
-        "alias", "init", "list", "log", "promote", "rollback", "show", "tag", "verify",
+        "alias", "export", "import", "init", "list", "log", "promote", "rollback", "show", "tag", "verify",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["alias", "init", "list", "show", "log", "promote", "rollback", "tag", "verify"])
+@pytest.mark.parametrize("command", sorted(c.name or c.callback.__name__ for c in app.registered_commands))
 def test_help_has_an_example(command: str) -> None:
     text = Shell(Path())(command, "--help")
     assert f"Example: rankmill models {command}" in text

@@ -155,8 +155,10 @@ def test_only_what_the_dead_have_left_is_swept(tmp_path: Path) -> None:
         path = store.root / "tmp" / name
         path.touch()
         os.utime(path, (0, time.time() - age))
-    (store.root / "tmp" / "folder").mkdir()
-    os.utime(store.root / "tmp" / "folder", (0, 0))
+    for folder in (f"{here}.{dead}.import", f"{here}.{alive}.import"):
+        (store.root / "tmp" / folder).mkdir()
+        (store.root / "tmp" / folder / "entry").touch()
+        os.utime(store.root / "tmp" / folder, (0, 0))
     store.sweep()
     assert {path.name for path in (store.root / "tmp").iterdir()} == {
         f"{here}.{dead}.young",
@@ -165,5 +167,5 @@ def test_only_what_the_dead_have_left_is_swept(tmp_path: Path) -> None:
         f"far.{here}.{dead}.old",
         f"far.{alive}.old",
         "unknown.old",
-        "folder",
+        f"{here}.{alive}.import",
     }

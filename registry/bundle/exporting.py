@@ -1,0 +1,143 @@
+"""From a registry to a bundle: the same log and blobs give the same bytes, wherever and whenever they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from registry.bundle.contents import FIRST, FORMAT, Contents, blob_member
+from registry.bundle.tar import LARGEST, ending, header, padding
+from registry.disk import Disk
+from registry.errors import InputError, UnknownModel
+from registry.log import Log
+from registry.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a bundle holds."""
+
+    contents: Contents
+    versions: tuple[int, ...]
+    """Numbers of the versions whose model bytes are in it."""
+    path: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "bundle": str(self.path),
+            "kind": self.contents.kind,
+            "name": self.contents.name,
+            "versions": list(self.versions),
+            "entries": len(self.contents.log),
+            "blobs": len(self.contents.blobs),
+            "bytes": self.contents.size,
+            "head": self.contents.head,
+        }
+
+
+class Bundle:
+    """What is to be exported: ``version`` of the model of ``log``, or (None) its whole history.
+
+    Raises
+    ------
+    UnknownModel
+        The version was swept: there are no model bytes to export.
+    IntegrityError
+        The log, or a blob that it refers to, is damaged or missing.
+    """
+
+    def __init__(self, log: Log, version: int | None = None) -> None:
+        self._store = log.store
+        state = State()
+        entries = log.advance(state)
+        self._state = state
+        if version is None:
+            self._entries, wanted = entries, state.blobs()
+            self.versions = tuple(number for number in state.versions if number not in state.swept)
+        else:
+            if version in state.swept:
+                gone = f"its model bytes were swept in entry {state.swept[version]} of the log"
+                raise UnknownModel(f"{log.name}@{version}: {gone}; export the history ({log.name}) instead")
+            self._entries, wanted = [entries[state.versions[version].entry - 1]], blobs_of(state, version)
+            self.versions = (version,)
+        self.contents = Contents(
+            format=FORMAT,
+            kind="history" if version is None else "version",
+            name=log.name,
+            first=self._entries[0].number,
+            log=tuple(len(entry.to_bytes()) for entry in self._entries),
+            head=self._entries[-1].digest,
+            blobs=tuple((sha256, self._size(sha256)) for sha256 in sorted(wanted)),
+        )
+
+    def write(self, path: Path, *, overwrite: bool = False) -> Exported:
+        """Write the file ``path`` in one step: it is there whole, or as it was.
+
+        Raises
+        ------
+        InputError
+            There is such a file and it is not to be replaced, or its folder is not there.
+        """
+        disk = self._store.disk
+        if disk.is_folder(path):
+            raise InputError(f"{path} is a folder; name the file to write, such as {path / self.contents.name}.tar")
+        if not disk.is_folder(path.parent):
+            raise InputError(f"{path.parent}: there is no such folder to write {path.name} to")
+        if not overwrite and path.name in disk.names(path.parent):
+            raise InputError(f"{path} is there already; name another file, or replace it with --overwrite")
+        staged = path.parent / f".{path.name[:100]}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
+        try:
+            _write(disk, staged, self._parts())
+            disk.replace(staged, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                disk.unlink(staged)
+            raise
+        disk.fsync_folder(path.parent)
+        return Exported(self.contents, self.versions, path)
+
+    def _parts(self) -> Iterator[bytes]:
+        position = 0
+        for name, data in self._members():
+            for part in (header(name, len(data)), data, padding(len(data))):
+                position += len(part)
+                yield part
+        yield ending(position)
+
+    def _members(self) -> Iterator[tuple[str, bytes]]:
+        yield FIRST, self.contents.to_bytes()
+        for index, entry in enumerate(self._entries):
+            yield self.contents.entry_member(index), entry.to_bytes()
+        for sha256, _ in self.contents.blobs:
+            yield blob_member(sha256), self._store.read_blob(sha256)
+
+    def _size(self, sha256: str) -> int:
+        size = len(self._store.read_blob(sha256))
+        if size > LARGEST:
+            raise InputError(f"{self._store.blob_path(sha256)} has {size} bytes; a bundle takes {LARGEST} at most")
+        return size
+
+
+def blobs_of(state: State, version: int) -> set[str]:
+    """Digests of all that belongs to one version."""
+    row = state.versions[version]
+    return {row.model, row.manifest, *row.attachments.values()}
+
+
+def _write(disk: Disk, path: Path, parts: Iterator[bytes]) -> None:
+    descriptor = disk.create(path)
+    try:
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[disk.write(descriptor, rest) :]
+        disk.fsync(descriptor)
+    finally:
+        disk.close(descriptor)

@@ -1,0 +1,57 @@
+"""Random histories of a model, through the registry's own doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from registry.errors import RegistryError
+from registry.registry import Registry
+from tests.registry.conftest import FACTS
+
+Step = Callable[[Registry, str], object]
+VERSIONS, ALIASES = st.integers(1, 4), st.sampled_from(["blue", "green"])
+REASONS = st.sampled_from(["", "nightly", "größer ≥ 0.5", "\U0001f600"])
+
+
+def _register(model: int, facts: int, attached: bool, reason: str) -> Step:
+    further = {"notes": b"notes %d" % facts, "sketch": bytes(range(256))} if attached else None
+    return lambda r, name: r.register(
+        name,
+        b"model %d" % model * model * 300,
+        manifest=FACTS | {"best_round": facts},
+        attachments=further,
+        reason=reason,
+    )
+
+
+def _gate(version: int, alias: str, passed: bool) -> Step:
+    def step(registry: Registry, name: str) -> object:
+        told: Any = {"dataset": "d" * 64, "split": "test", "metric": "ndcg@10", "convention": "c" * 64, "margin": 0.01}
+        return registry.record_gate(
+            name, version, alias=alias, passed=passed, baseline=None, report={"version": version}, **told
+        )
+
+    return step
+
+
+STEPS = st.one_of(
+    st.builds(_register, VERSIONS, VERSIONS, st.booleans(), REASONS),
+    st.builds(lambda v, a, why: lambda r, n: r.promote(n, v, alias=a, reason=why), VERSIONS, ALIASES, REASONS),
+    st.builds(lambda a: lambda r, n: r.rollback(n, alias=a), ALIASES),
+    st.builds(lambda a: lambda r, n: r.unset(n, a), ALIASES),
+    st.builds(lambda v, x: lambda r, n: r.tag(n, v, "state", x), VERSIONS, st.sampled_from(["good", "bad", None])),
+    st.builds(_gate, VERSIONS, ALIASES, st.booleans()),
+)
+HISTORIES = st.lists(STEPS, max_size=12).map(lambda steps: [_register(1, 1, False, "first"), *steps])
+
+
+def play(registry: Registry, steps: list[Step], name: str = "web") -> None:
+    """Take the steps; what the registry refuses is not taken."""
+    for step in steps:
+        try:
+            step(registry, name)
+        except RegistryError:
+            continue

@@ -1,0 +1,319 @@
+"""What leaves a registry in a bundle arrives in another as it was: laws of export and import."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from registry.bundle import exporting
+from registry.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
+from registry.registry import Registry
+from tests.registry.conftest import FACTS, QuickDisk
+from tests.registry.golden.write import seen
+from tests.registry.histories import HISTORIES, STEPS, Step, play
+
+many = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def fresh(root: Path) -> Registry:
+    return Registry(root, disk=QuickDisk())
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Registry:
+    return fresh(tmp_path / "other")
+
+
+def logs(registry: Registry, name: str = "web") -> list[bytes]:
+    return [entry.to_bytes() for entry in registry.log(name)]
+
+
+@many
+@given(HISTORIES, st.booleans())
+def test_export_import_export_gives_the_same_bytes_and_importing_twice_is_importing_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Step], further_models: bool
+) -> None:
+    place = tmp_path_factory.mktemp("bundles")
+    here, there = fresh(place / "here"), fresh(place / "there")
+    play(here, steps)
+    if further_models:
+        play(there, steps[::-1], "shop")
+    here.export("web", place / "one.tar")
+    first = there.import_(place / "one.tar")
+    assert (first.kind, first.name, first.added, first.head) == ("history", "web", len(logs(here)), len(logs(here)))
+    assert seen(there.root)["web"] == seen(here.root)["web"]
+    assert logs(there) == logs(here)
+    assert there.verify().ok
+    there.export("web", place / "two.tar")
+    assert (place / "two.tar").read_bytes() == (place / "one.tar").read_bytes()
+    before = seen(there.root)
+    assert there.import_(place / "one.tar").added == 0
+    assert seen(there.root) == before
+    assert not list((there.root / "tmp").iterdir())
+    renamed = there.import_(place / "one.tar", name="web-of-berlin")
+    assert (renamed.added, logs(there, "web-of-berlin")) == (first.added, logs(here))
+
+
+@many
+@given(HISTORIES, st.lists(STEPS, max_size=6))
+def test_what_follows_is_taken_in_and_what_is_behind_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Step], more: list[Step]
+) -> None:
+    place = tmp_path_factory.mktemp("bundles")
+    here, there = fresh(place / "here"), fresh(place / "there")
+    play(here, steps)
+    here.export("web", place / "old.tar")
+    old = len(logs(here))
+    play(here, more)
+    here.export("web", place / "new.tar")
+    there.import_(place / "old.tar")
+    assert there.import_(place / "new.tar").added == len(logs(here)) - old
+    assert logs(there) == logs(here)
+    assert there.verify().ok
+    assert there.import_(place / "old.tar").added == 0
+    assert logs(there) == logs(here)
+
+
+def test_the_same_content_gives_the_same_bytes_wherever_it_lies(web: Registry, tmp_path: Path) -> None:
+    web.export("web", tmp_path / "one.tar")
+    (tmp_path / "elsewhere").mkdir()
+    web.register("shop", b"more", manifest=FACTS)  # another model has no say
+    web.export("web", tmp_path / "elsewhere" / "two.tar")
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "elsewhere" / "two.tar").read_bytes()
+
+
+def test_a_bundle_is_a_plain_tar(web: Registry, tmp_path: Path) -> None:
+    told = web.export("web", tmp_path / "web.tar").to_json()
+    assert told == {
+        "bundle": str(tmp_path / "web.tar"),
+        "kind": "history",
+        "name": "web",
+        "versions": [1, 2, 3],
+        "entries": 7,
+        "blobs": 6,
+        "bytes": (tmp_path / "web.tar").stat().st_size,
+        "head": web.log("web")[-1].digest,
+    }
+    with tarfile.open(tmp_path / "web.tar", "r:") as tar:
+        members = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+        for member in tar:
+            assert (member.isreg(), member.mode, member.mtime, member.uid, member.uname) == (True, 0o444, 0, 0, "")
+    assert [members.pop(f"log/{number:020d}.json") for number in range(1, 8)] == logs(web)
+    contents = json.loads(members.pop("contents.json"))["contents"]
+    assert (contents["name"], contents["kind"], contents["format"]) == ("web", "history", 1)
+    assert len(members) == 6
+    for name, data in members.items():
+        assert data == web._store.read_blob(name.rpartition("/")[2])
+
+
+@pytest.mark.parametrize("reference", ["web@2", "web@production", "web@latest"])
+def test_one_version_becomes_the_next_of_the_model(
+    web: Registry, other: Registry, tmp_path: Path, reference: str
+) -> None:
+    version = web.resolve(reference, bare="latest")
+    assert web.export(reference, tmp_path / "v.tar").versions == (version.number,)
+    other.register("web", b"its own", manifest=FACTS)
+    other.promote("web", 1)
+    done = other.import_(tmp_path / "v.tar", reason="to compare")
+    assert done.to_json() == {
+        "kind": "version",
+        "name": "web",
+        "origin": str(version),
+        "changed": True,
+        "added": 1,
+        "head": 3,
+        "version": 2,
+    }
+    taken = other.resolve("web@2", bare="latest")
+    assert (taken.read(), taken.manifest, taken.aliases) == (version.read(), version.manifest, ())
+    assert taken.registered.reason == "to compare"
+    origin = json.loads(taken.attachment("origin") or b"")
+    assert origin == {
+        "name": "web",
+        "version": version.number,
+        "entry": version.registered.to_json(),
+        "sha256": version.registered.digest,
+    }
+    before = seen(other.root)
+    again = other.import_(tmp_path / "v.tar")
+    assert (again.added, again.version) == (0, 2)
+    assert seen(other.root) == before
+    assert other.verify().ok
+
+
+def test_a_version_travels_on_with_what_belongs_to_it(registry: Registry, other: Registry, tmp_path: Path) -> None:
+    registry.register("web", b"model", manifest=FACTS, attachments={"notes": b"n", "data": b"\0" * 5000})
+    registry.export("web@1", tmp_path / "a.tar")
+    other.import_(tmp_path / "a.tar", name="shop")
+    other.export("shop@1", tmp_path / "b.tar")
+    third = fresh(tmp_path / "third")
+    third.import_(tmp_path / "b.tar")
+    version = third.resolve("shop@1", bare="latest")
+    assert (version.attachment("notes"), version.attachment("data")) == (b"n", b"\0" * 5000)
+    assert version.registered.reason == "imported from shop@1"
+    origin = json.loads(version.attachment("origin") or b"")
+    assert (origin["name"], origin["before"]["name"]) == ("shop", "web")
+    registry.import_(
+        tmp_path / "b.tar", name="web"
+    )  # home again: it is there already, and attachments do not tell versions apart
+    assert len(registry.log("web")) == 1
+
+
+def test_another_history_is_left_alone(web: Registry, other: Registry, tmp_path: Path) -> None:
+    web.export("web", tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar")
+    other.promote("web", 2)
+    web.promote("web", 1)
+    web.export("web", tmp_path / "newer.tar")
+    before = seen(other.root)
+    with pytest.raises(ConflictError, match=r"newer\.tar: web has another history here, from entry 8 on; .*--as "):
+        other.import_(tmp_path / "newer.tar")
+    assert seen(other.root) == before
+    assert other.import_(tmp_path / "newer.tar", name="web-2").added == 8
+    assert other.import_(tmp_path / "web.tar").added == 0  # the beginning of both
+
+
+def test_blobs_that_were_lost_come_back(web: Registry, other: Registry, tmp_path: Path) -> None:
+    web.export("web", tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar")
+    other.resolve("web@2", bare="latest").model_path.unlink()
+    assert not other.verify().ok
+    assert other.import_(tmp_path / "web.tar").added == 0
+    assert other.verify().ok
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+@pytest.mark.parametrize("reference", ["web", "web@2"])
+def test_what_is_damaged_is_not_exported(web: Registry, tmp_path: Path, damage: str, reference: str) -> None:
+    path = web.resolve("web@2", bare="latest").model_path
+    path.unlink()
+    if damage == "changed":
+        path.write_bytes(b"model 9")
+    with pytest.raises(IntegrityError, match=path.name):
+        web.export(reference, tmp_path / "web.tar")
+    assert not [p for p in tmp_path.iterdir() if p.is_file()]
+
+
+def test_a_file_is_replaced_only_when_told_and_in_one_step(
+    web: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "web.tar"
+    path.write_text("precious")
+    with pytest.raises(InputError, match=r"web\.tar is there already; .*--overwrite"):
+        web.export("web", path)
+
+    def broken(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QuickDisk, "fsync", broken)
+        with pytest.raises(OSError, match="No space"):
+            web.export("web", path, overwrite=True)
+    assert path.read_text() == "precious"
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["web.tar"]
+    web.export("web", path, overwrite=True)
+    assert path.stat().st_mode & 0o222 == 0
+    web.export("web", path, overwrite=True)  # read-only as it is
+
+
+def test_what_cannot_be_written_or_read_is_named(web: Registry, tmp_path: Path) -> None:
+    for out in (tmp_path, tmp_path / "none" / "web.tar"):
+        with pytest.raises(InputError, match=str(out.parent if out != tmp_path else out)):
+            web.export("web", out)
+    for file in (tmp_path, tmp_path / "none.tar"):
+        with pytest.raises(InputError, match="expected the tar file of a bundle"):
+            web.import_(file)
+    with pytest.raises(UnknownModel):
+        web.export("shop", tmp_path / "x.tar")
+    with pytest.raises(UnknownModel):
+        web.export("web@9", tmp_path / "x.tar")
+    web.export("web", tmp_path / "web.tar")
+    with pytest.raises(InvalidName):
+        web.import_(tmp_path / "web.tar", name="../web")
+    (tmp_path / "link.tar").symlink_to(tmp_path / "web.tar")
+    assert web.import_(tmp_path / "link.tar").added == 0
+
+
+def test_a_version_without_its_bytes_travels_in_a_history_only(
+    web: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from registry.changes import Mark, Sweep
+    from registry.log import Log
+
+    log = Log(web._store, "web")
+    log.commit(lambda _: Mark(op="mark", versions=(2,)))
+    log.commit(lambda _: Sweep(op="sweep", versions=(2,)))
+    web.resolve("web@2", bare="latest").model_path.unlink()
+    with pytest.raises(
+        UnknownModel, match=r"web@2: its model bytes were swept in entry 9 .*export the history \(web\)"
+    ):
+        web.export("web@2", tmp_path / "v.tar")
+    assert web.export("web", tmp_path / "web.tar").versions == (1, 3)
+    assert other.import_(tmp_path / "web.tar").added == 9
+    assert other.verify().ok
+    assert [other.resolve(f"web@{number}", bare="latest").read() for number in (1, 3)] == [b"model 1", b"model 3"]
+    assert other.resolve("web@2", bare="latest").manifest["best_round"] == 2
+
+
+def test_what_was_swept_here_stays_swept(web: Registry, other: Registry, tmp_path: Path) -> None:
+    from registry.changes import Mark, Sweep
+    from registry.log import Log
+
+    web.export("web", tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar")
+    log = Log(other._store, "web")
+    log.commit(lambda _: Mark(op="mark", versions=(2,)))
+    log.commit(lambda _: Sweep(op="sweep", versions=(2,)))
+    path = other.resolve("web@2", bare="latest").model_path
+    path.unlink()
+    assert other.import_(tmp_path / "web.tar").added == 0
+    assert not path.exists()
+
+
+def test_an_import_that_meets_another_writer_looks_again(web: Registry, tmp_path: Path) -> None:
+    """Somebody begins the same log while ours is staged, in turn with the same entries and with others."""
+    web.export("web", tmp_path / "web.tar")
+    web.export("web@1", tmp_path / "v.tar")
+    for same in (True, False):
+        root = tmp_path / f"there {same}"
+
+        class Meets(QuickDisk):
+            met = False
+
+            def move_folder(self, source: Path, target: Path, root: Path = root, same: bool = same) -> None:
+                if not self.met:
+                    Meets.met = True
+                    fresh(root).import_(tmp_path / ("web.tar" if same else "v.tar"))
+                super().move_folder(source, target)
+
+        registry = Registry(root, disk=Meets())
+        if same:
+            assert registry.import_(tmp_path / "web.tar").added == 0
+        else:
+            with pytest.raises(ConflictError, match="another history here, from entry 1 on"):
+                registry.import_(tmp_path / "web.tar")
+        assert Meets.met
+        assert registry.verify().ok
+        assert not list((root / "tmp").iterdir())
+
+
+def test_models_too_large_for_a_tar_member_are_named(
+    web: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "LARGEST", 6)
+    with pytest.raises(InputError, match=r"has .* bytes; a bundle takes 6 at most"):
+        web.export("web", tmp_path / "web.tar")
+
+
+def test_a_golden_registry_travels(tmp_path: Path) -> None:
+    golden: Any = Path(__file__).parent / "golden" / "format1"
+    for name in ("web", "shop.2"):
+        Registry(golden).export(name, tmp_path / f"{name}.tar")
+        fresh(tmp_path / "r").import_(tmp_path / f"{name}.tar")
+    assert seen(tmp_path / "r") == seen(golden)

@@ -1,0 +1,54 @@
+"""``rankmill models export`` and ``import``, as typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from registry.errors import ConflictError, IntegrityError
+from registry.registry import Registry
+from tests.registry.conftest import QuickDisk
+from tests.registry.shell import Shell
+
+
+def test_there_and_back(web: Registry, tmp_path: Path) -> None:
+    here, there, tar = Shell(web.root), Shell(tmp_path / "other"), str(tmp_path / "web.tar")
+    assert "wrote " in (said := here("export", "web", "-o", tar))
+    assert "3 versions, 7 entries of the log, 2" in said
+    assert there("import", tar) == "imported web as web: 7 new entries of 7\n"
+    assert there("import", tar) == "nothing to do: web has all of it, and 7 entries\n"
+    assert there("list").count("web") == 1
+    assert there.json("export", "web", "-o", tar, "--overwrite")["head"] == web.log("web")[-1].digest
+    web.promote("web", 1)
+    here("export", "web", "-o", tar, "--overwrite")
+    assert there.json("import", tar) == {
+        "kind": "history",
+        "name": "web",
+        "origin": "web",
+        "changed": True,
+        "added": 1,
+        "head": 8,
+        "version": None,
+    }
+
+
+def test_one_version(web: Registry, tmp_path: Path) -> None:
+    here, there, tar = Shell(web.root), Shell(tmp_path / "other"), str(tmp_path / "web.tar")
+    assert "1 version, 1 entry of the log" in here("export", "web@production", "-o", tar)
+    assert there("import", tar, "--as", "shop", "--reason", "a trial") == "imported web@3 as shop@1\n"
+    assert there("import", tar, "--as", "shop") == "nothing to do: web@3 is shop@1\n"
+    assert "a trial" in there("log", "shop")
+
+
+def test_what_goes_wrong_is_raised(web: Registry, tmp_path: Path) -> None:
+    here, tar = Shell(web.root), tmp_path / "web.tar"
+    here("export", "web", "-o", str(tar))
+    other = Registry(tmp_path / "other", disk=QuickDisk())
+    other.register("web", b"x", manifest=web.resolve("web", bare="latest").manifest)
+    with pytest.raises(ConflictError, match=r"--as web-imported"):
+        Shell(other.root)("import", str(tar))
+    tar.unlink()
+    tar.write_bytes(bytes(10240))
+    with pytest.raises(IntegrityError, match=r"web\.tar: not a bundle of rankmill"):
+        Shell(other.root)("import", str(tar))
