@@ -56,3 +56,42 @@ def shapley(forest, x, output=0):
                 total += weight * (worth[frozenset((*s, j))] - worth[frozenset(s)])
         out.append(total)
     return out
+
+
+def dependence(forest, known, values, documents=None, output=0):
+    """Partial dependence where the features ``known`` have ``values``: over the training rows, or over ``documents``."""
+    if documents is None:
+        x = [float("nan")] * forest.n_features
+        for f, value in zip(known, values, strict=True):
+            x[f] = value
+        return expected_output(forest, x, set(known), output)
+    total = 0.0
+    for document in documents:
+        x = list(document)
+        for f, value in zip(known, values, strict=True):
+            x[f] = value
+        total += expected_output(forest, x, set(range(forest.n_features)), output)
+    return total / len(documents)
+
+
+def h_statistic(forest, features, points, documents=None, output=0):
+    """Friedman's H of two features, or of one with all others, at ``points``."""
+    everything = range(forest.n_features)
+    parts = (
+        [(f,) for f in features]
+        if len(features) == 2
+        else [features, tuple(f for f in everything if f not in features)]
+    )
+    whole = tuple(features) if len(features) == 2 else tuple(everything)
+
+    def centred(known):
+        found = [dependence(forest, known, [x[f] for f in known], documents, output) for x in points]
+        return [value - sum(found) / len(found) for value in found]
+
+    together = centred(whole)
+    apart = [centred(part) for part in parts]
+    above = sum((t - a - b) ** 2 for t, a, b in zip(together, *apart, strict=True))
+    below = sum(t**2 for t in together)
+    if above < 1e-25:  # rounding
+        return 0.0, 0.0
+    return (above / below) ** 0.5, (above / len(points)) ** 0.5

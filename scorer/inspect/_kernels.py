@@ -153,3 +153,128 @@ def add_contributions(
                         parts[place, e] = lost
             for e in range(d):
                 out[i, output[p], slot[begin + e]] += parts[place, e]
+
+
+@njit(nogil=True, cache=True)
+def count_met(codes, first, last, starts, slot, low, high, missing, a, b, counts):
+    """Add to ``counts`` (n_paths,) the rows that meet every element of a path but for those of the slots ``a`` and ``b``."""
+    for p in range(starts.shape[0] - 1):
+        found = 0
+        for i in range(first, last):
+            along = True
+            for e in range(starts[p], starts[p + 1]):
+                if slot[e] != a and slot[e] != b:
+                    code = codes[i, slot[e]]
+                    if not ((low[e] <= code <= high[e]) or (code == 0 and missing[e] == 1)):
+                        along = False
+                        break
+            found += along
+        counts[p] += found
+
+
+@njit(nogil=True, cache=True)
+def count_elements(codes, first, last, slot, low, high, missing, counts):
+    """Add to ``counts`` (n_elements,) the rows that meet each element."""
+    for e in range(slot.shape[0]):
+        found = 0
+        for i in range(first, last):
+            code = codes[i, slot[e]]
+            found += (low[e] <= code <= high[e]) or (code == 0 and missing[e] == 1)
+        counts[e] += found
+
+
+@njit(nogil=True, cache=True)
+def sum_cells(chosen, starts, slot, low, high, missing, weight, output, a, b, codes_a, codes_b, out):
+    """Add the ``weight`` of each of the paths ``chosen`` to ``out`` (outputs, cells), where its elements of two slots are met.
+
+    Cell c has the code ``codes_a[c]`` in slot ``a`` and ``codes_b[c]`` in slot ``b``; a slot of -1 is none.
+    """
+    for p in chosen:
+        of_a = -1
+        of_b = -1
+        for e in range(starts[p], starts[p + 1]):
+            if slot[e] == a:
+                of_a = e
+            elif slot[e] == b:
+                of_b = e
+        for c in range(codes_a.shape[0]):
+            along = True
+            if of_a >= 0:
+                code = codes_a[c]
+                along = (low[of_a] <= code <= high[of_a]) or (code == 0 and missing[of_a] == 1)
+            if along and of_b >= 0:
+                code = codes_b[c]
+                along = (low[of_b] <= code <= high[of_b]) or (code == 0 and missing[of_b] == 1)
+            if along:
+                out[output[p], c] += weight[p]
+
+
+@njit(nogil=True, cache=True)
+def add_without_one(codes, first, last, starts, slot, low, high, missing, share, value, output, out):
+    """Add to ``out`` (n, outputs, slots) by how much an output changes where one feature is no longer known.
+
+    A path is then worth ``value * share`` of that feature if all others are met, instead of ``value`` if all are.
+    """
+    for p in range(value.shape[0]):
+        for i in range(first, last):
+            unmet = 0
+            lacking = -1
+            for e in range(starts[p], starts[p + 1]):
+                code = codes[i, slot[e]]
+                if not ((low[e] <= code <= high[e]) or (code == 0 and missing[e] == 1)):
+                    unmet += 1
+                    lacking = e
+                    if unmet > 1:
+                        break
+            if unmet == 0:
+                for e in range(starts[p], starts[p + 1]):
+                    out[i, output[p], slot[e]] += value[p] * (share[e] - 1.0)
+            elif unmet == 1:
+                out[i, output[p], slot[lacking]] += value[p] * share[lacking]
+
+
+@njit(nogil=True, cache=True)
+def find_leaves(codes, first, last, starts, slot, low, high, missing, tree, out):
+    """Write which path each row goes in each tree to ``out`` (n, n_trees); paths lie tree after tree."""
+    for p in range(starts.shape[0] - 1):
+        for i in range(first, last):
+            along = True
+            for e in range(starts[p], starts[p + 1]):
+                code = codes[i, slot[e]]
+                if not ((low[e] <= code <= high[e]) or (code == 0 and missing[e] == 1)):
+                    along = False
+                    break
+            if along:
+                out[i, tree[p]] = p
+
+
+@njit(nogil=True, cache=True)
+def move_outputs(leaves, first, last, steps, n_outputs, out):
+    """Write the sum of ``steps`` (n_paths,) over the leaves of each row to ``out`` (outputs, n)."""
+    for i in range(first, last):
+        for k in range(n_outputs):
+            out[k, i] = 0.0
+        for t in range(leaves.shape[1]):
+            out[t % n_outputs, i] += steps[leaves[i, t]]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def change_points(first_scores, second_scores, grades, low, high, out):
+    """Write the weights in (low, high) at which two documents of different grade of one query tie; returns how many.
+
+    ``(1 - a) s + a t`` of documents i and j are equal at ``a = d / (d - e)``, d and e their differences in s and in t.
+    ``out`` has room for every pair.
+    """
+    n = first_scores.shape[0]
+    found = 0
+    for i in range(n):
+        for j in range(i):
+            if grades[i] != grades[j]:
+                d = first_scores[i] - first_scores[j]
+                e = second_scores[i] - second_scores[j]
+                if d != e:
+                    a = d / (d - e)
+                    if low < a < high:
+                        out[found] = a
+                        found += 1
+    return found

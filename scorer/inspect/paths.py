@@ -34,6 +34,7 @@ class Paths:
     share: npt.NDArray[np.float64]  # (n_elements,) of the training rows at the feature's nodes, how many went along
     value: npt.NDArray[np.float64]  # (n_paths,) what the leaf adds: the tree's weight times the leaf's value
     output: npt.NDArray[np.int32]  # (n_paths,) the output it is added to
+    tree: npt.NDArray[np.int32]  # (n_paths,) the tree, from 0
     leaf: npt.NDArray[np.int32]  # (n_paths,) the leaf, as a node of the forest
 
     @property
@@ -99,7 +100,25 @@ class Paths:
             else:
                 with np.errstate(over="ignore"):  # beyond float32 a value becomes infinite, which has its place
                     x = np.ascontiguousarray(table[:, column], dtype=np.float32)
-            out[:, slot] = np.where(np.isnan(x), 0, np.searchsorted(self.cuts(slot), x, side="left") + 1)
+            out[:, slot] = self.codes_of(slot, x)
+        return out
+
+    def codes_of(self, slot: int, x: npt.NDArray[np.float32]) -> Codes:
+        """Return the codes of values of one feature, as `codes` does."""
+        found: Codes = np.where(np.isnan(x), 0, np.searchsorted(self.cuts(slot), x, side="left") + 1).astype(np.uint16)
+        return found
+
+    def holding(self, slot: int) -> npt.NDArray[np.bool_]:
+        """Tell the paths, (n_paths,), that ask for a feature."""
+        found = np.zeros(self.n_paths, dtype=np.bool_)
+        found[np.searchsorted(self.starts, np.flatnonzero(self.slot == slot), side="right") - 1] = True
+        return found
+
+    def reach(self, *known: int) -> npt.NDArray[np.float64]:
+        """Return (n_paths,) the share of the training rows that go along each path by its elements of other slots than ``known``."""
+        of_path = np.repeat(np.arange(self.n_paths), np.diff(self.starts))
+        out = np.ones(self.n_paths)
+        np.multiply.at(out, of_path, np.where(np.isin(self.slot, known), 1.0, self.share))
         return out
 
 
@@ -142,6 +161,7 @@ def leaf_paths(forest: Forest, *, n_rounds: int | None = None) -> Paths:
         share=share[:filled].copy(),
         value=forest.tree_weights[tree] * forest.node_value[leaves],
         output=(tree % forest.n_outputs).astype(np.int32),
+        tree=tree.astype(np.int32),
         leaf=leaves,
     )
 
@@ -158,14 +178,14 @@ def require_rows(paths: Paths) -> None:
         )
 
 
-def in_spans(n_rows: int, n_threads: int, work: Callable[[int, int], None]) -> None:
-    """Run ``work(first, last)`` over tiles of ``TILE`` rows, shared out among ``n_threads`` by one call of joblib."""
+def in_spans(n_rows: int, n_threads: int, work: Callable[[int, int, int], None]) -> None:
+    """Run ``work(thread, first, last)`` over tiles of ``TILE`` rows, shared out among ``n_threads`` by one call of joblib."""
     n_tiles = -(-n_rows // TILE)
     parts = max(1, min(n_threads, n_tiles))
 
     def span(part: int) -> None:
         for tile in range(n_tiles * part // parts, n_tiles * (part + 1) // parts):
-            work(tile * TILE, min(n_rows, (tile + 1) * TILE))
+            work(part, tile * TILE, min(n_rows, (tile + 1) * TILE))
 
     if parts == 1:
         span(0)

@@ -70,7 +70,7 @@ class Explainer:
         paths = self.paths
         out = np.zeros((len(codes), paths.forest.n_outputs, len(paths.features)), dtype=np.float64)
 
-        def work(first: int, last: int) -> None:
+        def work(_thread: int, first: int, last: int) -> None:
             _kernels.add_contributions(
                 codes, first, last, paths.starts, paths.slot, paths.low, paths.high, paths.missing, paths.share,
                 paths.value, paths.output, self._points, self._weights, out,
@@ -84,9 +84,7 @@ class Explainer:
 def expected_outputs(paths: Paths) -> npt.NDArray[np.float64]:
     """Return (n_outputs,) the outputs where nothing is known: base score plus each leaf times the share that reaches it."""
     out = np.full(paths.forest.n_outputs, paths.forest.base_score, dtype=np.float64)
-    reach = np.ones(paths.n_paths)
-    np.multiply.at(reach, np.repeat(np.arange(paths.n_paths), np.diff(paths.starts)), paths.share)
-    np.add.at(out, paths.output, paths.value * reach)
+    np.add.at(out, paths.output, paths.value * paths.reach())
     return out
 
 

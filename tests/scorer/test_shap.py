@@ -13,23 +13,7 @@ from scorer.inspect.shap import Explainer, shap_values
 from scorer.predict import predict
 from tests.naive_inspect import expected_output, shapley
 from tests.scorer.forests import random_forest
-
-
-def random_values(seed, forest, n=40):
-    """Values on, between and beyond the thresholds, some missing."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, forest.n_features)).astype(np.float32)
-    for f in range(forest.n_features):
-        cuts = forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]]
-        if len(cuts):
-            on = rng.random(n) < 0.4
-            x[on, f] = rng.choice(cuts, size=int(on.sum()))
-    x[rng.random(x.shape) < 0.15] = np.nan
-    return x
-
-
-def several_outputs(seed, link="softmax_grade", n_outputs=3):
-    return random_forest(seed, n_trees=2 * n_outputs, link=link, n_outputs=n_outputs)
+from tests.scorer.inspect_case import random_values, several_outputs
 
 
 def without_link(forest, output):
