@@ -129,7 +129,7 @@ def steps_of(paths: Paths, slot: int | None) -> npt.NDArray[np.float32]:
         return np.array([np.nan, 0.0], dtype=np.float32)
     cuts = paths.cuts(slot)
     above = np.nextafter(cuts[-1:], np.float32(np.inf))
-    return np.concatenate([np.float32([np.nan]), cuts, above[above > cuts[-1]]])
+    return np.concatenate([np.array([np.nan], dtype=np.float32), cuts, above[above > cuts[-1]]])
 
 
 def path_weights(

@@ -1,0 +1,247 @@
+"""Two rankers as one: the best of all mixtures ``(1 - a) s + a t`` of their scores, by an exact sweep over a.
+
+In one query the order of ``(1 - a) s + a t`` changes only where two documents tie, at ``a = d / (d - e)`` with d and e their
+differences in s and in t: at most n (n - 1) / 2 weights, between which every metric of ranks is constant.  So the mean over
+queries is a step function, known exactly from one evaluation a query and open interval (Burges 2010, section 7.1; Wu,
+Burges, Svore & Gao 2008).  Only pairs of different grade can change a metric.
+
+A weight on a change point itself, where documents tie, is never proposed.  The ends of the range are, where they are better
+than everything between: there one of the rankers is alone with its own ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import InputError
+from scorer.inspect import _kernels
+from scorer.metrics import Metric, Policy
+from scorer.metrics.queries import PreparedQueries
+
+MAX_CHANGE_POINTS = 1 << 24  # of all queries together: some 700 MB
+_CLOSE = 1e-10  # intervals whose running sums are so near to the greatest are evaluated anew
+_LOOKED_AT = 64
+_MeanAt: TypeAlias = Callable[[float], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Combination:
+    """The best weight of the second ranker, and the whole curve."""
+
+    metric: Metric
+    weight: float
+    """The middle of ``interval``; the first ranker weighs 1 - ``weight``."""
+    interval: tuple[float, float]
+    """Between these weights nothing changes in any query; both the same where only an end of the range is that good."""
+    value: float
+    """Mean of the metric at ``weight``."""
+    range: tuple[float, float]
+    at_ends: tuple[float, float]
+    """Mean at both ends of ``range``: by default the first ranker alone, and the second."""
+    borders: npt.NDArray[np.float64]
+    """(m + 1,) the range, cut where the mean changes."""
+    means: npt.NDArray[np.float64]
+    """(m,) the mean between them, up to the rounding of a running sum."""
+    n_queries: int
+    """Queries in the mean."""
+
+
+def combine(
+    first: npt.NDArray[np.float64],
+    second: npt.NDArray[np.float64],
+    grades: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    metric: Metric,
+    policy: Policy,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    doc_order: npt.NDArray[np.int64] | None = None,
+) -> Combination:
+    """Find the mixture ``(1 - a) first + a second``, low <= a <= high, with the greatest mean of ``metric``.
+
+    Of several intervals that are equally good it is the widest, then that of the least weights.
+
+    Parameters
+    ----------
+    first, second
+        (n,) scores of the same documents.
+    grades, starts
+        (n,) int32 grades; (q + 1,) int64 offsets of the queries.
+    metric, policy
+        What to maximise, under which conventions.
+    low, high
+        Range of the weight of ``second``; beyond [0, 1] one of the two weighs less than nothing.
+    doc_order
+        (n,) integers that ascend with the document id, needed for ties by it.
+
+    Raises
+    ------
+    InputError
+        The range is empty or not finite, the metric is not one of ranks (``balanced_error``), no query counts, or there are
+        more than ``MAX_CHANGE_POINTS`` change points.
+    CandidatesRejected
+        A score is not a number.
+    ValueError
+        Shapes do not fit together.
+    """
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise InputError(f"the weights from {low:g} to {high:g} are no range; give two numbers, the lower one first")
+    if metric.name == "balanced_error":
+        raise InputError(f"{metric} goes by scores above a threshold, not by ranks; choose a metric such as ndcg@10")
+    starts = np.asarray(starts, dtype=np.int64)
+    queries = PreparedQueries(grades, starts, policy, doc_order=doc_order)
+    scores = [np.ascontiguousarray(column, dtype=np.float64) for column in (first, second)]
+    for column in scores:
+        queries.means([metric], column)  # which sees that they are numbers, one a document
+        if not np.isfinite(column).all():
+            raise InputError("a score is infinite; only finite scores can be mixed")
+
+    def mean_at(weight: float) -> float:
+        return queries.means([metric], (1.0 - weight) * scores[0] + weight * scores[1])[metric]
+
+    counted = ~np.isnan(queries.evaluate([metric], scores[0])[metric])
+    if not counted.any():
+        raise InputError(f"no query counts in {metric}: none has anything relevant")
+    at_ends = mean_at(low), mean_at(high)
+    cuts = _cuts(scores, np.maximum(grades, 0), starts, counted, low, high)
+    values = _values(_Lists(np.asarray(grades), starts, doc_order), metric, policy, scores, cuts)
+    borders, means = _mean_curve(cuts, values, counted, low, high)
+    value, weight, interval = _best(borders, means, mean_at)
+    for end, alone in zip((low, high), at_ends, strict=True):
+        if alone > value:
+            value, weight, interval = alone, end, (end, end)
+    return Combination(
+        metric=metric, weight=weight, interval=interval, value=value, range=(low, high), at_ends=at_ends, borders=borders,
+        means=means, n_queries=int(counted.sum()),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """What is known of the documents but for their scores."""
+
+    grades: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int64]
+    doc_order: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cuts:
+    """The range of weights of each query, cut at its change points: intervals ``starts[q]`` to ``starts[q + 1] - 1``."""
+
+    starts: npt.NDArray[np.int64]
+    lower: npt.NDArray[np.float64]
+    middle: npt.NDArray[np.float64]
+
+
+def _cuts(
+    scores: list[npt.NDArray[np.float64]],
+    grades: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    counted: npt.NDArray[np.bool_],
+    low: float,
+    high: float,
+) -> _Cuts:
+    longest = int(np.diff(starts).max(initial=0))
+    room = np.empty(longest * (longest - 1) // 2)
+    lower, middle, counts = [], [], np.zeros(len(starts), dtype=np.int64)
+    total = 0
+    for q in range(len(starts) - 1):
+        rows = slice(starts[q], starts[q + 1])
+        n = 0
+        if counted[q]:
+            n = _kernels.change_points(scores[0][rows], scores[1][rows], grades[rows], low, high, room)
+        borders = np.concatenate([[low], np.unique(room[:n]), [high]])
+        between = borders[:-1] + 0.5 * np.diff(borders)
+        inside = (borders[:-1] < between) & (between < borders[1:])  # two neighbouring doubles have none between them
+        lower.append(borders[:-1][inside])
+        middle.append(between[inside])
+        counts[q + 1] = len(lower[-1])
+        total += len(lower[-1])
+        if total > MAX_CHANGE_POINTS:
+            raise InputError(
+                f"the orders of the first {q + 1:,} queries change at more than {MAX_CHANGE_POINTS:,} weights; choose "
+                "fewer queries or a narrower range"
+            )
+    return _Cuts(np.cumsum(counts), np.concatenate([*lower, []]), np.concatenate([*middle, []]))
+
+
+def _values(
+    lists: _Lists, metric: Metric, policy: Policy, scores: list[npt.NDArray[np.float64]], cuts: _Cuts
+) -> npt.NDArray[np.float64]:
+    """Evaluate every query in every interval: the i-th of all queries that have so many, then the next.
+
+    Queries of many intervals go first, so that those that are not done are neighbours; but where a shuffle of ties is keyed by
+    the number of the query they stay where they are.
+    """
+    counts = np.diff(cuts.starts)
+    order = np.arange(len(counts)) if policy.ties == "random" else np.argsort(-counts, kind="stable")
+    sizes = np.diff(lists.starts)[order]
+    rows = np.repeat(lists.starts[order], sizes) + _within(sizes)
+    doc_order = None if lists.doc_order is None else lists.doc_order[rows]
+    queries = PreparedQueries(lists.grades[rows], np.concatenate([[0], np.cumsum(sizes)]), policy, doc_order=doc_order)
+    left, right = (column[rows] for column in scores)
+    begins = cuts.starts[order]
+    values = np.empty(len(cuts.middle))
+    out = np.empty((1, len(counts)))
+    mixed = left.copy()
+    active = np.arange(len(counts))
+    for i in range(int(counts.max(initial=0))):
+        active = active[counts[order[active]] > i]
+        at = np.zeros(len(counts))
+        at[active] = cuts.middle[begins[active] + i]
+        for first, last in _runs(active):
+            here = slice(queries.starts[first], queries.starts[last])
+            weight = np.repeat(at[first:last], sizes[first:last])
+            mixed[here] = (1.0 - weight) * left[here] + weight * right[here]
+            queries.evaluate_into([metric], mixed, first, last, out)
+        values[begins[active] + i] = out[0, active]
+    return values
+
+
+def _within(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the place of each row in its query, for queries of these sizes."""
+    ends = np.cumsum(sizes)
+    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - sizes, sizes)
+
+
+def _runs(numbers: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Cut ascending numbers into runs (first, last + 1) of neighbours."""
+    gaps = np.flatnonzero(np.diff(numbers) > 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(numbers, gaps) if len(run)]
+
+
+def _mean_curve(
+    cuts: _Cuts, values: npt.NDArray[np.float64], counted: npt.NDArray[np.bool_], low: float, high: float
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Add up the curves of the queries that count: borders (m + 1,) and the mean between them (m,)."""
+    opening = np.zeros(len(values), dtype=np.bool_)
+    opening[cuts.starts[:-1]] = True
+    query = np.repeat(np.arange(len(counted)), np.diff(cuts.starts))
+    steps = np.diff(values, prepend=0.0)
+    changed = np.flatnonzero(~opening & counted[query] & (steps != 0.0))
+    changed = changed[np.argsort(cuts.lower[changed], kind="stable")]
+    places, first = np.unique(cuts.lower[changed], return_index=True)
+    start = values[opening & counted[query]].sum()
+    steps_at = np.add.reduceat(steps[changed], first) if len(first) else np.empty(0)
+    means = (start + np.concatenate([[0.0], np.cumsum(steps_at)])) / int(counted.sum())
+    return np.concatenate([[low], places, [high]]), means
+
+
+def _best(
+    borders: npt.NDArray[np.float64], means: npt.NDArray[np.float64], mean_at: _MeanAt
+) -> tuple[float, float, tuple[float, float]]:
+    """Return value, weight and interval of the best; those that a running sum cannot tell apart are evaluated anew."""
+    middle = borders[:-1] + 0.5 * np.diff(borders)
+    usable = np.flatnonzero((borders[:-1] < middle) & (middle < borders[1:]))
+    near = usable[means[usable] >= means[usable].max() - _CLOSE]
+    near = near[np.lexsort((near, -np.diff(borders)[near], -np.round(means[near], 12)))][:_LOOKED_AT]
+    found = [(mean_at(float(middle[i])), float(borders[i + 1] - borders[i]), -float(borders[i]), int(i)) for i in near]
+    value, _, _, i = max(found)
+    return value, float(middle[i]), (float(borders[i]), float(borders[i + 1]))
