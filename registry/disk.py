@@ -69,6 +69,14 @@ class Disk:
         """How many bytes the file has."""
         return path.lstat().st_size
 
+    def mode(self, path: Path) -> int:
+        """Who may read and write the file."""
+        return path.lstat().st_mode
+
+    def make_read_only(self, path: Path) -> None:
+        """Let everybody read the file and nobody write it."""
+        path.chmod(0o444)
+
     def link_count(self, path: Path) -> int:
         """How many names the file has."""
         return path.lstat().st_nlink

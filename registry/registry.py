@@ -16,6 +16,7 @@ from registry.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
 from registry.disk import Disk
 from registry.entry import Entry
 from registry.errors import InputError, IntegrityError, RegistryError, UnknownModel
+from registry.fsck import FsckReport, fsck
 from registry.initialise import Initialised, initialise
 from registry.log import Log
 from registry.manifest import canonical_json, manifest_bytes
@@ -427,6 +428,10 @@ class Registry:
         if name is not None:
             self._known(name)
         return verify(self._store, self.names() if name is None else [name])
+
+    def fsck(self, *, repair: bool = False) -> FsckReport:
+        """Look at every file, and report what is wrong and what cures it; repair what can be, if so asked."""
+        return fsck(self._store, repair=repair)
 
     def gc(self, name: str | None = None, *, rules: Rules | None = None, dry_run: bool = False) -> Collected:
         """Mark and sweep versions of one model or of all, and delete what nothing refers to; see `registry.retention`.

@@ -251,6 +251,13 @@ class ModelDisk(Disk):
         node = self.machine.find(path)
         return node.written if isinstance(node, File) else self.machine.now
 
+    def mode(self, path: Path) -> int:
+        self.machine.find(path)
+        return 0o444
+
+    def make_read_only(self, path: Path) -> None:
+        self.machine.find(path)
+
     def link_count(self, path: Path) -> int:
         node = self.machine.find(path)
         return node.links if isinstance(node, File) else 2

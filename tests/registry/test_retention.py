@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from registry import log
-from registry.errors import IntegrityError, UnknownModel
+from registry.errors import InputError, IntegrityError, UnknownModel
 from registry.registry import Registry
 from registry.retention import collecting, leases, trash
 from registry.retention.keeping import DAY, Rules
 from registry.store import Store
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
+from tests.registry.shell import Shell
 from tests.registry.test_races import all_at_once, opened
 
 RULES = Rules(keep=1)
@@ -354,3 +355,31 @@ class TestClocks:
         for seconds, expected in ((-30 * DAY, now), (30 * DAY, now + 30 * DAY)):
             os.utime(entries.path(1), (now + seconds, now + seconds))
             assert collecting.written(entries, 1) == pytest.approx(expected, abs=60)
+
+
+class TestCommand:
+    def test_says_what_would_be_done_and_why(self, shop: Registry, wait: Callable[[float], None], tree: Tree) -> None:
+        models = Shell(shop.root)
+        wait(7.1)
+        before = tree(shop.root)
+        text = models("gc", "shop", "--keep", "1", "--dry-run")
+        for words in ("version of shop", "nothing keeps it", "500 B", "production meant it lately", "the last version"):
+            assert words in text
+        assert "nothing was written" in text
+        assert tree(shop.root) == before
+        told = models.json("gc", "--keep", "1")
+        assert (told["models"]["shop"]["marked"], told["freed"], told["dry_run"]) == ({"1": 100, "5": 500}, 0, False)
+
+    def test_grace_is_a_time(self, shop: Registry) -> None:
+        models = Shell(shop.root)
+        for grace in ("0", "1.5h", "30m", "7d"):
+            assert models.json("gc", "--grace", grace, "--dry-run")["dry_run"]
+        for grace in ("", "d", "-1d", "7 weeks", "1e9s"):
+            with pytest.raises(InputError, match="such as 7d"):
+                models("gc", f"--grace={grace}")
+
+    def test_where_no_registry_is_it_says_so(self, tmp_path: Path) -> None:
+        for command in ("gc", "fsck"):
+            with pytest.raises(InputError, match="no registry"):
+                Shell(tmp_path / "nowhere")(command)
+        assert not (tmp_path / "nowhere").exists()

@@ -1,0 +1,326 @@
+"""Look at every file of a registry, say what is wrong and what cures it, and do what can be done without losing more.
+
+Damage is what readers or writers stumble over; a remark is what a crash leaves, and the next run of something removes.
+A repair deletes nothing but checkpoints and leases of the dead, which say nothing: what is damaged or foreign is moved to
+``quarantine/<time>/`` under its own path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from registry import checkpoint
+from registry.changes import Register
+from registry.errors import IntegrityError
+from registry.log import Log, is_entry_name
+from registry.names import NAME
+from registry.retention import leases, trash
+from registry.retention.collecting import blobs, in_quarantine
+from registry.state import State
+from registry.store import Store
+
+OLD = 24 * 3600.0  # seconds; a file is staged for moments
+WRITABLE = 0o222
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(slots=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    file: str
+    wrong: str
+    cure: str
+    damage: bool
+    """Whether readers or writers stumble over it; else it does no harm."""
+    repaired: bool = False
+
+    def __str__(self) -> str:
+        state = "repaired" if self.repaired else f"cure: {self.cure}"
+        return f"{self.file}: {self.wrong} ({state})"
+
+
+@dataclass(slots=True)
+class FsckReport:
+    """All that was found."""
+
+    repair: bool
+    models: int = 0
+    entries: int = 0
+    blobs: int = 0
+    bytes_read: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no damage is left."""
+        return not any(finding.damage and not finding.repaired for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"ok": self.ok} | asdict(self)
+
+
+def fsck(store: Store, *, repair: bool = False) -> FsckReport:
+    """Check everything, and repair what can be repaired if ``repair`` says so.
+
+    Raises
+    ------
+    IntegrityError
+        There is no telling whether this is a registry of our format.
+    OSError
+        A file cannot be read though it is there; nothing is concluded from that.
+    """
+    return _Check(store, repair=repair).run()
+
+
+class _Check:
+    def __init__(self, store: Store, *, repair: bool) -> None:
+        self.store, self.report = store, FsckReport(repair)
+        moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        self._quarantine = store.root / "quarantine" / f"{moment}.{secrets.token_hex(4)}"
+
+    def run(self) -> FsckReport:
+        self.store.exists()
+        states = {}
+        for name in self.store.names(self.store.root / "models"):
+            folder = self.store.root / "models" / name
+            if NAME.fullmatch(name):
+                states[name] = self._check_log(Log(self.store, name))
+            elif not name.startswith("."):
+                self._find(folder, "no model can have this name", "move it elsewhere", self._set_aside(folder))
+        self._check_blobs(states)
+        self._check_trash()
+        self._check_leases()
+        self._check_staged()
+        return self.report
+
+    def _find(
+        self, file: Path, wrong: str, cure: str, mend: Callable[[], bool] | None = None, *, damage: bool = False
+    ) -> None:
+        finding = Finding(str(file), wrong, cure if mend is None else f"{cure}, or models fsck --repair", damage)
+        if self.report.repair and mend is not None:
+            finding.repaired, finding.cure = mend(), cure
+        self.report.findings.append(finding)
+
+    def _set_aside(self, *files: Path) -> Callable[[], bool]:
+        """Make a repair that moves files to quarantine, the last one first."""
+
+        def mend() -> bool:
+            for file in reversed(files):
+                target = self._quarantine / file.relative_to(self.store.root)
+                self.store.make_folders(target.parent)
+                self.store.disk.replace(file, target)
+            return True
+
+        return mend
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def _check_log(self, log: Log) -> State:
+        self.report.models += 1
+        names = [name for name in self.store.names(log.folder) if not name.startswith(".")]  # NFS keeps .nfs files
+        for name in names:
+            if not is_entry_name(name):
+                file = log.folder / name
+                self._find(file, "no entry of the log", "move it elsewhere", self._set_aside(file), damage=True)
+        numbers = [int(name[:20]) for name in names if is_entry_name(name)]
+        state, kept, fault = State(), self._checkpoint(log), ""
+        fits = kept is None
+        for number in range(1, max(numbers, default=0) + 1):
+            try:
+                state.apply(log.read(number))
+            except FileNotFoundError:
+                fault = "the entry is missing"
+            except IntegrityError as error:
+                fault = str(error).removeprefix(f"{log.path(number)}: ")
+            if fault:
+                break
+            self.report.entries += 1
+            fits = fits or (kept is not None and kept.head == number and kept.to_json() == state.to_json())
+        tail = [number for number in numbers if number > state.head]
+        if fault:
+            self._cut(log, state.head + 1, tail, fault)
+        elif not fits:
+            path = checkpoint.path_of(self.store, log.name)
+            self._find(path, "does not fit the log", "remove it", self._drop(path), damage=True)
+        return state
+
+    def _checkpoint(self, log: Log) -> State | None:
+        path = checkpoint.path_of(self.store, log.name)
+        try:
+            data = self.store.read(path)
+        except FileNotFoundError:
+            return None
+        except IntegrityError as error:
+            self._find(path, str(error), "remove it", self._drop(path), damage=True)
+            return None
+        kept = checkpoint.parse(data)
+        if kept is None:  # nobody believes it
+            self._find(path, "torn, or of another format", "remove it", self._drop(path))
+        return kept
+
+    def _drop(self, *files: Path) -> Callable[[], bool]:
+        def mend() -> bool:
+            for file in files:
+                self.store.disk.unlink(file)
+            return True
+
+        return mend
+
+    def _cut(self, log: Log, first: int, tail: list[int], fault: str) -> None:
+        """Report a broken log; a repair leaves the longest beginning that holds, and no checkpoint beyond it."""
+        path = checkpoint.path_of(self.store, log.name)
+        move = self._set_aside(*(log.path(number) for number in tail))
+
+        def mend() -> bool:
+            if path.name in self.store.names(path.parent):
+                self.store.disk.unlink(path)
+            return move()  # the last one first: until the broken one goes, writers refuse
+
+        last = max(tail, default=first)
+        lost = ", ".join(self._told(log, number) for number in tail[:20]) + (", .." if len(tail) > 20 else "")
+        which = f"commit {first} is" if last == first else f"commits {first} to {last} are"
+        self._find(
+            log.path(first),
+            f"{fault}; {which} lost to whoever cannot restore them: {lost or 'nothing else'}",
+            "restore the log from a backup",
+            mend,
+            damage=True,
+        )
+
+    def _told(self, log: Log, number: int) -> str:
+        try:
+            change = log.read(number).change
+        except (FileNotFoundError, IntegrityError):
+            return f"{number} unreadable"
+        words = [change.op, *(str(value) for key in ("alias", "version") if (value := getattr(change, key, None)))]
+        return f"{number} {' '.join(words)}" + (f" ({change.model[:12]})" if isinstance(change, Register) else "")
+
+    # -- blobs --------------------------------------------------------------------------------------------------------
+
+    def _check_blobs(self, states: dict[str, State]) -> None:
+        users = _users(states)
+        present = blobs(self.store)
+        known = in_quarantine(self.store) | leases.leased(self.store, time.time())
+        for path in _files(self.store, self.store.root / "blobs"):
+            if path != present.get(path.name) or not _SHA256.fullmatch(path.name):
+                self._find(path, "no blob", "move it elsewhere", self._set_aside(path), damage=False)
+                continue
+            self.report.blobs += 1
+            self._check_blob(path, users.get(path.name))
+            if path.name not in users and path.name not in known:
+                self._find(path, "nothing refers to it", "models gc removes it when it is old")
+        for sha256, user in users.items():
+            if sha256 not in present:
+                self._check_missed(sha256, user)
+
+    def _check_blob(self, path: Path, user: str | None) -> None:
+        data = self.store.disk.read(path)
+        self.report.bytes_read += len(data)
+        if hashlib.sha256(data).hexdigest() != path.name:
+            of = "nothing refers to it" if user is None else f"it is the {user}"
+            copy = self._copy(path.name)
+            aside = self._set_aside(path)
+
+            def mend() -> bool:
+                aside()
+                return user is None or (copy is not None and trash.put_back(self.store, copy))
+
+            cure = "register or import it again, or restore it from a backup"
+            self._find(path, f"the bytes do not have the digest that names them; {of}", cure, mend, damage=True)
+        elif self.store.disk.mode(path) & WRITABLE:
+
+            def protect() -> bool:
+                self.store.disk.make_read_only(path)
+                return not self.store.disk.mode(path) & WRITABLE
+
+            self._find(path, "can be written to", "chmod a-w", protect)
+
+    def _check_missed(self, sha256: str, user: str) -> None:
+        path, copy = self.store.blob_path(sha256), self._copy(sha256)
+        if copy is None:
+            cure = "register or import it again, or restore it from a backup"
+            self._find(path, f"missing: the {user}", cure, damage=True)
+            return
+
+        def mend() -> bool:
+            self.store.make_folders(path.parent)
+            return trash.put_back(self.store, copy)
+
+        self._find(path, f"lies in the trash: the {user}", "models gc puts it back", mend)
+
+    def _copy(self, sha256: str) -> trash.Trashed | None:
+        copies = (item for item in trash.listed(self.store) if item.sha256 == sha256)
+        return next((item for item in copies if trash.is_whole(self.store, item)), None)
+
+    # -- what comes and goes ------------------------------------------------------------------------------------------
+
+    def _check_trash(self) -> None:
+        ours = {item.path.name for item in trash.listed(self.store)}
+        for name in self.store.names(self.store.trash):
+            if name not in ours and not name.startswith("."):
+                file = self.store.trash / name
+                self._find(file, "nothing that models gc threw away", "move it elsewhere", self._set_aside(file))
+
+    def _check_leases(self) -> None:
+        dead = set(leases.stale(self.store, time.time()))
+        folder = leases.folder_of(self.store)
+        for name in self.store.names(folder):
+            file = folder / name
+            try:
+                leases.read_lease(self.store, file)
+            except FileNotFoundError:
+                continue
+            except IntegrityError:
+                self._find(file, "no lease, or torn", "remove it", self._set_aside(file))
+                continue
+            if file in dead:
+                self._find(file, "a lease of a process that is gone", "models gc removes it", self._drop(file))
+
+    def _check_staged(self) -> None:
+        folder = self.store.root / "tmp"
+        old = [n for n in self.store.names(folder) if time.time() - self.store.disk.modified(folder / n) > OLD]
+
+        def is_swept(name: str) -> bool:
+            self.store.sweep()
+            return name not in self.store.names(folder)
+
+        for name in old:
+            cure = "the next models register removes it when its writer is surely dead"
+            self._find(folder / name, "left by a writer that died", cure, partial(is_swept, name))
+
+
+def _users(states: dict[str, State]) -> dict[str, str]:
+    """Say of each blob that must be there what it is."""
+    users: dict[str, str] = {}
+    for name, state in states.items():
+        for number, row in enumerate(state.versions.values(), start=1):
+            if number not in state.swept:
+                users.setdefault(row.model, f"model of {name}@{number}")
+            users.setdefault(row.manifest, f"manifest of {name}@{number}")
+            for key, sha256 in row.attachments.items():
+                users.setdefault(sha256, f"{key} of {name}@{number}")
+        for sha256 in sorted(state.reports):
+            users.setdefault(sha256, f"report of a gate of {name}")
+    return users
+
+
+def _files(store: Store, folder: Path) -> Iterator[Path]:
+    for name in store.names(folder):
+        path = folder / name
+        if name.startswith("."):
+            continue
+        if store.disk.is_folder(path):
+            yield from _files(store, path)
+        else:
+            yield path
