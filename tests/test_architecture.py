@@ -162,7 +162,7 @@ def test_the_commands_are_the_documented_ones() -> None:
         *("demo", "run", "train", "cv", "rerank", "evaluate", "explain-metric"),
         *("data ingest", "data bin", "data describe", "data query", "data synth"),
         *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),
-        *("models init", "models alias", "models tag", "models diff", "models gate"),
+        *("models init", "models alias", "models tag", "models diff", "models gate", "models gc", "models fsck"),
         *("models export", "models import"),
     }
 
