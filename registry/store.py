@@ -169,7 +169,12 @@ class Store:
     def names(self, folder: Path) -> list[str]:
         """List what lies in ``folder``, sorted; IntegrityError if a symbolic link leads there."""
         self._walk(folder)
-        return self.disk.names(folder)
+        try:
+            return self.disk.names(folder)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            return self.disk.names(folder)  # as in `_read`
 
     def put_if_absent(self, target: Path, data: bytes) -> bool:
         """Publish ``data`` at ``target``, durably, unless the name is taken; return whether it now holds ``data``.

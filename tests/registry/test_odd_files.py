@@ -139,6 +139,22 @@ def test_a_linked_tmp_is_not_written_through(web: Registry, tmp_path: Path) -> N
     assert list((tmp_path / "away").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["trash", "leases"])
+def test_what_collects_goes_through_no_link(
+    web: Registry, tree: Callable[[Path], object], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "away").mkdir()
+    (web.root / name).is_dir() and (web.root / name).rmdir()
+    (web.root / name).symlink_to(tmp_path / "away")
+    web.resolve("web@2", bare="latest").model_path.with_name("0" * 64).write_bytes(b"nobody's")
+    before = tree(web.root)
+    with pytest.raises(IntegrityError, match=rf"{name} is a symbolic link"):
+        opened(web).gc()
+    after = tree(web.root)
+    assert {path: found[1] for path, found in after.items()} == {path: found[1] for path, found in before.items()}
+    assert list((tmp_path / "away").iterdir()) == []
+
+
 def test_the_registry_itself_may_be_reached_by_a_link(web: Registry, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(web.root)
     linked = Registry(tmp_path / "link", disk=QuickDisk())

@@ -204,3 +204,24 @@ def test_a_failure_is_told_with_its_place_and_what_it_means(
         store.read(store.root / "FORMAT.json") if call == "read" else store.put_if_absent(store.root / "one", b"1")
     name, text = FAILURES[call]
     assert (caught.value.filename, caught.value.strerror) == (str(store.root / name), text)
+
+
+@pytest.mark.parametrize("call", ["read", "names"])
+def test_a_stale_handle_is_asked_for_again_once(store: Store, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    times, method = 0, getattr(Disk, call)
+
+    def stale(disk: Disk, *arguments: object) -> object:
+        nonlocal times
+        times -= 1
+        if times >= 0:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return method(disk, *arguments)
+
+    monkeypatch.setattr(Disk, call, stale)
+    look = (lambda: store.read(store.root / "FORMAT.json")) if call == "read" else (lambda: store.names(store.root))
+    whole, times = look(), 1
+    assert look() == whole
+    times = 2
+    with pytest.raises(OSError) as caught:
+        look()
+    assert caught.value.errno == errno.ESTALE
