@@ -133,6 +133,50 @@ def gate(
         result.require()
 
 
+@app.command()
+def register(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A model file, such as Forest.save writes.")],
+    name: Annotated[str, typer.Option(help="Register the model under this name.")],
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATASET|DIGEST",
+            help="What it was trained on: a folder, whose train queries the gate will know, or a digest.  By default as"
+            " the file says.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help='One JSON object of numbers, such as {"test": {"ndcg@10": 0.51}}.  By default as the file says.',
+            show_default=False,
+        ),
+    ] = None,
+    reason: Reason = "",
+    registry: RegistryFolder = DEFAULT_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Register a model file that train has not registered here as the next version of NAME.
+
+    The file is checked first; a damaged one leaves with 13, and nothing is written.  A model that NAME has already is found
+    instead of registered twice, unless --dataset or --metrics tell something new of it.
+
+    Example: rankmill models register best.rankmill --name web --metrics test.json
+    """
+    from rankmill.registering import register_file
+    from registry import Registry
+
+    done = register_file(Registry(registry), file, name, dataset=dataset, metrics=metrics, reason=reason)
+    if as_json:
+        print_json(done.to_dict())
+    else:
+        verb = "registered" if done.is_new else "the same as"
+        shape = f"{done.forest.n_trees} trees of {done.forest.n_features} features"
+        typer.echo(f"{verb} {done.version} in {registry}: {shape}\nsha256 {done.version.sha256}")
+
+
 Compared = "NAME (its latest version), NAME@6, NAME@production, or a model file."
 
 

@@ -65,7 +65,7 @@ def facts_of(dataset: Dataset, result: TrainingResult, base: Origin | None = Non
         "max_grade": dataset.max_grade,
         "best_round": result.best_round,
         "rounds_trained": len(result.history),
-        **_shape_of(forest),
+        **shape_of(forest),
     }
     if base is not None:
         facts["base_model"] = base.to_dict()
@@ -173,7 +173,7 @@ def _sources(files: Sequence[SourceFile]) -> Facts:
     return facts | {"list_sha256": hashlib.sha256(_canonical(listed)).hexdigest()}
 
 
-def _shape_of(forest: Forest) -> Facts:
+def shape_of(forest: Forest) -> Facts:
     """Return what there is to say of a forest that is more than one sum of trees, one a round."""
     told = {"n_outputs": forest.n_outputs, "link": forest.link, "trees_a_round": forest.trees_a_round}
     return told if forest.trees_a_round > 1 or forest.link != "identity" else {}

@@ -1,0 +1,169 @@
+"""``rankmill models register``: a model file becomes a version, once, or is refused without a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankmill import cli
+from rankmill.errors import InputError
+from rankmill.registering import register_file
+from registry.registry import Registry
+from scorer.errors import ModelFormatError
+from scorer.forest import Forest
+from tests.rankmill.gate_case import dataset_of, rows_of, trained
+from tests.rankmill.small_ranker import planted_arrays, small
+from trainer.lineage import TRAIN_QUERIES, attachments_of, dataset_facts
+
+GOLDEN = sorted((Path(__file__).parent.parent / "scorer" / "golden").glob("*.rankmill"))
+
+
+@pytest.fixture(scope="module")
+def model() -> Forest:
+    X, y, qid = planted_arrays()
+    forest = small(n_rounds=2).fit(X, y, qid=qid).forest_
+    assert isinstance(forest, Forest)
+    return forest
+
+
+@pytest.fixture
+def file(model: Forest, tmp_path: Path) -> Path:
+    model.save(tmp_path / "m.rankmill")
+    return tmp_path / "m.rankmill"
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path / "registry")
+
+
+@pytest.fixture
+def run(registry: Registry, capsys: pytest.CaptureFixture[str]):
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.execute(["models", *map(str, words), "--registry", str(registry.root)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_the_manifest_says_what_the_file_says(registry: Registry, file: Path, model: Forest) -> None:
+    done = register_file(registry, file, "web", reason="from elsewhere")
+    version = done.version
+    assert (str(version), done.is_new) == ("web@1", True)
+    assert version.read() == file.read_bytes()
+    assert version.registered.reason == "from elsewhere"
+    facts = version.manifest
+    assert facts["features"] == list(model.feature_names)
+    assert facts["dataset_digest"] == model.info["dataset_digest"]
+    assert facts["binspec_digest"] == model.info["binspec_digest"]
+    assert facts["parameters"] == model.parameters
+    assert facts["metrics"] == {"train": model.info["train"]}
+    assert facts["best_round"] == model.info["best_round"]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_every_golden_model_can_be_registered(registry: Registry, path: Path) -> None:
+    done = register_file(registry, path, "web")
+    assert Forest.from_bytes(registry.resolve("web@1", bare="latest").read()) == done.forest
+    assert (done.version.manifest.get("link", "identity")) == done.forest.link
+
+
+def test_twice_is_once(registry: Registry, file: Path, tmp_path: Path) -> None:
+    first = register_file(registry, file, "web")
+    again = register_file(registry, file, "web")
+    assert (again.version.number, again.is_new) == (1, False)
+    (tmp_path / "test.json").write_text('{"test": {"ndcg@10": 0.5}, "latency": 3}')
+    for is_new in (True, False):
+        told = register_file(registry, file, "web", metrics=tmp_path / "test.json")
+        assert (told.version.number, told.is_new) == (2, is_new)
+    assert told.version.manifest["metrics"] == {"test": {"ndcg@10": 0.5}, "latency": 3}
+    assert register_file(registry, file, "shop").is_new
+    assert len(registry.log("web")) == 2
+    assert first.version.sha256 == told.version.sha256
+
+
+def test_a_version_that_knows_more_is_found(registry: Registry, file: Path, model: Forest) -> None:
+    """As after train: the file of the same model does not become a second version that says less."""
+    facts = {"features": list(model.feature_names), "dataset_digest": None, "parameters": {}, "metrics": {"x": 1.0}}
+    registry.register("web", file.read_bytes(), manifest=facts)
+    assert not register_file(registry, file, "web").is_new
+
+
+def test_the_dataset_may_be_told(registry: Registry, tmp_path: Path) -> None:
+    told = "a" * 64
+    done = register_file(registry, GOLDEN[0].parent / "by_hand.rankmill", "web", dataset=told)
+    assert done.version.manifest["dataset_digest"] == told
+    known = GOLDEN[0].parent / "best_first.rankmill"
+    with pytest.raises(
+        InputError, match=rf"best_first\.rankmill: the model was trained on the dataset .*, not on {told}"
+    ):
+        register_file(registry, known, "web", dataset=told)
+    digest = Forest.load(known).info["dataset_digest"]
+    assert register_file(registry, known, "web", dataset=str(digest)).version.manifest["dataset_digest"] == digest
+    with pytest.raises(InputError, match="expected the folder of a dataset, or its digest"):
+        register_file(registry, known, "web", dataset=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "{",
+        "3",
+        '{"a": "b"}',
+        '{"a": {"b": null}}',
+        '{"a": {"b": {"c": 1}}}',
+        '{"a": NaN}',
+        '{"a": true}',
+    ],
+)
+def test_metrics_that_are_none_are_named(registry: Registry, file: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "test.json").write_text(text)
+    with pytest.raises(InputError, match=r"test\.json: expected one JSON object of numbers"):
+        register_file(registry, file, "web", metrics=tmp_path / "test.json")
+    assert not registry.exists()
+
+
+def test_damage_leaves_with_13_and_no_trace(run, registry: Registry, file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    for flaw in (bytes(data), data[:-1], b"", b"RANKMILL"):
+        file.write_bytes(flaw)
+        code, out, err = run("register", file, "--name", "web")
+        assert (code, out) == (13, "")
+        assert err.startswith(f"rankmill: {file}: ")
+        assert err.count("\n") == 1
+    assert not registry.root.exists()
+    with pytest.raises(ModelFormatError):
+        register_file(registry, file, "web")
+
+
+def test_as_typed(run, registry: Registry, file: Path, tmp_path: Path) -> None:
+    code, out, err = run("register", file, "--name", "web", "--reason", "of May")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"registered web@1 in {registry.root}: 2 trees of 4 features\nsha256 ")
+    assert run("register", file, "--name", "web")[1].startswith("the same as web@1 in ")
+    told = json.loads(run("register", file, "--name", "web", "--json")[1])
+    assert (told["model"], told["new"], told["trees"], told["features"]) == ("web@1", False, 2, 4)
+    assert run("register", tmp_path / "none.rankmill", "--name", "web")[0] == 2
+    assert run("register", tmp_path, "--name", "web")[0] == 2
+    assert run("register", file, "--name", "../web")[0] == 2
+    assert np.isfinite(Forest.from_bytes(registry.resolve("web", bare="latest").read()).base_score)
+
+
+def test_the_folder_of_a_dataset_tells_its_facts_and_the_queries_trained_on(registry: Registry, tmp_path: Path) -> None:
+    data = dataset_of(tmp_path, "web.dataset", *rows_of(1, queries=40))
+    other = dataset_of(tmp_path, "other.dataset", *rows_of(2, queries=40))
+    trained(data, n_rounds=2).forest.save(tmp_path / "m.rankmill")
+    version = register_file(registry, tmp_path / "m.rankmill", "web", dataset=str(data.path)).version
+    assert version.manifest["dataset"] == dataset_facts(data)
+    assert version.manifest["dataset_digest"] == data.digest
+    assert version.attachment(TRAIN_QUERIES) == attachments_of(data)[TRAIN_QUERIES]
+    with pytest.raises(InputError, match=f"was trained on the dataset {data.digest}, not on {other.digest}"):
+        register_file(registry, tmp_path / "m.rankmill", "web", dataset=str(other.path))
