@@ -1,0 +1,78 @@
+"""Processes that are killed at random while many write: no acknowledged commit is lost or doubled, no alias ever unset."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from registry.registry import Registry
+from tests.registry.conftest import FACTS
+from tests.registry.killed_writers import ALIASES, NAME
+
+ROOT = Path(__file__).parents[2]
+
+
+def survive(root: Path, told: Path, seconds: float, *, promoters: int, registrars: int, seed: int) -> str:
+    """Let writers work and be killed for so long, check what is left, and tell how it went."""
+    registry = Registry(root)
+    registry.prepare(protected=())
+    for number in (1, 2, 3):
+        registry.register(NAME, b"first %d" % number, manifest=FACTS)
+        for alias in ALIASES:  # so that there is something to go back to
+            registry.promote(NAME, number, alias=alias)
+    before = len(registry.log(NAME))
+    told.mkdir()
+    arguments = [str(root), str(told), str(seconds), str(promoters), str(registrars), str(seed)]
+    command = [sys.executable, "-m", "tests.registry.killed_writers", *arguments]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds * 3 + 60, check=False)
+    assert run.returncode == 0, run.stderr
+    facts = json.loads(run.stdout)
+    log = Registry(root).log(NAME)
+    acknowledged = check(root, told)
+    commits = len(log) - before
+    return (
+        f"{promoters} promoters, {registrars} registrars: {commits} commits in {facts['seconds']:.1f} s"
+        f" ({commits / facts['seconds']:.0f}/s), {acknowledged} acknowledged, {facts['kills']} killed"
+    )
+
+
+def check(root: Path, told: Path) -> int:
+    """Hold what was acknowledged against the log; the number of acknowledgements."""
+    registry = Registry(root)
+    assert registry.verify().ok  # every move left from where the alias was, every blob is whole
+    log = registry.log(NAME)
+    reasons = Counter(entry.reason for entry in log if entry.reason)
+    assert not [reason for reason, times in reasons.items() if times > 1], "committed twice"
+    acknowledged = 0
+    for path in sorted(told.iterdir()):
+        for text in path.read_bytes().splitlines(keepends=True):
+            if not text.endswith(b"\n"):
+                continue  # killed while it wrote this down
+            line = json.loads(text)
+            assert "error" not in line, line["error"]
+            if "refused" in line:
+                assert line["refused"] not in reasons, f"refused, and there: {line}"
+            else:
+                acknowledged += 1
+                assert log[line["number"] - 1].digest == line["sha256"], f"acknowledged, and not there: {line}"
+    for entry in log:
+        _, expects, target = entry.reason.partition(" expects ")
+        if expects:
+            assert str(entry.change.previous) == target, f"moved from elsewhere: {entry}"
+    versions = registry.versions(NAME)
+    assert len({(version.sha256, version.manifest_sha256) for version in versions}) == len(versions), "registered twice"
+    return acknowledged
+
+
+def test_writers_that_are_killed_lose_nothing(tmp_path: Path) -> None:
+    print(survive(tmp_path / "registry", tmp_path / "told", 2.5, promoters=4, registrars=2, seed=1))
+
+
+@pytest.mark.slow
+def test_sixteen_promoters_and_four_registrars_are_killed_for_a_minute(tmp_path: Path) -> None:
+    print(survive(tmp_path / "registry", tmp_path / "told", 60, promoters=16, registrars=4, seed=2))
