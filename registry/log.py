@@ -133,8 +133,9 @@ class Log:
             state = self.state()
             decision = decide(state)
             if isinstance(decision, int):
-                self.settle()
-                return self.read(decision)
+                if self.settle(state):
+                    return self.read(decision)
+                continue
             if state.head == 0:
                 self.store.make_folders(self.folder)
             else:
@@ -156,10 +157,19 @@ class Log:
             time.sleep(min(LONGEST_PAUSE, 0.001 * 2.0**attempt) * secrets.randbelow(1000) / 1000)
         raise ConflictError(f"{self.name}: other writers were faster {ATTEMPTS} times; try again")
 
-    def settle(self) -> None:
-        """Make durable what was read, before anybody is told that it is so: its writer may not have come so far yet."""
+    def settle(self, state: State) -> bool:
+        """Make durable what was read, whose writers may not have come so far yet; tell whether it still is all there is.
+
+        Both before anybody is told that something is so already.  A client of a network file system may remember for
+        a minute that the next entry was not there: opening the folder lets it ask again.
+        """
         self.store.fsync_folder(self.folder)
         self._settle_folder()
+        try:
+            self.read(state.head + 1)
+        except FileNotFoundError:
+            return True
+        return False
 
     def _settle_folder(self) -> None:
         """Make the log's folder durable: an import puts it in its place whole, and may be killed right after."""

@@ -285,8 +285,7 @@ class Registry:
         log = self._known(name)
         state = log.state()
         check_version(name, state, version)
-        if state.tags.get(version, {}).get(key) == value:
-            log.settle()
+        if state.tags.get(version, {}).get(key) == value and log.settle(state):
             return None
         return log.commit(lambda _: Tag(op="tag", version=version, key=key, value=value), reason)
 
@@ -294,8 +293,8 @@ class Registry:
         """Let ``alias`` move only to what satisfies ``policy``, or freely (None); None, and nothing written, if it is so already."""
         check_alias(alias)
         log = self._known(name)
-        if self.policy(log.state(), alias) == policy:
-            log.settle()
+        state = log.state()
+        if self.policy(state, alias) == policy and log.settle(state):
             return None
         return log.commit(lambda _: Protect(op="protect", alias=alias, policy=policy), reason)
 

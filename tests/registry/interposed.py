@@ -32,14 +32,14 @@ class Killed(BaseException):
 class Writer:
     """One process at work on a machine, which makes its next call on the disk when it is told to and not before."""
 
-    def __init__(self, machine: Machine, work: Callable[[Registry], object]) -> None:
+    def __init__(self, machine: Machine, work: Callable[[Registry], object], disk: ModelDisk | None = None) -> None:
         self.next = ""
         self.done = False
         self.result: object = None
         self.error: BaseException | None = None
         self._killed = False
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        registry = Registry(ROOT, disk=Interposed(ModelDisk(machine), self._wait))
+        registry = Registry(ROOT, disk=Interposed(disk or ModelDisk(machine), self._wait))
         self._thread = threading.Thread(target=self._run, args=(registry, work), daemon=True)
         self._thread.start()
         self._stopped.acquire()
