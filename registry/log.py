@@ -139,7 +139,7 @@ class Log:
             if state.head == 0:
                 self.store.make_folders(self.folder)
             else:
-                self._settle_folder()
+                self.settle_folder()
             entry = Entry(
                 number=state.head + 1,
                 prev=state.digest,
@@ -164,14 +164,14 @@ class Log:
         a minute that the next entry was not there: opening the folder lets it ask again.
         """
         self.store.fsync_folder(self.folder)
-        self._settle_folder()
+        self.settle_folder()
         try:
             self.read(state.head + 1)
         except FileNotFoundError:
             return True
         return False
 
-    def _settle_folder(self) -> None:
+    def settle_folder(self) -> None:
         """Make the log's folder durable: an import puts it in its place whole, and may be killed right after."""
         self.store.fsync_folder(self.folder.parent)
 

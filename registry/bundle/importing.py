@@ -83,7 +83,7 @@ def _import_history(store: Store, log: Log, opened: OpenedBundle) -> Imported:
         state = log.state() if log.exists() else State()
         _check_same_history(log, opened, state)
         if state.head >= len(entries):
-            log.settle()
+            log.settle(state)
             _put_lost_blobs(store, opened, state.blobs())
             return done(0, state.head)
         with _kept(store, opened, opened.state.blobs()):
@@ -96,6 +96,7 @@ def _import_history(store: Store, log: Log, opened: OpenedBundle) -> Imported:
 def _add(store: Store, log: Log, entries: list[Entry]) -> bool:
     """Let the entries follow; False if somebody else has written one meanwhile."""
     if entries[0].number > 1:
+        log.settle_folder()
         return all(store.put_entry(log.path(entry.number), entry.to_bytes()) for entry in entries)
     store.make_folders(log.folder.parent)
     return store.put_folder_if_absent(log.folder, {log.path(e.number).name: e.to_bytes() for e in entries})

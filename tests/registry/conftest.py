@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
 
 from registry import ballast, log
 from registry.disk import Disk
+from registry.entry import Entry
 from registry.registry import Registry
 from registry.version import Version
 
@@ -55,6 +56,12 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     for member in vars(Version).values():
         if isinstance(member, cached_property) and hasattr(member, "lock"):  # up to Python 3.11: one for all objects
             monkeypatch.setattr(member, "lock", contextlib.nullcontext())
+
+
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make of the same bytes an entry only once: thousands of looks at the same few."""
+    monkeypatch.setattr(Entry, "from_bytes", cache(Entry.from_bytes))
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ from tests.registry.invariants import Witness
 from tests.registry.model_disk import ROOT, Choice, Machine, ModelDisk, everything, nothing_new
 from tests.registry.operations import COLLECTIONS, OPERATIONS, started
 
-pytestmark = pytest.mark.usefixtures("brisk")
+pytestmark = pytest.mark.usefixtures("brisk", "read_once")
 
 FOLDER = Path(registry.__file__).parent
 FSYNCS = {"fsync", "fsync_folder"}
-FLUSHES = FSYNCS | {"settle", "_settle_folder"}
+FLUSHES = FSYNCS | {"settle", "settle_folder"}
 TWO = [  # the first is killed before each of its calls in turn, then the second does all of its own
     ("register the first", "register the first"),
     ("register another", "register another"),
@@ -40,6 +40,7 @@ TWO = [  # the first is killed before each of its calls in turn, then the second
     ("register what is in the trash", "collect what is needed"),
     ("import a history", "import a history"),
     ("import a history", "promote what was imported"),
+    ("import a history", "import what follows"),
 ]
 WORK = OPERATIONS | COLLECTIONS
 

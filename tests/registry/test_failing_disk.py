@@ -11,13 +11,11 @@ import shutil
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from registry import ballast, log, staging
-from registry.entry import Entry
 from registry.errors import ConflictError, RegistryError
 from registry.registry import Registry
 from registry.retention import leases
@@ -32,7 +30,7 @@ WAYS = {"killed": CRASHES, "error once": ONCE, "error from then on": LASTING, "a
 
 
 @pytest.fixture(autouse=True)
-def transactions(brisk: None, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+def transactions(brisk: None, read_once: None, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """The same work has the same bytes each time, so that it needs looking at once; every commit makes a checkpoint."""
     numbers = types.SimpleNamespace(last=0)
 
@@ -45,7 +43,6 @@ def transactions(brisk: None, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNa
     monkeypatch.setattr(ballast, "os", types.SimpleNamespace(urandom=bytes))
     monkeypatch.setattr(log, "_now", lambda: "2026-01-02T03:04:05.678Z")
     monkeypatch.setattr(log, "is_due", lambda head, checkpoint: True)
-    monkeypatch.setattr(Entry, "from_bytes", cache(Entry.from_bytes))
     return numbers
 
 
