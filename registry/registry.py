@@ -44,7 +44,7 @@ class Registry:
         """Tell whether there is a registry in the folder."""
         return self._store.exists()
 
-    def prepare(self, protected: Iterable[str] = ()) -> None:
+    def prepare(self, protected: Iterable[str] = (PRODUCTION,)) -> None:
         """Make the registry if it is not there; one that is keeps the aliases that it protects.
 
         Parameters
