@@ -44,9 +44,8 @@ def _link(disk: Disk, staged: Path, target: Path) -> bool:
     try:
         disk.link(staged, target)
     except OSError as error:
-        if _has_two_names(disk, staged):  # open(2), O_EXCL on NFS: then it worked, whatever the answer
-            return True
-        if error.errno == errno.EEXIST:
+        # open(2), O_EXCL on NFS: with two names it worked, whatever the answer; or cp --link has made the other one
+        if error.errno == errno.EEXIST or _has_two_names(disk, staged):
             return False
         if error.errno not in NO_HARD_LINKS | NO_ROOM:  # tmpfs counts a second name as a file: a rename needs no room
             raise

@@ -37,6 +37,7 @@ OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "quarantine", "tm
 NOBODYS = {"lost+found"}  # the root of a freshly made volume
 LOOKS = 3  # for a blob: a collector may move it to the trash, or back, between our looking here and looking there
 LARGEST_ENTRY = 1 << 26  # bytes
+LARGEST_BLOB = 1 << 30  # bytes, where its size is not known before: manifests, reports and such
 ATTEMPTS = 3  # at a name that is taken whenever we publish and free whenever we look
 NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 NOTHING_CHANGED = "nothing was changed"
@@ -274,7 +275,7 @@ class Store:
         for _ in range(LOOKS):
             for path in self._places(sha256):
                 try:
-                    data = self._read(path, -1 if size is None else size + 1)
+                    data = self._read(path, (LARGEST_BLOB if size is None else size) + 1)
                 except FileNotFoundError:
                     continue
                 if hashlib.sha256(data).hexdigest() != sha256:

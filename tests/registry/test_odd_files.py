@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from registry import store
 from registry.errors import IntegrityError
 from registry.registry import Registry
+from registry.store import Store
 from tests.registry.conftest import FACTS, QuickDisk
 
 
@@ -168,7 +170,14 @@ def grow(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.uname().sysname != "Linux", reason="needs files with holes")
-def test_a_file_that_has_grown_beyond_all_bounds_is_not_read_whole(web: Registry) -> None:
+def test_a_file_that_has_grown_beyond_all_bounds_is_not_read_whole(
+    web: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LARGEST_BLOB", 1 << 20)
+    manifest = opened(web).resolve("web@1", bare="latest").manifest_sha256
+    grow(Store(web.root).blob_path(manifest))
+    with pytest.raises(IntegrityError, match=manifest):
+        opened(web).resolve("web@1", bare="latest").manifest  # noqa: B018 (reads)
     model = web.resolve("web@2", bare="latest").model_path
     grow(model)
     with pytest.raises(IntegrityError, match=model.name):

@@ -211,6 +211,29 @@ def test_a_name_that_is_taken_but_not_seen_yet_is_asked_for_again(web: Registry)
     assert store.put_if_absent(web.root / "one", b"first")
 
 
+class BackedUp(QuickDisk):
+    """Somebody gives all files a second name, as `cp --link` does, and then the answer is an error."""
+
+    def __init__(self, number: int, backup: Path) -> None:
+        self.number, self.backup = number, backup
+
+    def link(self, source: Path, target: Path) -> None:
+        self.backup.unlink(missing_ok=True)
+        os.link(source, self.backup)
+        raise error(self.number)
+
+
+@pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO])
+def test_a_second_name_that_somebody_else_has_made_is_no_success(web: Registry, tmp_path: Path, number: int) -> None:
+    store = Store(web.root, BackedUp(number, tmp_path / "backup"))
+    with pytest.raises(OSError, match="whether it was written is not known"):
+        store.put_if_absent(web.root / "one", b"1")
+    assert not (web.root / "one").exists()
+    (web.root / "one").write_bytes(b"2")
+    assert not store.put_if_absent(web.root / "one", b"1")
+    assert list((web.root / "tmp").iterdir()) == []
+
+
 @pytest.mark.parametrize("linking", [(), range(0, 16, 2)], ids=["all rename", "half of them link"])
 def test_no_acknowledged_commit_of_sixteen_writers_is_lost(registry: Registry, linking: range) -> None:
     for number in range(1, 17):
