@@ -119,7 +119,7 @@ def test_one_version_becomes_the_next_of_the_model(
     version = web.resolve(reference, bare="latest")
     assert web.export(reference, tmp_path / "v.tar").versions == (version.number,)
     other.register("web", b"its own", manifest=FACTS)
-    other.promote("web", 1)
+    other.promote("web", 1, alias="blue")
     done = other.import_(tmp_path / "v.tar", reason="to compare")
     assert done.to_json() == {
         "kind": "version",
@@ -168,7 +168,7 @@ def test_a_version_travels_on_with_what_belongs_to_it(registry: Registry, other:
 def test_another_history_is_left_alone(web: Registry, other: Registry, tmp_path: Path) -> None:
     web.export("web", tmp_path / "web.tar")
     other.import_(tmp_path / "web.tar")
-    other.promote("web", 2)
+    other.promote("web", 2, alias="blue")
     web.promote("web", 1)
     web.export("web", tmp_path / "newer.tar")
     before = seen(other.root)

@@ -1,8 +1,8 @@
-"""Writes a golden registry beside it, by the code of the day.  Run by hand when a format number is new.
+"""Writes a golden registry and golden bundles beside it, by the code of the day.  Run by hand when a format number is new.
 
 ``python -m tests.registry.golden.write FOLDER`` writes tests/registry/golden/FOLDER, which must not be there: what an old
 version wrote must be read for ever.  Tests read these folders and never run this.  Git keeps neither the read-only modes of
-blobs nor the empty folder tmp/: a reader may count on neither.
+blobs nor empty folders such as tmp/: a reader may count on neither.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 from registry import Registry
+from registry.changes import Policy
+from registry.retention.keeping import Rules
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER.parent.parent / "scorer" / "golden"
@@ -34,23 +36,59 @@ def facts(features: list[str], ndcg: float) -> dict[str, Any]:
 
 
 def write(root: Path) -> None:
-    """Register three versions, promote and roll back; a second model with one version and an alias."""
+    """Everything that a log can say, in the newest format.
+
+    ``format1`` was written by an earlier form of this function: three versions, promotions and a rollback, in a registry
+    where nothing is protected and versions have no attachments.
+    """
     registry, features = Registry(root), ["length", "übereinstimmung", "clicks per day"]
-    models = [(MODELS / f"{kind}.rankmill").read_bytes() for kind in ("no_trees", "by_hand", "best_first")]
-    for number, model in enumerate(models, start=1):
-        registry.register("web", model, manifest=facts(features, 0.5 + number / 8), reason=f"night {number}")
+    registry.prepare(protected=("production",))
+    kinds = ("no_trees", "by_hand", "best_first", "oblivious", "weighted")
+    for number, kind in enumerate(kinds, start=1):
+        model = (MODELS / f"{kind}.rankmill").read_bytes()
+        notes = {"notes": f"night {number}".encode(), "empty": b""} if number % 2 else {}
+        registry.register(
+            "web", model, manifest=facts(features, 0.5 + number / 16), attachments=notes, reason=f"night {number}"
+        )
+    gate(registry, 1, baseline=None, passed=True)
     registry.promote("web", 1, reason="first")
-    registry.promote("web", 3, expect=1, reason="größer \u2265 0.5")
-    registry.promote("web", 2, alias="shadow")
+    gate(registry, 2, baseline=1, passed=False)
+    registry.promote("web", 2, force=True, reason="größer \u2265 0.5")
+    gate(registry, 3, baseline=2, passed=True)
+    registry.promote("web", 3, expect=2)
     registry.rollback("web", reason="slow on phones")
-    registry.register("shop.2", models[0], manifest=facts(features, 0.25) | {"parent": "web@1"})
-    registry.promote("shop.2", 1, alias="canary")
+    registry.promote("web", 1, alias="shadow")
+    registry.unset("web", "shadow")
+    registry.tag("web", 3, "quality", "good")
+    registry.tag("web", 1, "quality", "poor")
+    registry.tag("web", 1, "quality", None)
+    registry.protect("web", "canary", Policy(metric="ndcg@10", margin=0.002))
+    registry.protect("web", "production", None)
+    for _ in range(3):  # marked, swept, out of the trash
+        registry.gc(rules=Rules(keep=1, grace=0.0))
+    registry.import_(FOLDER / "version1.tar", name="shop.2", reason="to compare")
+
+
+def gate(registry: Registry, version: int, *, baseline: int | None, passed: bool) -> None:
+    """Record a result of the gate for production."""
+    told: dict[str, Any] = {"dataset": "d" * 64, "split": "test", "metric": "ndcg@10", "convention": "c" * 64}
+    report = {"version": version, "passed": passed}
+    registry.record_gate(
+        "web", version, alias="production", passed=passed, baseline=baseline, report=report, margin=0.002, **told
+    )
+
+
+def write_bundles() -> None:
+    """The first registry's model as a history, and a version of it."""
+    registry = Registry(FOLDER / "format1")
+    registry.export("web", FOLDER / "history1.tar")
+    registry.export("web@3", FOLDER / "version1.tar")
 
 
 def seen(root: Path) -> dict[str, Any]:
     """Everything that a reader is told, in words of JSON that later versions must give again."""
     registry = Registry(root)
-    return {
+    told: dict[str, Any] = {
         name: {
             "log": [entry.digest for entry in registry.log(name)],
             "versions": [
@@ -68,13 +106,26 @@ def seen(root: Path) -> dict[str, Any]:
         }
         for name in registry.names()
     }
+    for name, model in told.items():  # what the first registries could not say is told where it is said
+        for version, row in zip(registry.versions(name), model["versions"], strict=True):
+            further = {
+                "tags": version.tags,
+                "attachments": dict(version.row.attachments),
+                "gates": {alias: entry.number for alias, entry in version.gates.items()},
+                "swept": version.swept_in,
+            }
+            row |= {key: value for key, value in further.items() if value}
+    return told
 
 
 if __name__ == "__main__":
+    if not (FOLDER / "version1.tar").exists():
+        write_bundles()
     target = FOLDER / sys.argv[1]
     target.mkdir()
     os.environ["LOGNAME"] = "operator"
     with patch("socket.gethostname", return_value="trainer-1"):
         write(target)
+    (target / "ballast").unlink()  # a megabyte of nothing
     told = json.dumps(seen(target), ensure_ascii=False, indent=1, sort_keys=True) + "\n"
     target.with_suffix(".json").write_text(told, encoding="utf-8")
