@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from registry.bundle.origin import ORIGIN, Origin
 from registry.errors import RegistryError
 from registry.printing import flat, lines_of, safe, size_text
 from registry.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
@@ -49,6 +50,7 @@ class Story:
         self.attachments = {name: version.attachment(name) or b"" for name in sorted(version.row.attachments)}
         self.told = TrainingFacts.of(self.facts)
         self.circumstances = Circumstances.of(self.attachments.get(CIRCUMSTANCES))
+        self.origin = Origin.of(self.attachments.get(ORIGIN))
 
     def to_json(self) -> dict[str, Any]:
         """Give all of it as JSON values."""
@@ -73,6 +75,7 @@ class Story:
                 for name, data in self.attachments.items()
             },
             "circumstances": self.circumstances and self.circumstances.model_dump(mode="json", exclude_unset=True),
+            "origin": self.origin and self.origin.model_dump(mode="json", exclude_unset=True),
             "bytes": {
                 "there": self.fault is None and version.swept_in is None,
                 "fault": self.fault,
@@ -89,6 +92,7 @@ class Story:
                 "registered",
                 f"{when_of(version.registered)} UTC by {who_of(version.registered)}{why_of(version.registered)}",
             ],
+            *([] if self.origin is None else [["imported from", "\n".join(self.origin.lines())]]),
             ["versions", self._neighbours()],
             *self._of_aliases(),
             *([["moves", "\n".join(map(_move_line, self.moves))]] if self.moves else []),

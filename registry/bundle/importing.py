@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from registry.bundle.opening import ORIGIN, OpenedBundle
+from registry.bundle.opening import OpenedBundle
+from registry.bundle.origin import ORIGIN, origin_bytes
 from registry.changes import Register
 from registry.entry import Entry
 from registry.errors import ConflictError
 from registry.log import Log
-from registry.manifest import canonical_json
 from registry.retention.leases import kept, lease
 from registry.state import State
 from registry.store import Store
@@ -146,17 +145,9 @@ def _import_version(store: Store, log: Log, opened: OpenedBundle, reason: str) -
 
 
 def _origin_of(opened: OpenedBundle) -> bytes:
-    """Return the attachment that says where the version comes from, whole: who registered it there, when and why."""
-    entry, earlier = opened.entries[0], opened.registered.attachments.get(ORIGIN)
-    told: dict[str, Any] = {
-        "name": opened.contents.name,
-        "version": opened.registered.version,
-        "entry": entry.to_json(),
-        "sha256": entry.digest,
-    }
-    if earlier is not None:
-        told["before"] = json.loads(next(data for sha256, data in opened.blobs() if sha256 == earlier))
-    return canonical_json(told)
+    change, earlier = opened.registered, opened.registered.attachments.get(ORIGIN)
+    told = None if earlier is None else next(data for sha256, data in opened.blobs() if sha256 == earlier)
+    return origin_bytes(opened.contents.name, change.version, opened.entries[0], told)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from registry.bundle.contents import FIRST, LARGEST_CONTENTS, Contents, blob_member
+from registry.bundle.origin import ORIGIN
 from registry.bundle.tar import TarReader
 from registry.changes import Gate, Register
 from registry.disk import Disk
@@ -23,8 +24,6 @@ from registry.manifest import Manifest, first_fault
 from registry.names import check_alias
 from registry.state import Registered, State
 
-ORIGIN = "origin"
-"""The attachment that says where an imported version comes from."""
 _OBJECT = TypeAdapter(dict[str, JsonValue])
 
 

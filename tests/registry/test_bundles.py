@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from registry.bundle import exporting
 from registry.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
 from registry.registry import Registry
+from registry.story import Story
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.registry.golden.write import seen
 from tests.registry.histories import HISTORIES, STEPS, Step, play
@@ -159,6 +160,9 @@ def test_a_version_travels_on_with_what_belongs_to_it(registry: Registry, other:
     assert version.registered.reason == "imported from shop@1"
     origin = json.loads(version.attachment("origin") or b"")
     assert (origin["name"], origin["before"]["name"]) == ("shop", "web")
+    lines = dict(Story(third, version).rows())["imported from"].split("\n")
+    assert [line.partition(",")[0] for line in lines] == ["shop@1", "web@1"]
+    assert Story(third, version).to_json()["origin"] == origin
     registry.import_(
         tmp_path / "b.tar", name="web"
     )  # home again: it is there already, and attachments do not tell versions apart
