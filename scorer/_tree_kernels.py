@@ -122,17 +122,20 @@ def sweep_trees(
     """``scores[first + i] += value of the leaf of document i``, tree after tree of ``trees``, for the first ``n_rows`` documents.
 
     ``width``, at least ``n_rows`` and at most the room in ``at`` and ``codes``, is how many are asked: whole instructions.
+    Each tree has an even number of splits, and two are asked at once: one more look at ``at`` would wait for the last.
     """
     for t in trees:
         for i in range(width):
             at[i] = 0
-        for k in range(split_starts[t], split_starts[t + 1]):
-            code = codes[slot[k]]
-            b = bound[k]
-            h = here[k]
-            g = beyond[k]
+        for k in range(split_starts[t], split_starts[t + 1], 2):
+            code, other_code = codes[slot[k]], codes[slot[k + 1]]
+            b, other_b = bound[k], bound[k + 1]
+            h, other_h = here[k], here[k + 1]
+            g, other_g = beyond[k], beyond[k + 1]
             for i in range(width):
-                at[i] = g if (code[i] > b) & (at[i] == h) else at[i]
+                leaf = at[i]
+                leaf = g if (code[i] > b) & (leaf == h) else leaf
+                at[i] = other_g if (other_code[i] > other_b) & (leaf == other_h) else leaf
         leaves = value[leaf_starts[t] :]
         for i in range(n_rows):
             scores[first + i] += leaves[at[i]]

@@ -83,19 +83,20 @@ def laid_out(forest: Forest, n_trees: int, used: npt.NDArray[Any], code: np.dtyp
 
     leaves = (sizes + 1) // 2
     splits = leaves - 1
-    split_starts = np.concatenate([[0], np.cumsum(splits)]).astype(np.int32)
+    split_starts = np.concatenate([[0], np.cumsum(splits + splits % 2)]).astype(np.int32)
     leaf_starts = np.concatenate([[0], np.cumsum(leaves)]).astype(np.int32)
     wrapped = slot_of[right, 1].copy()
     told = {"n_slots": len(used) + len(right), "wrapped": wrapped, "depth": depth, "code": code, "walked": walked}
     if not swept:
         return TreeLayout(**told, oblivious=False, swept=None)
-    split_slot, split_bound = np.empty(split_starts[-1], dtype=np.int32), np.empty(split_starts[-1], dtype=code)
-    here, beyond = np.empty(split_starts[-1], dtype=code), np.empty(split_starts[-1], dtype=code)
+    n_splits, greatest = int(split_starts[-1]), np.iinfo(code).max
+    split_slot, split_bound = np.zeros(n_splits, dtype=np.int32), np.full(n_splits, greatest, dtype=code)
+    here, beyond = np.zeros(n_splits, dtype=code), np.zeros(n_splits, dtype=code)  # what pads moves nobody
     leaf_value = np.empty(leaf_starts[-1], dtype=np.float64)
     _tree_kernels.number_leaves(
         *arrays, split_starts, leaf_starts, split_slot, split_bound, here, beyond, leaf_value, room, np.empty_like(room)
     )
-    levels = _levels(split_starts, leaves, depth, split_slot, split_bound, here, beyond)
+    levels = _levels(split_starts[:-1], leaves, depth, split_slot, split_bound, here, beyond)
     if levels is not None:
         level_starts, chosen = levels
         arrays_swept: tuple[Any, ...] = (level_starts, leaf_starts, split_slot[chosen], split_bound[chosen], leaf_value)
@@ -115,10 +116,11 @@ def _levels(
     if len(leaves) == 0 or depth.max() > MOST_LEVELS or np.any(leaves != 2.0**depth):
         return None
     tree = np.repeat(np.arange(len(leaves)), leaves - 1)
-    below = beyond.astype(np.int64) - here  # leaves on one side of the split: 2 ** (depth - 1 - level)
+    split = split_starts[tree] + np.arange(len(tree)) - (np.cumsum(leaves - 1) - (leaves - 1))[tree]
+    below = beyond[split].astype(np.int64) - here[split]  # leaves on one side of the split: 2 ** (depth - 1 - level)
     level = depth[tree] - 1 - np.round(np.log2(np.maximum(below, 1))).astype(np.int64)
     first = split_starts[tree] + level
-    if np.any(slot != slot[first]) or np.any(bound != bound[first]):
+    if np.any(slot[split] != slot[first]) or np.any(bound[split] != bound[first]):
         return None
     level_starts = np.concatenate([[0], np.cumsum(depth)]).astype(np.int32)
     of_tree = np.repeat(np.arange(len(depth)), depth)
