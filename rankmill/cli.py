@@ -20,6 +20,7 @@ import typer
 import pipeline.cli
 import pipeline.errors
 import rankmill
+import rankmill.cli_convert
 import rankmill.cli_models
 import rankmill.errors
 import registry.cli
@@ -52,6 +53,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     pipeline.errors.DataRejected: DATA_REJECTED,
     trainer.errors.TrainingDataRejected: DATA_REJECTED,
     scorer.errors.CandidatesRejected: DATA_REJECTED,
+    scorer.errors.ConversionRefused: DATA_REJECTED,
     pipeline.errors.DriftAlarm: DRIFT,
     registry.errors.PromotionRefused: GATE_NOT_PASSED,
     registry.errors.ConflictError: TRY_AGAIN,
@@ -143,6 +145,7 @@ def run(
 
 
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
+app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.add_typer(pipeline.cli.app, name="data")
 models = typer.Typer(no_args_is_help=True, help=registry.cli.app.info.help)
 models.registered_commands += registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands

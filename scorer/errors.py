@@ -31,3 +31,7 @@ class CandidatesRejected(ScorerError):
 
 class ModelFormatError(ScorerError):
     """Model bytes are of another format number, incomplete or damaged."""
+
+
+class ConversionRefused(ScorerError):
+    """A model cannot be said in the format of another tool, or a model of another tool cannot be said in ours."""

@@ -1,0 +1,323 @@
+"""LightGBM's text model, version 4, written and read.
+
+LightGBM compares float64 ``x <= threshold``, left if so, and adds leaves in float64 tree by tree from 0, so that its scores
+have the bits of ours.  Bit 0 of ``decision_type`` is a categorical split, bit 1 sends missing values left, bits 2 and 3
+say what is missing: nothing (0; NaN counts as 0), zeros and NaN (1), or NaN (2).  Its ``predict`` takes every value
+within 1e-35 of 0 for 0 before it asks a tree (``kZeroThreshold``); reading takes that over, writing cannot.
+Children >= 0 are inner nodes, a child c < 0 is leaf ~c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import ConversionRefused, ModelFormatError
+from scorer.exchange.plain import PlainTree, forest_of, with_base
+from scorer.exchange.source import Imported, provenance, text_of
+from scorer.exchange.written import SAME_BITS, Written, need_one_output
+from scorer.forest import CUT, NODE, Forest
+from scorer.model_file import shortened
+
+TARGET = "LightGBM"
+ZERO = np.float32(1e-35)  # LightGBM's kZeroThreshold
+CATEGORICAL, DEFAULT_LEFT, MISSING_SHIFT = 1, 2, 2
+MISSING_NONE, MISSING_ZERO, MISSING_NAN = 0, 1, 2
+FORBIDDEN_IN_NAMES = '",:[]{}'  # and blanks: LightGBM refuses these in the names of a Dataset
+
+IDENTITY = frozenset(
+    ("lambdarank", "rank_xendcg", "regression", "regression_l1", "huber", "fair", "quantile", "mape", "custom", "none")
+)
+MONOTONE = frozenset(("binary", "cross_entropy", "cross_entropy_lambda", "poisson", "gamma", "tweedie"))
+VERSIONS = ("v2", "v3", "v4")
+
+
+def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format is written by the same call)
+    """Return ``forest`` as a text model.
+
+    Raises
+    ------
+    ConversionRefused
+        It has several outputs, or a feature has a name that LightGBM cannot hold.
+    """
+    need_one_output(forest, TARGET)
+    for feature in forest.feature_names:
+        if any(sign.isspace() or sign in FORBIDDEN_IN_NAMES for sign in feature):
+            raise ConversionRefused(
+                f"LightGBM takes no blanks and none of {FORBIDDEN_IN_NAMES} in the name of a feature, found {feature!r};"
+                " give other names with --features"
+            )
+    trees = [_tree_text(number, tree) for number, tree in enumerate(with_base(forest))]
+    used = set(forest.used_features)
+    splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
+    most_first = sorted(used, key=lambda f: (-int(splits[f]), f))
+    head = [
+        "tree",
+        "version=v4",
+        "num_class=1",
+        "num_tree_per_iteration=1",
+        "label_index=0",
+        f"max_feature_idx={forest.n_features - 1}",
+        "objective=lambdarank",
+        "feature_names=" + " ".join(forest.feature_names),
+        "feature_infos=" + " ".join("[-inf:inf]" if f in used else "none" for f in range(forest.n_features)),
+        "tree_sizes=" + " ".join(str(len(tree)) for tree in trees),
+        "",
+        "",
+    ]
+    tail = [
+        "end of trees",
+        "",
+        "feature_importances:",
+        *(f"{forest.feature_names[f]}={splits[f]}" for f in most_first),
+        "",
+        "parameters:",
+        "[boosting: gbdt]",
+        "[objective: lambdarank]",
+        "end of parameters",
+        "",
+        "pandas_categorical:null",
+        "",
+    ]
+    return Written(
+        data=("\n".join(head) + "".join(trees) + "\n".join(tail)).encode(),
+        exactness=SAME_BITS,
+        notes=tuple(_notes(forest)),
+    )
+
+
+def _notes(forest: Forest) -> Iterator[str]:
+    if forest.base_score != 0.0 and forest.n_trees:
+        yield "the base score is tree 0, so predict(num_iteration=n) there takes n - 1 trees of this model"
+    if np.any((forest.cuts >= -ZERO) & (forest.cuts < ZERO)):
+        yield "LightGBM takes values within 1e-35 of 0 for 0: such a value, other than 0, may go elsewhere than here"
+
+
+def _tree_text(number: int, tree: PlainTree) -> str:
+    inner = np.flatnonzero(tree.inner)
+    leaves = np.flatnonzero(~tree.inner)
+    place = np.empty(len(tree.feature), dtype=np.int64)
+    place[inner] = np.arange(len(inner))
+    place[leaves] = ~np.arange(len(leaves))
+    decisions = MISSING_NAN << MISSING_SHIFT | np.where(tree.missing_left[inner], DEFAULT_LEFT, 0)
+    lines = [
+        f"Tree={number}",
+        f"num_leaves={len(leaves)}",
+        "num_cat=0",
+        "split_feature=" + _joined(tree.feature[inner]),
+        "split_gain=" + _joined(tree.gain[inner]),
+        "threshold=" + _joined(tree.cut[inner].astype(np.float64)),
+        "decision_type=" + _joined(decisions),
+        "left_child=" + _joined(place[tree.left[inner]]),
+        "right_child=" + _joined(place[tree.right[inner]]),
+        "leaf_value=" + _joined(tree.value[leaves]),
+        "leaf_weight=" + _joined(tree.rows[leaves]),
+        "leaf_count=" + _joined(tree.rows[leaves]),
+        "internal_value=" + _joined(tree.value[inner]),
+        "internal_weight=" + _joined(tree.rows[inner]),
+        "internal_count=" + _joined(tree.rows[inner]),
+        "is_linear=0",
+        "shrinkage=1",
+        "",
+        "",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _joined(values: npt.NDArray[Any]) -> str:
+    return " ".join(map(repr, values.tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines ``key=value`` that belong together, and where they stand."""
+
+    where: str
+    values: Mapping[str, str]
+
+    def text(self, key: str) -> str:
+        if key not in self.values:
+            raise ModelFormatError(f"{self.where}: expected a line {key}=, found none")
+        return self.values[key]
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        if default is not None and key not in self.values:
+            return default
+        try:
+            return int(self.text(key))
+        except ValueError as error:
+            raise ModelFormatError(
+                f"{self.where}: expected {key}=INTEGER, found {shortened(repr(self.text(key)))}"
+            ) from error
+
+    def array(self, key: str, length: int, dtype: Any, *, optional: bool = False) -> npt.NDArray[Any]:
+        if optional and not self.values.get(key):
+            return np.zeros(length, dtype=dtype)
+        words = self.text(key).split()
+        if len(words) != length:
+            raise ModelFormatError(f"{self.where}: expected {length} values of {key}, found {len(words)}")
+        try:
+            return np.array([dtype(word) for word in words], dtype=dtype) if length else np.zeros(0, dtype=dtype)
+        except (ValueError, OverflowError) as error:
+            raise ModelFormatError(f"{self.where}: a value of {key} is no number: {shortened(error)}") from error
+
+
+def read(data: bytes, where: str) -> Imported:
+    """Read a text model, as ``Booster.save_model`` writes it; ``where`` names the file in messages.
+
+    Raises
+    ------
+    ModelFormatError
+        It is no text model, cut short or damaged.
+    ConversionRefused
+        It has categorical splits, linear leaves, several classes, or treats zeros as no comparison can.
+    """
+    header, blocks = _blocks(text_of(data, where, "a LightGBM text model"), where)
+    if header.text("version") not in VERSIONS:
+        raise ModelFormatError(
+            f"{where}: a model of version {shortened(header.text('version'))}, expected one of {', '.join(VERSIONS)}"
+        )
+    if header.integer("num_class") != 1 or header.integer("num_tree_per_iteration", 1) != 1:
+        raise ConversionRefused(
+            f"{where}: a model of {header.text('num_class')} classes: there is no one score to rank by"
+        )
+    names = header.text("feature_names").split()
+    if len(names) != header.integer("max_feature_idx") + 1:
+        raise ModelFormatError(
+            f"{where}: {len(names)} feature names, expected max_feature_idx + 1 = {header.integer('max_feature_idx') + 1}"
+        )
+    if "tree_sizes" in header.values and len(header.text("tree_sizes").split()) != len(blocks):
+        raise ModelFormatError(
+            f"{where}: {len(blocks)} trees, expected {len(header.text('tree_sizes').split())} as tree_sizes has it"
+        )
+    objective = header.values.get("objective", "").split()
+    notes = list(_objective_notes(objective, where))
+    trees = [_read_tree(block) for block in blocks]
+    weights = None
+    if "average_output" in header.values and trees:
+        weights = np.full(len(trees), 1.0 / len(trees))
+        notes.append(
+            "LightGBM divides the sum by the number of trees, here each leaf is: scores differ in the last bits"
+        )
+    forest = forest_of(
+        trees, names, where, objective=f"lightgbm {' '.join(objective) or 'custom'}", info=provenance("lightgbm", data),
+        weights=weights,
+    )  # fmt: skip
+    return Imported(forest=forest, notes=tuple(notes))
+
+
+def _blocks(text: str, where: str) -> tuple[_Block, list[_Block]]:
+    """Part the text into its header and the block of each tree."""
+    lines = text.split("\n")
+    if lines[0].rstrip("\r") != "tree":
+        hint = "; dump_model's JSON is not read, save_model's text is" if text.lstrip().startswith("{") else ""
+        raise ModelFormatError(
+            f"{where}:1: expected a LightGBM text model, whose first line is 'tree', found {shortened(repr(lines[0][:40]))}{hint}"
+        )
+    blocks: list[tuple[int, dict[str, str]]] = [(1, {})]
+    for number, raw in enumerate(lines[1:], start=2):
+        line = raw.strip()
+        if line == "end of trees":
+            break
+        key, _, value = line.partition("=")
+        if key == "Tree":
+            if value != str(len(blocks) - 1):
+                raise ModelFormatError(f"{where}:{number}: expected Tree={len(blocks) - 1}, found {shortened(line)}")
+            blocks.append((number, {}))
+        elif line:
+            blocks[-1][1][key] = value
+    else:
+        raise ModelFormatError(f"{where}: the model is cut short: there is no line 'end of trees'")
+    made = [_Block(f"{where}:{number}", values) for number, values in blocks]
+    return made[0], made[1:]
+
+
+def _objective_notes(objective: Sequence[str], where: str) -> Iterator[str]:
+    name = objective[0] if objective else "custom"
+    if name in MONOTONE or "sqrt" in objective:
+        yield f"scores are raw, as LightGBM's predict(raw_score=True): the objective {name} transforms them, in the same order"
+    elif name not in IDENTITY:
+        raise ConversionRefused(
+            f"{where}: the objective {name} makes of the sum of the trees what is not known here; known:"
+            f" {', '.join(sorted((IDENTITY | MONOTONE) - {'custom', 'none'}))}"
+        )
+
+
+def _read_tree(block: _Block) -> PlainTree:
+    n_leaves = block.integer("num_leaves")
+    if n_leaves < 1:
+        raise ModelFormatError(f"{block.where}: expected 1 leaf or more, found {n_leaves}")
+    n_inner = n_leaves - 1
+    if block.integer("is_linear", 0):
+        raise ConversionRefused(f"{block.where}: the leaves are linear functions; train with linear_tree=false")
+    leaf_value = block.array("leaf_value", n_leaves, np.float64)
+    if n_inner == 0:
+        return PlainTree.stump(float(leaf_value[0]))
+    decision = block.array("decision_type", n_inner, np.int64)
+    if block.integer("num_cat", 0) or np.any(decision & CATEGORICAL):
+        raise ConversionRefused(
+            f"{block.where}: a split by categories; only splits by numbers can be said here: train with numbers in their place"
+        )
+    cut = cuts_of(block.array("threshold", n_inner, np.float64))
+    children = {side: block.array(f"{side}_child", n_inner, np.int64) for side in ("left", "right")}
+    for side, child in children.items():
+        if np.any((child >= n_inner) | (child < -n_leaves)):
+            raise ModelFormatError(f"{block.where}: a {side}_child is no node of this tree")
+    rows = [
+        block.array(key, n, np.int64, optional=True)
+        for key, n in (("internal_count", n_inner), ("leaf_count", n_leaves))
+    ]
+    none = np.full(n_leaves, -1, dtype=NODE)
+    feature = block.array("split_feature", n_inner, np.int64)
+    if np.any((feature < 0) | (feature > np.iinfo(NODE).max)):
+        raise ModelFormatError(f"{block.where}: a split_feature is no feature")
+    return PlainTree(
+        feature=np.concatenate([feature.astype(NODE), none]),
+        cut=np.concatenate([cut, np.full(n_leaves, np.nan, dtype=CUT)]),
+        missing_left=np.concatenate([_missing_left(block, decision, cut), np.zeros(n_leaves, dtype=np.bool_)]),
+        left=np.concatenate([np.where(children["left"] < 0, n_inner + ~children["left"], children["left"]), none]).astype(NODE),
+        right=np.concatenate([np.where(children["right"] < 0, n_inner + ~children["right"], children["right"]), none]).astype(NODE),
+        value=np.concatenate([block.array("internal_value", n_inner, np.float64, optional=True), leaf_value]),
+        gain=np.concatenate([block.array("split_gain", n_inner, np.float64, optional=True), np.zeros(n_leaves)]),
+        rows=np.concatenate(rows),
+    )  # fmt: skip
+
+
+def cuts_of(thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Return the float32 cuts that part all float32 values as LightGBM's predict parts them by float64 ``thresholds``.
+
+    ``x <= threshold`` asks a float32 x whether it is at most the greatest float32 that is not above the threshold.
+    Values within 1e-35 of 0 count as 0, so they go left together where the threshold is at least 0, else right together.
+
+    >>> cuts_of(np.array([0.1, 0.0, -1e-35, 1e300])).tolist()
+    [0.09999999403953552, 1.0000000180025095e-35, -1.000000156623145e-35, 3.4028234663852886e+38]
+    """
+    with np.errstate(over="ignore"):
+        cuts = thresholds.astype(np.float32)
+    above = cuts.astype(np.float64) > thresholds
+    cuts[above] = np.nextafter(cuts[above], np.float32(-np.inf))
+    edge = np.float64(ZERO)
+    cuts[(thresholds >= 0.0) & (thresholds <= edge)] = ZERO
+    cuts[(thresholds < 0.0) & (thresholds >= -edge)] = np.nextafter(-ZERO, np.float32(-np.inf))
+    return cuts
+
+
+def _missing_left(
+    block: _Block, decision: npt.NDArray[np.int64], cut: npt.NDArray[np.float32]
+) -> npt.NDArray[np.bool_]:
+    """Return where NaN goes; refuse nodes that send zeros elsewhere than their threshold says."""
+    kind = decision >> MISSING_SHIFT & 3
+    if np.any((decision < 0) | (decision >= 1 << 4) | (kind > MISSING_NAN)):
+        raise ModelFormatError(f"{block.where}: a decision_type is none of LightGBM's")
+    default_left, zero_left = decision & DEFAULT_LEFT != 0, cut >= 0.0
+    if np.any((kind == MISSING_ZERO) & (default_left != zero_left)):
+        raise ConversionRefused(
+            f"{block.where}: zeros are missing values here (zero_as_missing) and go elsewhere than their value says;"
+            " train with zero_as_missing=false"
+        )
+    return np.where(kind == MISSING_NAN, default_left, zero_left)

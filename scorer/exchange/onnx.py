@@ -1,0 +1,201 @@
+"""A forest as an ONNX model: TreeEnsembleRegressor of the operator set ai.onnx.ml 3, for onnxruntime and its like.
+
+``BRANCH_LEQ`` goes to the true child if ``x <= value``; ``nodes_missing_value_tracks_true`` says where NaN goes.  The input is
+float32 and is cast to double, thresholds, leaves and base are doubles (``*_as_tensor``), so that runtimes add in double;
+the operator gives its sums as float32, rounded once.  Several outputs go through their link in double, and the score is
+float32 again.
+
+The numbers of fields and types are those of onnx.proto (github.com/onnx/onnx), version 8 of the representation.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.exchange.plain import plain_trees
+from scorer.exchange.protobuf import chunk, chunks, integer, integers
+from scorer.exchange.written import (
+    FLOAT32_ROUNDING,
+    FLOAT32_TINY,
+    FLOAT64_ROUNDING,
+    Written,
+    reach,
+    said_in_float32,
+)
+from scorer.forest import Forest
+from scorer.links import class_values
+
+TARGET = "ONNX"
+REPRESENTATION, OPERATORS, TREE_OPERATORS = 8, 13, 3
+FLOAT, INT64, DOUBLE = 1, 7, 11  # TensorProto.DataType
+OF_INT, OF_STRING, OF_TENSOR, OF_INTS, OF_STRINGS = 2, 3, 4, 7, 8  # AttributeProto.AttributeType
+TREES = "ai.onnx.ml"
+
+
+def write(forest: Forest, name: str) -> Written:
+    """Return ``forest`` as a model: input ``features`` (n, features) float32, output ``score`` (n, 1) float32.
+
+    Raises
+    ------
+    ConversionRefused
+        Scores are beyond float32.
+    """
+    said_in_float32(forest, TARGET)
+    linked = forest.link != "identity"
+    nodes = [
+        _operator("Cast", ["features"], "exact", _int("to", DOUBLE)),
+        _operator(
+            "TreeEnsembleRegressor", ["exact"], "outputs" if linked else "score", *_ensemble(forest), domain=TREES
+        ),
+    ]
+    constants: list[bytes] = []
+    if linked:
+        more, constants = _link(forest)
+        nodes += more
+    graph = (
+        chunks(1, nodes)
+        + chunk(2, name)
+        + chunks(5, constants)
+        + chunk(11, _value("features", ["documents", forest.n_features]))
+        + chunk(12, _value("score", ["documents", 1]))
+    )
+    names = json.dumps(list(forest.feature_names), ensure_ascii=False)
+    model = (
+        integer(1, REPRESENTATION)
+        + chunk(2, "rankmill")
+        + chunk(7, graph)
+        + chunks(8, [chunk(1, "") + integer(2, OPERATORS), chunk(1, TREES) + integer(2, TREE_OPERATORS)])
+        + chunk(14, chunk(1, "feature_names") + chunk(2, names))
+    )
+    bound = _bound(forest)
+    return Written(
+        data=model,
+        exactness=f"sums in double, given as float32: within {bound:.2g} of the scores here, half a step of float32",
+        bound=bound,
+        notes=("features are columns in the model's order, which its metadata feature_names lists",),
+    )
+
+
+def _bound(forest: Forest) -> float:
+    """Return by how much scores can differ from ours: one rounding to float32, and sums in double in another order.
+
+    Through a link, outputs that are off by d move the score by 2 d (grades) times the worth of the highest at most: the
+    slopes of a softmax, weighted by worths in 0 .. V, add up to V at most; those of the logistic function are 1/4, each
+    enters two masses, and the sum of masses, 1 or more, divides.
+    """
+    terms = forest.n_trees + 2
+    outputs = reach(forest) * (FLOAT32_ROUNDING + 2.0 * terms * FLOAT64_ROUNDING) + FLOAT32_TINY
+    if forest.link == "identity":
+        return outputs
+    worth = class_values(forest.link, forest.n_outputs)
+    return float(worth.max()) * (2.0 * len(worth) * outputs + FLOAT32_ROUNDING + 1e-12)
+
+
+def _ensemble(forest: Forest) -> list[bytes]:
+    """Return the attributes of the TreeEnsembleRegressor."""
+    trees = [tree.breadth_first() for tree in plain_trees(forest)]
+    n_outputs = forest.n_outputs
+    # An ensemble without trees is not read everywhere: a leaf of 0 an output adds nothing.
+    sizes = [len(tree.feature) for tree in trees] or [1] * n_outputs
+    tree_of = np.repeat(np.arange(len(sizes)), sizes)
+    within = np.concatenate([np.arange(size) for size in sizes])
+
+    def joined(column: str, empty: float) -> npt.NDArray[np.float64]:
+        return np.concatenate([getattr(tree, column) for tree in trees] or [np.full(n_outputs, empty)])
+
+    feature = joined("feature", -1)
+    inner = feature >= 0
+    leaves = np.flatnonzero(~inner)
+    return [
+        _strings("nodes_modes", ["BRANCH_LEQ" if branch else "LEAF" for branch in inner.tolist()]),
+        _ints("nodes_treeids", tree_of),
+        _ints("nodes_nodeids", within),
+        _ints("nodes_featureids", np.where(inner, feature, 0)),
+        _tensor("nodes_values_as_tensor", np.where(inner, joined("cut", 0.0), 0.0)),
+        _ints("nodes_truenodeids", np.where(inner, joined("left", 0), 0)),
+        _ints("nodes_falsenodeids", np.where(inner, joined("right", 0), 0)),
+        _ints("nodes_missing_value_tracks_true", inner & (joined("missing_left", 0) != 0)),
+        _ints("target_treeids", tree_of[leaves]),
+        _ints("target_nodeids", within[leaves]),
+        _ints("target_ids", tree_of[leaves] % n_outputs),
+        _tensor("target_weights_as_tensor", joined("value", 0.0)[leaves]),
+        _tensor("base_values_as_tensor", np.full(n_outputs, forest.base_score)),
+        _int("n_targets", n_outputs),
+        _string("aggregate_function", "SUM"),
+        _string("post_transform", "NONE"),
+    ]
+
+
+def _link(forest: Forest) -> tuple[list[bytes], list[bytes]]:
+    """Return the operators that make ``score`` of ``outputs``, and their constants (see scorer.links)."""
+    worth = class_values(forest.link, forest.n_outputs)
+    constants = [_array("worth", worth[:, None])]
+    nodes = [_operator("Cast", ["outputs"], "f", _int("to", DOUBLE))]
+    if forest.link.startswith("softmax"):
+        nodes.append(_operator("Softmax", ["f"], "masses", _int("axis", 1)))
+    else:
+        # P(y > k) = 1 / (1 + exp f_k); with a 1 before them and a 0 after them, the masses are the differences
+        constants += [_array("zero", np.array(0.0)), _array("one", np.array(1.0)), _array("axis", np.array([1]))]
+        constants += [_array("in_front", np.array([0, 1, 0, 0])), _array("behind", np.array([0, 0, 0, 1]))]
+        nodes += [
+            _operator("Exp", ["f"], "odds"),  # may be infinite: 1 / (1 + inf) is 0
+            _operator("Add", ["odds", "one"], "parts"),
+            _operator("Div", ["one", "parts"], "above"),
+            _operator("Pad", ["above", "in_front", "one"], "from_one"),
+            _operator("Pad", ["above", "behind", "zero"], "to_zero"),
+            _operator("Sub", ["from_one", "to_zero"], "differences"),
+            _operator("Max", ["differences", "zero"], "clipped"),
+            _operator("ReduceSum", ["clipped", "axis"], "mass"),
+            _operator("Div", ["clipped", "mass"], "masses"),
+        ]
+    nodes += [
+        _operator("MatMul", ["masses", "worth"], "expected"),
+        _operator("Cast", ["expected"], "score", _int("to", FLOAT)),
+    ]
+    return nodes, constants
+
+
+def _operator(kind: str, inputs: list[str], output: str, *attributes: bytes, domain: str = "") -> bytes:
+    return (
+        chunks(1, inputs)
+        + chunk(2, output)
+        + chunk(4, kind)
+        + chunks(5, attributes)
+        + (chunk(7, domain) if domain else b"")
+    )
+
+
+def _int(name: str, value: int) -> bytes:
+    return chunk(1, name) + integer(3, value) + integer(20, OF_INT)
+
+
+def _string(name: str, value: str) -> bytes:
+    return chunk(1, name) + chunk(4, value) + integer(20, OF_STRING)
+
+
+def _ints(name: str, values: npt.NDArray[np.generic]) -> bytes:
+    return chunk(1, name) + integers(8, values.astype(np.int64).tolist()) + integer(20, OF_INTS)
+
+
+def _strings(name: str, values: list[str]) -> bytes:
+    return chunk(1, name) + chunks(9, values) + integer(20, OF_STRINGS)
+
+
+def _tensor(name: str, values: npt.NDArray[np.float64]) -> bytes:
+    return chunk(1, name) + chunk(5, _array(name, values)) + integer(20, OF_TENSOR)
+
+
+def _array(name: str, values: npt.NDArray[np.generic]) -> bytes:
+    """Return a tensor of doubles or of whole numbers."""
+    kind, dtype = (INT64, "<i8") if values.dtype.kind == "i" else (DOUBLE, "<f8")
+    shape = integers(1, values.shape) if values.ndim else b""
+    return shape + integer(2, kind) + chunk(8, name) + chunk(9, values.astype(dtype).tobytes())
+
+
+def _value(name: str, shape: list[str | int]) -> bytes:
+    """Return the description of an input or output of float32."""
+    sizes = [chunk(2, size) if isinstance(size, str) else integer(1, size) for size in shape]
+    return chunk(1, name) + chunk(2, chunk(1, integer(1, FLOAT) + chunk(2, chunks(1, sizes))))

@@ -1,0 +1,170 @@
+"""Trees as the formats of other tools have them: each on its own, its weight in its leaves; and a forest made of such.
+
+A product of a tree's weight and a leaf is rounded once, here as in prediction, so that folding changes no score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import ModelFormatError
+from scorer.forest import COUNT, CUT, JSON, NODE, VALUE, Forest, compact_cuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainTree:
+    """One tree; every array has an entry for each of its n nodes, the root first, children anywhere after it."""
+
+    feature: npt.NDArray[np.int32]  # -1 at a leaf
+    cut: npt.NDArray[np.float32]  # x <= cut goes left; of no meaning at a leaf
+    missing_left: npt.NDArray[np.bool_]
+    left: npt.NDArray[np.int32]  # -1 at a leaf
+    right: npt.NDArray[np.int32]
+    value: npt.NDArray[np.float64]  # what a leaf adds to the score, or an inner node if it were one
+    gain: npt.NDArray[np.float64]
+    rows: npt.NDArray[np.int64]
+
+    @property
+    def inner(self) -> npt.NDArray[np.bool_]:
+        """Which nodes are no leaves."""
+        return self.feature >= 0
+
+    @classmethod
+    def stump(cls, value: float) -> PlainTree:
+        """Return the tree that adds ``value`` to every score."""
+        none = np.full(1, -1, dtype=NODE)
+        return cls(
+            feature=none, cut=np.full(1, np.nan, dtype=CUT), missing_left=np.zeros(1, dtype=np.bool_), left=none, right=none,
+            value=np.array([value], dtype=VALUE), gain=np.zeros(1, dtype=VALUE), rows=np.zeros(1, dtype=COUNT),
+        )  # fmt: skip
+
+    def breadth_first(self) -> PlainTree:
+        """Return the tree level by level, the two children of a node side by side, the left one first.
+
+        Raises
+        ------
+        ValueError
+            A child is no node, has two parents or is its own ancestor, or a node hangs on no other.
+        """
+        n = len(self.feature)
+        order, level = [np.zeros(1, dtype=NODE)], np.zeros(1, dtype=NODE)
+        seen = 1
+        while len(level := level[self.inner[level]]):
+            level = np.stack([self.left[level], self.right[level]], axis=1).ravel()
+            if np.any((level < 0) | (level >= n)):
+                raise ValueError(f"a node has the child {level[(level < 0) | (level >= n)][0]} of {n} nodes")
+            order.append(level)
+            seen += len(level)
+            if seen > n:
+                raise ValueError("a node has two parents, or is its own ancestor")
+        found = np.concatenate(order)
+        place = np.full(n, -1, dtype=NODE)
+        place[found] = np.arange(len(found), dtype=NODE)
+        if np.any(place < 0):
+            raise ValueError("a node hangs on no other, or has two parents")
+        inner = self.inner[found]
+        children = {side: np.where(inner, place[getattr(self, side)[found]], NODE(-1)) for side in ("left", "right")}
+        kept = {
+            name: getattr(self, name)[found] for name in ("feature", "cut", "missing_left", "value", "gain", "rows")
+        }
+        return PlainTree(**kept, **children)
+
+
+def plain_trees(forest: Forest) -> Iterator[PlainTree]:
+    """Yield the trees in the order in which they are added."""
+    thresholds = forest.thresholds
+    for t, weight in enumerate(forest.tree_weights):
+        at = slice(int(forest.tree_starts[t]), int(forest.tree_starts[t + 1]))
+        yield PlainTree(
+            feature=forest.node_feature[at], cut=thresholds[at], missing_left=forest.node_missing_left[at] != 0,
+            left=forest.node_left[at], right=forest.node_right[at], value=weight * forest.node_value[at],
+            gain=forest.node_gain[at], rows=forest.node_rows[at],
+        )  # fmt: skip
+
+
+def with_base(forest: Forest) -> Iterator[PlainTree]:
+    """Yield the trees, before them the base score as a tree of one leaf, for formats that have no place for it.
+
+    0 + base is base, so sums in float64 keep their bits.  It is left out where it is 0 and there are other trees.
+    """
+    if forest.base_score != 0.0 or forest.n_trees == 0:
+        yield PlainTree.stump(forest.base_score)
+    yield from plain_trees(forest)
+
+
+def forest_of(
+    trees: Sequence[PlainTree],
+    feature_names: Sequence[str],
+    where: str,
+    *,
+    objective: str,
+    info: Mapping[str, JSON],
+    base_score: float = 0.0,
+    weights: npt.NDArray[np.float64] | None = None,
+    trees_a_round: int = 1,
+) -> Forest:
+    """Build the forest of ``trees``, whose weights are 1 where none are given.
+
+    Raises
+    ------
+    ModelFormatError
+        The trees are no trees, or a forest may not be like that; the message begins with ``where``.
+    """
+    parts = []
+    for number, tree in enumerate(trees):
+        try:
+            parts.append(tree.breadth_first())
+        except ValueError as error:
+            raise ModelFormatError(f"{where}: tree {number} is not sound: {error}") from error
+    joined = {
+        name: np.concatenate([getattr(part, name) for part in parts] or [np.empty(0, dtype=dtype)]).astype(
+            dtype, copy=False
+        )
+        for name, dtype in _NODES.items()
+    }
+    inner = joined["feature"] >= 0
+    if np.any(joined["feature"] >= len(feature_names)):
+        raise ModelFormatError(
+            f"{where}: a node asks for feature {joined['feature'].max()}, and there are {len(feature_names)} (0 is the first)"
+        )
+    if np.any(np.isnan(joined["cut"][inner])):
+        raise ModelFormatError(f"{where}: a threshold is not a number")
+    cuts, cut_starts, node_cut = compact_cuts(joined["feature"], joined["cut"], len(feature_names))
+    gain = np.where(inner & np.isfinite(joined["gain"]), joined["gain"], 0.0)
+    try:
+        return Forest(
+            feature_names=tuple(feature_names), cuts=cuts, cut_starts=cut_starts, node_cut=node_cut,
+            tree_starts=np.cumsum([0, *(len(part.feature) for part in parts)], dtype=NODE),
+            node_feature=joined["feature"], node_missing_left=(inner & joined["missing_left"]).astype(np.uint8),
+            node_left=joined["left"], node_right=joined["right"], node_value=joined["value"], node_gain=gain,
+            node_rows=np.maximum(joined["rows"], 0),
+            tree_weights=np.ones(len(parts)) if weights is None else weights,
+            base_score=base_score, objective=objective, trees_a_round=trees_a_round, info=info,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ModelFormatError(f"{where}: the model is not sound: {error}") from error
+
+
+_NODES = {
+    "feature": NODE, "cut": CUT, "missing_left": np.bool_, "left": NODE, "right": NODE, "value": VALUE, "gain": VALUE,
+    "rows": COUNT,
+}  # fmt: skip
+
+
+def missing_as_zero(forest: Forest) -> Forest:
+    """Return the forest that sends missing values where it sends 0."""
+    return replace(forest, node_missing_left=_zero_goes_left(forest).astype(np.uint8))
+
+
+def takes_missing_as_zero(forest: Forest) -> bool:
+    """Whether missing values go at every node where 0 goes."""
+    return bool(np.array_equal(forest.node_missing_left != 0, _zero_goes_left(forest)))
+
+
+def _zero_goes_left(forest: Forest) -> npt.NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        return forest.thresholds >= 0.0  # NaN at leaves: no

@@ -1,0 +1,83 @@
+"""RankLib's LambdaMART ensemble in XML, written; RankLib and the LTR plugins of Elasticsearch and OpenSearch read it.
+
+RankLib compares float32 ``x <= threshold``, left if so, takes a missing value for 0, and adds float32 leaves into a
+float32 sum, tree after tree (`ciir.umass.edu.learning.tree.Split`, `Ensemble`, codelibs/ranklib e43f605).  Features are
+numbered from 1, as in LETOR text.  The first line names the ranker; lines that begin with ## are left out of the XML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from scorer.exchange.plain import PlainTree, with_base
+from scorer.exchange.written import (
+    Written,
+    float32_sums,
+    need_missing_as_zero,
+    need_one_output,
+    said_in_float32,
+    shortest32,
+)
+from scorer.forest import Forest
+
+TARGET = "RankLib"
+
+
+def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format is written by the same call)
+    """Return ``forest`` as an ensemble.
+
+    Raises
+    ------
+    ConversionRefused
+        It has several outputs, scores that float32 cannot hold, or sends missing values elsewhere than 0.
+    """
+    need_one_output(forest, TARGET)
+    need_missing_as_zero(forest, TARGET)
+    exactness = said_in_float32(forest, TARGET)
+    trees = list(with_base(forest))
+    leaves = max(int(np.count_nonzero(~tree.inner)) for tree in trees)
+    lines = ["## LambdaMART", f"## No. of trees = {len(trees)}", f"## No. of leaves = {leaves}", "", "<ensemble>"]
+    for number, tree in enumerate(trees, start=1):
+        lines += [f'<tree id="{number}" weight="1.0">', "<split>", *_nodes(tree), "</split>", "</tree>"]
+    text = "\n".join([*lines, "</ensemble>", ""])
+    return Written(data=text.encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(_notes(forest)))
+
+
+def _notes(forest: Forest) -> Iterator[str]:
+    # LETOR text calls its features by their numbers, and then the numbers are the same as long as none is left out.
+    numbered = [re.fullmatch(r"\D*(\d+)", feature) for feature in forest.feature_names]
+    if not all(found and int(found[1]) == i for i, found in enumerate(numbered, start=1)):
+        yield "RankLib knows features by number: 1 is the first feature of the model, and so on (rankmill models show lists them)"
+
+
+def _nodes(tree: PlainTree) -> Iterator[str]:
+    """Yield the lines inside the outermost <split>, without recursion: trees can be deep."""
+    cuts, values = shortest32(tree.cut), shortest32(tree.value)
+    todo: list[tuple[int, str]] = [(0, "")]
+    while todo:
+        node, line = todo.pop()
+        if line:
+            yield line
+            continue
+        if tree.feature[node] < 0:
+            yield f"<output> {values[node]} </output>"
+            continue
+        yield f"<feature> {tree.feature[node] + 1} </feature>"
+        yield f"<threshold> {_java(cuts[node])} </threshold>"
+        left, right = int(tree.left[node]), int(tree.right[node])
+        todo += [
+            (0, "</split>"),
+            (right, ""),
+            (0, '<split pos="right">'),
+            (0, "</split>"),
+            (left, ""),
+            (0, '<split pos="left">'),
+        ]
+
+
+def _java(value: float) -> str:
+    """Write a number as Java reads it."""
+    return {np.inf: "Infinity", -np.inf: "-Infinity"}.get(value, str(value))

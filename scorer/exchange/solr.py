@@ -1,0 +1,128 @@
+"""Solr's MultipleAdditiveTreesModel in JSON, written.
+
+Solr adds 1e-6 to every threshold as it reads it and compares float32 ``x <= threshold``, left if so; it adds float32 leaves
+into a float32 sum (`org.apache.solr.ltr.model.MultipleAdditiveTreesModel`, apache/solr).  So a threshold is written such
+that it is our cut after that addition.  Near 0, where cuts lie closer together than sums with 1e-6, there may be none such.
+
+A missing value is 0, save where since Solr 9.2 (apache/solr pull request 1257) the parameter ``isNullSameAsZero`` is false, the
+feature's ``defaultValue`` is NaN and the node has a branch ``missing``.  All numbers are written as text, as Solr wants them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import ConversionRefused
+from scorer.exchange.plain import PlainTree, takes_missing_as_zero, with_base
+from scorer.exchange.written import Written, float32_sums, need_one_output, said_in_float32, shortest32
+from scorer.forest import CUT, Forest
+
+TARGET = "Solr"
+SLACK = np.float32(1e-6)  # NODE_SPLIT_SLACK
+NEIGHBOURS = 4  # of the difference, on either side, that are tried
+DEEPEST = 400  # levels of JSON that every reader follows
+
+
+def write(forest: Forest, name: str, *, nearest: bool = False) -> Written:
+    """Return ``forest`` as a model of this ``name``, over the features that it asks for.
+
+    Where Solr cannot have a threshold it gets the ``nearest`` that it can have, if that is allowed.
+
+    Raises
+    ------
+    ConversionRefused
+        It has several outputs, scores that float32 cannot hold, trees that are too deep, or a threshold that Solr
+        cannot have.
+    """
+    need_one_output(forest, TARGET)
+    exactness = said_in_float32(forest, TARGET)
+    plain = takes_missing_as_zero(forest)
+    cuts = np.unique(forest.cuts)
+    written = before_slack(cuts)
+    with np.errstate(invalid="ignore"):  # inf - inf
+        off = np.where(written + SLACK == cuts, 0.0, np.abs(written.astype(np.float64) + float(SLACK) - cuts))
+    if np.any(off) and not nearest:
+        raise _lost(forest, cuts, off)
+    said = dict(zip(cuts.tolist(), shortest32(written), strict=True))
+    names = forest.feature_names
+    trees = [{"weight": "1.0", "root": _root(tree, names, said, plain=plain)} for tree in with_base(forest)]
+    used = forest.used_features or range(forest.n_features)
+    model = {
+        "class": "org.apache.solr.ltr.model.MultipleAdditiveTreesModel",
+        "name": name,
+        "features": [{"name": names[f]} for f in used],
+        "params": {"trees": trees} if plain else {"isNullSameAsZero": "false", "trees": trees},
+    }
+    notes = ["the feature store needs features of these names"]
+    if np.any(off):
+        notes.append(
+            f"{np.count_nonzero(off)} of {len(cuts)} thresholds lie up to {off.max():.2g} beside those here: Solr cannot have"
+            " them; values that close may go elsewhere"
+        )
+    if not plain:
+        notes.append(
+            "missing values go their own ways: Solr 9.2 or newer, and defaultValue NaN for the features in the store;"
+            " with --missing zero any Solr can read it"
+        )
+    text = json.dumps(model, ensure_ascii=False, indent=1)
+    return Written(data=f"{text}\n".encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(notes))
+
+
+def before_slack(cuts: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the float32 numbers (n,) that come nearest to ``cuts`` (n,) when 1e-6 is added in float32.
+
+    >>> cuts = np.float32([0.0, 0.5, -3.0])
+    >>> (before_slack(cuts) + np.float32(1e-6)).tolist()
+    [0.0, 0.5, -3.0]
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = below = above = cuts - SLACK
+        for _ in range(NEIGHBOURS):
+            below, above = np.nextafter(below, CUT(-np.inf)), np.nextafter(above, CUT(np.inf))
+            for tried in (below, above):
+                closer = np.abs(tried + SLACK - cuts) < np.abs(found + SLACK - cuts)
+                found = np.where(closer, tried, found)
+    return found
+
+
+def _lost(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDArray[np.float64]) -> ConversionRefused:
+    """Say which of the ``cuts``, those that are ``off``, Solr cannot have."""
+    cut = cuts[np.flatnonzero(off)[0]]
+    f = int(np.searchsorted(forest.cut_starts, np.flatnonzero(forest.cuts == cut)[0], side="right")) - 1
+    return ConversionRefused(
+        f"Solr adds 1e-6 to a threshold as it reads it, and no float32 becomes {cut} of feature {forest.feature_names[f]!r} by"
+        f" that ({np.count_nonzero(off)} of {len(cuts)} thresholds are like it, {off.max():.2g} off at most); take the nearest"
+        " with --nearest-thresholds, or train on larger values of the feature, such as 1e6 times these"
+    )
+
+
+def _root(tree: PlainTree, names: tuple[str, ...], said: dict[float, float], *, plain: bool) -> dict[str, Any]:
+    """Return the tree as nested objects, built from the leaves up."""
+    tree = tree.breadth_first()  # children come after their parents
+    values = shortest32(tree.value)
+    depth = np.zeros(len(values), dtype=np.int64)
+    for node in np.flatnonzero(tree.inner):
+        depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
+    if depth.max() > DEEPEST:
+        raise ConversionRefused(
+            f"Solr's JSON would nest {depth.max()} levels deep, more than {DEEPEST}; train with --max-depth {DEEPEST} or less"
+        )
+    built: list[dict[str, Any]] = [{} for _ in values]
+    for node in range(len(values) - 1, -1, -1):
+        if tree.feature[node] < 0:
+            built[node] = {"value": str(values[node])}
+            continue
+        threshold = said[float(tree.cut[node])]
+        missing = {} if plain else {"missing": "left" if tree.missing_left[node] else "right"}
+        built[node] = {
+            "feature": names[tree.feature[node]],
+            "threshold": {np.inf: "Infinity", -np.inf: "-Infinity"}.get(threshold, str(threshold)),
+            **missing,
+            "left": built[tree.left[node]],
+            "right": built[tree.right[node]],
+        }
+    return built[0]

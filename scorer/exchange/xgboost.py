@@ -1,0 +1,310 @@
+"""XGBoost's model file: the learner as JSON, written; as JSON or UBJSON, read.
+
+XGBoost compares float32 ``x < split_condition``, left if so, so its threshold is the float32 after our cut.  ``default_left``
+says where missing values go.  The right child of a node lies next to its left one (its predictor adds the outcome of the
+comparison to the left child).  Leaves are float32, in ``split_conditions``, and so are the sums.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import ConversionRefused, ModelFormatError
+from scorer.exchange import ubjson
+from scorer.exchange.plain import PlainTree, forest_of, plain_trees
+from scorer.exchange.source import Imported, provenance, text_of
+from scorer.exchange.written import Written, float32_sums, need_one_output, said_in_float32, shortest32
+from scorer.forest import CUT, NODE, Forest
+from scorer.model_file import shortened
+
+TARGET = "XGBoost"
+NO_PARENT = 2**31 - 1
+FORBIDDEN_IN_NAMES = "[]<"  # XGBoost refuses them in the names of a DMatrix
+
+IDENTITY = ("reg:squarederror", "reg:squaredlogerror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror")
+LOGIT = ("binary:logistic", "binary:logitraw", "reg:logistic")  # base_score is a probability
+LOG = ("count:poisson", "reg:gamma", "reg:tweedie")  # base_score is a mean
+
+
+def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format is written by the same call)
+    """Return ``forest`` as the JSON that ``Booster.load_model`` reads.
+
+    Raises
+    ------
+    ConversionRefused
+        It has several outputs, scores that float32 cannot hold, or a feature whose name XGBoost does not take.
+    """
+    need_one_output(forest, TARGET)
+    exactness = said_in_float32(forest, TARGET)
+    for feature in forest.feature_names:
+        if any(sign in FORBIDDEN_IN_NAMES for sign in feature):
+            raise ConversionRefused(
+                f"XGBoost takes none of {FORBIDDEN_IN_NAMES} in the name of a feature, found {feature!r};"
+                " give other names with --features"
+            )
+    trees = [_tree_json(number, tree, forest.n_features) for number, tree in enumerate(plain_trees(forest))]
+    model = {
+        "gbtree_model_param": {"num_parallel_tree": str(forest.trees_a_round), "num_trees": str(len(trees))},
+        "iteration_indptr": list(range(0, len(trees) + 1, forest.trees_a_round)),
+        "tree_info": [0] * len(trees),
+        "trees": trees,
+    }
+    base = str(np.float32(forest.base_score)).upper()
+    learner = {
+        "attributes": {},
+        "feature_names": list(forest.feature_names),
+        "feature_types": ["float"] * forest.n_features,
+        "gradient_booster": {"model": model, "name": "gbtree"},
+        "learner_model_param": {
+            "base_score": base, "boost_from_average": "0", "num_class": "0", "num_feature": str(forest.n_features),
+            "num_target": "1",
+        },
+        "objective": {"lambdarank_param": {"lambdarank_pair_method": "topk"}, "name": "rank:ndcg"},
+    }  # fmt: skip
+    text = json.dumps({"learner": learner, "version": [2, 1, 0]}, ensure_ascii=False, separators=(",", ":"))
+    return Written(data=text.encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(_notes(forest)))
+
+
+def _notes(forest: Forest) -> Iterator[str]:
+    if np.any(np.isposinf(forest.cuts)):
+        yield "XGBoost takes no infinite values: a split that asks for +inf sends all values left there, and missing ones as here"
+
+
+def _tree_json(number: int, tree: PlainTree, n_features: int) -> dict[str, Any]:
+    tree = tree.breadth_first()
+    inner, n = tree.inner, len(tree.feature)
+    parents = np.full(n, NO_PARENT, dtype=np.int64)
+    for child in (tree.left, tree.right):
+        parents[child[inner]] = np.flatnonzero(inner)
+    conditions = np.where(inner, np.nextafter(tree.cut, np.float32(np.inf)), tree.value.astype(np.float32))
+    return {
+        "base_weights": shortest32(tree.value),
+        "categories": [],
+        "categories_nodes": [],
+        "categories_segments": [],
+        "categories_sizes": [],
+        "default_left": tree.missing_left.astype(int).tolist(),
+        "id": number,
+        "left_children": tree.left.tolist(),
+        "loss_changes": shortest32(tree.gain),
+        "parents": parents.tolist(),
+        "right_children": tree.right.tolist(),
+        "split_conditions": shortest32(conditions),
+        "split_indices": np.where(inner, tree.feature, 0).tolist(),
+        "split_type": [0] * n,
+        "sum_hessian": shortest32(tree.rows.astype(np.float64)),
+        "tree_param": {
+            "num_deleted": "0", "num_feature": str(n_features), "num_nodes": str(n), "size_leaf_vector": "1",
+        },
+    }  # fmt: skip
+
+
+def read(data: bytes, where: str) -> Imported:
+    """Read the learner, as ``Booster.save_model`` writes it; ``where`` names the file in messages.
+
+    Raises
+    ------
+    ModelFormatError
+        It is no such file, cut short or damaged.
+    ConversionRefused
+        It has categorical splits, several classes or targets, is linear, or has an objective that is not known here.
+    """
+    learner = _Node(where, "", _decoded(data, where)).at("learner")
+    booster = learner.at("gradient_booster")
+    kind, weights = booster.text("name"), None
+    if kind == "dart":
+        weights = booster.array("weight_drop", np.float64)
+        booster = booster.at("gbtree")
+    elif kind != "gbtree":
+        raise ConversionRefused(f"{where}: the booster {shortened(kind)} has no trees; expected gbtree or dart")
+    model, shape = booster.at("model"), learner.at("learner_model_param")
+    trees = [_read_tree(tree) for tree in model.items("trees")]
+    if (
+        shape.integer("num_class", 0) > 1
+        or shape.integer("num_target", 1) > 1
+        or np.any(model.array("tree_info", np.int64))
+    ):
+        raise ConversionRefused(f"{where}: a model of several classes or targets: there is no one score to rank by")
+    if weights is not None and len(weights) != len(trees):
+        raise ModelFormatError(f"{where}: {len(weights)} weights of trees (weight_drop), expected {len(trees)}")
+    n_features = shape.integer("num_feature")
+    names = [
+        str(name) for name in learner.found.get("feature_names") or (f"f{i}" for i in range(min(n_features, 1 << 20)))
+    ]
+    if len(names) != n_features:
+        raise ModelFormatError(f"{where}: {len(names)} feature names, expected num_feature = {n_features}")
+    objective = learner.at("objective").text("name")
+    base, notes = _base_score(shape, objective)
+    side_by_side = model.at("gbtree_model_param").integer("num_parallel_tree", 1)
+    whole_rounds = side_by_side >= 1 and len(trees) % side_by_side == 0
+    forest = forest_of(
+        trees, names, where, objective=f"xgboost {objective}", info=provenance("xgboost", data), base_score=base,
+        weights=weights, trees_a_round=side_by_side if whole_rounds else 1,
+    )  # fmt: skip
+    best = dict(learner.found.get("attributes") or {}).get("best_iteration")
+    if best is not None and str(best).isdigit() and int(best) + 1 < forest.n_rounds:
+        notes.append(
+            f"early stopping found {int(best) + 1} of {forest.n_rounds} rounds best: score with --n-rounds {int(best) + 1}"
+        )
+    notes.append(f"XGBoost adds in float32: its scores are within {float32_sums(forest):.2g} of these")
+    return Imported(forest=forest, notes=tuple(notes))
+
+
+def _decoded(data: bytes, where: str) -> object:
+    if ubjson.is_ubjson(data):
+        return ubjson.decode(data, where)
+    text = text_of(data, where, "an XGBoost model in JSON or UBJSON")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(
+            f"{where}: expected an XGBoost model in JSON or UBJSON (Booster.save_model), found no JSON: {shortened(error)}"
+        ) from error
+
+
+def _base_score(shape: _Node, objective: str) -> tuple[float, list[str]]:
+    """Return where sums start, in the units of the trees, and what is to be said of the objective."""
+    told = shape.text("base_score").strip("[]")  # a list of one since XGBoost 3.1
+    try:
+        base = float(np.float32(told))
+    except ValueError as error:
+        raise ModelFormatError(
+            f"{shape.where}: expected one number as base_score, found {shortened(repr(told))}"
+        ) from error
+    if objective.startswith("rank:") or objective in IDENTITY:
+        return base, []
+    raw = f"scores are raw, as XGBoost's predict(output_margin=True): {objective} transforms them, in the same order"
+    if objective in LOGIT and 0.0 < base < 1.0:
+        return math.log(base / (1.0 - base)), [raw]
+    if objective in LOG and base > 0.0:
+        return math.log(base), [raw]
+    known = ", ".join(("rank:*", *IDENTITY, *LOGIT, *LOG))
+    raise ConversionRefused(
+        f"{shape.where}: the objective {shortened(objective)} with base_score {base:g} is not known; known: {known}"
+    )
+
+
+def _read_tree(tree: _Node) -> PlainTree:
+    left, right = tree.array("left_children", np.int64), tree.array("right_children", np.int64)
+    n = len(left)
+    if n == 0:
+        raise ModelFormatError(f"{tree.where}: {tree.path} has no nodes")
+    if np.any(tree.array("split_type", np.int64, n, optional=True)):
+        raise ConversionRefused(
+            f"{tree.where}: {tree.path} splits by categories; only splits by numbers can be said here: train with numbers in"
+            " their place"
+        )
+    if tree.at("tree_param").integer("size_leaf_vector", 1) > 1:
+        raise ConversionRefused(
+            f"{tree.where}: {tree.path} has leaves of several values: there is no one score to rank by"
+        )
+    inner = left >= 0
+    feature, condition = tree.array("split_indices", np.int64, n), tree.array("split_conditions", np.float64, n)
+    if np.any((feature < 0) | (feature > np.iinfo(NODE).max)):
+        raise ModelFormatError(f"{tree.where}: {tree.path} asks for a feature that is none")
+    if np.any(np.isneginf(condition[inner])):
+        raise ConversionRefused(f"{tree.where}: {tree.path} asks for values below -inf, which there are none of")
+    for side in (left, right):
+        if np.any((side[inner] < 0) | (side[inner] >= n)):
+            raise ModelFormatError(f"{tree.where}: {tree.path} has a child that is no node of it")
+    reached = _reached(left, right, inner)  # pruning leaves nodes behind that nothing leads to
+    place = np.cumsum(reached) - 1
+    weight = tree.array("base_weights", np.float64, n, optional=True)
+    return PlainTree(
+        feature=np.where(inner, feature, -1).astype(NODE)[reached],
+        cut=np.where(inner, np.nextafter(condition.astype(CUT), CUT(-np.inf)), CUT(np.nan)).astype(CUT)[reached],
+        missing_left=(tree.array("default_left", np.int64, n) != 0)[reached],
+        left=np.where(inner, place[left], -1).astype(NODE)[reached],
+        right=np.where(inner, place[right], -1).astype(NODE)[reached],
+        value=np.where(inner, weight, condition)[reached],
+        gain=tree.array("loss_changes", np.float64, n, optional=True)[reached],
+        rows=np.zeros(int(reached.sum()), dtype=np.int64),  # XGBoost keeps sums of curvatures, no counts
+    )
+
+
+def _reached(
+    left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], inner: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Return which nodes something leads to from the root."""
+    reached = np.zeros(len(left), dtype=np.bool_)
+    level = np.zeros(1, dtype=np.int64)
+    while len(level):
+        reached[level] = True
+        level = level[inner[level]]
+        level = np.unique(np.concatenate([left[level], right[level]]))
+        level = level[~reached[level]]
+    return reached
+
+
+class _Node:
+    """A place in the file: what is there, and errors that name it."""
+
+    def __init__(self, where: str, path: str, found: object) -> None:
+        if not isinstance(found, Mapping):
+            raise ModelFormatError(
+                f"{where}: expected an object at {path or 'the top'}, found {shortened(repr(found))}"
+            )
+        self.where, self.path, self.found = where, path, found
+
+    def _get(self, key: str) -> object:
+        if key not in self.found:
+            raise ModelFormatError(
+                f"{self.where}: expected {self._name(key)}, found none; is this Booster.save_model's file?"
+            )
+        return self.found[key]
+
+    def _name(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+    def at(self, key: str) -> _Node:
+        return _Node(self.where, self._name(key), self._get(key))
+
+    def items(self, key: str) -> list[_Node]:
+        found = self._get(key)
+        if not isinstance(found, list):
+            raise ModelFormatError(f"{self.where}: expected a list at {self._name(key)}")
+        return [_Node(self.where, f"{self._name(key)}[{i}]", item) for i, item in enumerate(found)]
+
+    def text(self, key: str) -> str:
+        found = self._get(key)
+        if not isinstance(found, str):
+            raise ModelFormatError(f"{self.where}: expected text at {self._name(key)}, found {shortened(repr(found))}")
+        return found
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """Return a whole number, which XGBoost writes as text."""
+        if default is not None and key not in self.found:
+            return default
+        try:
+            return int(str(self._get(key)))
+        except ValueError as error:
+            raise ModelFormatError(
+                f"{self.where}: expected a whole number at {self._name(key)}, found {shortened(repr(self._get(key)))}"
+            ) from error
+
+    def array(self, key: str, dtype: Any, length: int | None = None, *, optional: bool = False) -> npt.NDArray[Any]:
+        found = self.found.get(key) if optional else self._get(key)
+        if optional and found is None and length is not None:
+            return np.zeros(length, dtype=dtype)
+        try:
+            if not isinstance(found, list | np.ndarray):
+                raise TypeError("no list")
+            array = np.asarray(found)
+            if array.ndim != 1 or (len(array) and array.dtype.kind not in "biuf"):
+                raise TypeError("no list of numbers")
+            cast = array.astype(dtype)
+            if not np.array_equal(cast, array, equal_nan=cast.dtype.kind == "f"):
+                raise ValueError("other numbers")
+        except (TypeError, ValueError) as error:
+            raise ModelFormatError(
+                f"{self.where}: expected a list of {np.dtype(dtype).name} at {self._name(key)}: {error}"
+            ) from error
+        if length is not None and len(cast) != length:
+            raise ModelFormatError(f"{self.where}: expected {length} values at {self._name(key)}, found {len(cast)}")
+        return cast
