@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +121,7 @@ def forest_of(
             parts.append(tree.breadth_first())
         except ValueError as error:
             raise ModelFormatError(f"{where}: tree {number} is not sound: {error}") from error
-    joined = {
+    joined: dict[str, npt.NDArray[Any]] = {
         name: np.concatenate([getattr(part, name) for part in parts] or [np.empty(0, dtype=dtype)]).astype(
             dtype, copy=False
         )
@@ -149,7 +150,7 @@ def forest_of(
         raise ModelFormatError(f"{where}: the model is not sound: {error}") from error
 
 
-_NODES = {
+_NODES: Mapping[str, Any] = {
     "feature": NODE, "cut": CUT, "missing_left": np.bool_, "left": NODE, "right": NODE, "value": VALUE, "gain": VALUE,
     "rows": COUNT,
 }  # fmt: skip

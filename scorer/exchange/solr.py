@@ -105,7 +105,7 @@ def _root(tree: PlainTree, names: tuple[str, ...], said: dict[float, float], *, 
     tree = tree.breadth_first()  # children come after their parents
     values = shortest32(tree.value)
     depth = np.zeros(len(values), dtype=np.int64)
-    for node in np.flatnonzero(tree.inner):
+    for node in np.flatnonzero(tree.inner).tolist():
         depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
     if depth.max() > DEEPEST:
         raise ConversionRefused(

@@ -22,6 +22,7 @@ from scorer.exchange.source import Imported, provenance, text_of
 from scorer.exchange.written import Written, float32_sums, need_one_output, said_in_float32, shortest32
 from scorer.forest import CUT, NODE, Forest
 from scorer.model_file import shortened
+from scorer.structure import MAX_FEATURES
 
 TARGET = "XGBoost"
 NO_PARENT = 2**31 - 1
@@ -134,9 +135,7 @@ def read(data: bytes, where: str) -> Imported:
     if weights is not None and len(weights) != len(trees):
         raise ModelFormatError(f"{where}: {len(weights)} weights of trees (weight_drop), expected {len(trees)}")
     n_features = shape.integer("num_feature")
-    names = [
-        str(name) for name in learner.found.get("feature_names") or (f"f{i}" for i in range(min(n_features, 1 << 20)))
-    ]
+    names = learner.names("feature_names") or [f"f{i}" for i in range(min(n_features, MAX_FEATURES))]
     if len(names) != n_features:
         raise ModelFormatError(f"{where}: {len(names)} feature names, expected num_feature = {n_features}")
     objective = learner.at("objective").text("name")
@@ -147,7 +146,7 @@ def read(data: bytes, where: str) -> Imported:
         trees, names, where, objective=f"xgboost {objective}", info=provenance("xgboost", data), base_score=base,
         weights=weights, trees_a_round=side_by_side if whole_rounds else 1,
     )  # fmt: skip
-    best = dict(learner.found.get("attributes") or {}).get("best_iteration")
+    best = learner.at("attributes").found.get("best_iteration") if "attributes" in learner.found else None
     if best is not None and str(best).isdigit() and int(best) + 1 < forest.n_rounds:
         notes.append(
             f"early stopping found {int(best) + 1} of {forest.n_rounds} rounds best: score with --n-rounds {int(best) + 1}"
@@ -288,23 +287,34 @@ class _Node:
                 f"{self.where}: expected a whole number at {self._name(key)}, found {shortened(repr(self._get(key)))}"
             ) from error
 
+    def names(self, key: str) -> list[str]:
+        found = self.found.get(key, [])
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise ModelFormatError(f"{self.where}: expected a list of names at {self._name(key)}")
+        return found
+
     def array(self, key: str, dtype: Any, length: int | None = None, *, optional: bool = False) -> npt.NDArray[Any]:
         found = self.found.get(key) if optional else self._get(key)
         if optional and found is None and length is not None:
             return np.zeros(length, dtype=dtype)
-        try:
-            if not isinstance(found, list | np.ndarray):
-                raise TypeError("no list")
-            array = np.asarray(found)
-            if array.ndim != 1 or (len(array) and array.dtype.kind not in "biuf"):
-                raise TypeError("no list of numbers")
-            cast = array.astype(dtype)
-            if not np.array_equal(cast, array, equal_nan=cast.dtype.kind == "f"):
-                raise ValueError("other numbers")
-        except (TypeError, ValueError) as error:
-            raise ModelFormatError(
-                f"{self.where}: expected a list of {np.dtype(dtype).name} at {self._name(key)}: {error}"
-            ) from error
+        cast = _as_numbers(found, np.dtype(dtype))
+        if cast is None:
+            raise ModelFormatError(f"{self.where}: expected a list of {np.dtype(dtype).name} at {self._name(key)}")
         if length is not None and len(cast) != length:
             raise ModelFormatError(f"{self.where}: expected {length} values at {self._name(key)}, found {len(cast)}")
         return cast
+
+
+def _as_numbers(found: object, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+    """Return a list of numbers as an array of ``dtype`` that holds the same ones; None if it is something else."""
+    if not isinstance(found, list | np.ndarray):
+        return None
+    try:
+        array = np.asarray(found)
+    except ValueError:  # lists of several lengths
+        return None
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iuf"):
+        return None
+    with np.errstate(invalid="ignore"):
+        cast = array.astype(dtype)
+    return cast if np.array_equal(cast, array, equal_nan=dtype.kind == "f") else None
