@@ -83,7 +83,7 @@ def read_from(source: str, data: bytes, where: str, *, features: Sequence[str] |
         The model cannot be said here; the message has the reason and a cure.
     """
     if source not in READERS:
-        raise InputError.unknown("format", source, READERS)
+        raise InputError(f"cannot read models of {source!r}, only those of {' and '.join(READERS)}")
     found = READERS[source](data, where)
     return found if features is None else replace(found, forest=renamed(found.forest, features))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -83,7 +84,9 @@ def _tree_json(number: int, tree: PlainTree, n_features: int) -> dict[str, Any]:
     parents = np.full(n, NO_PARENT, dtype=np.int64)
     for child in (tree.left, tree.right):
         parents[child[inner]] = np.flatnonzero(inner)
-    conditions = np.where(inner, np.nextafter(tree.cut, np.float32(np.inf)), tree.value.astype(np.float32))
+    with np.errstate(over="ignore"):  # what follows the last float is infinite: all finite values are below that
+        above = np.nextafter(tree.cut, CUT(np.inf))
+    conditions = np.where(inner, above, tree.value.astype(np.float32))
     return {
         "base_weights": shortest32(tree.value),
         "categories": [],
@@ -120,7 +123,7 @@ def read(data: bytes, where: str) -> Imported:
     booster = learner.at("gradient_booster")
     kind, weights = booster.text("name"), None
     if kind == "dart":
-        weights = booster.array("weight_drop", np.float64)
+        weights = booster.array("weight_drop", np.float64).astype(np.float32).astype(np.float64)
         booster = booster.at("gbtree")
     elif kind != "gbtree":
         raise ConversionRefused(f"{where}: the booster {shortened(kind)} has no trees; expected gbtree or dart")
@@ -147,7 +150,7 @@ def read(data: bytes, where: str) -> Imported:
         weights=weights, trees_a_round=side_by_side if whole_rounds else 1,
     )  # fmt: skip
     best = learner.at("attributes").found.get("best_iteration") if "attributes" in learner.found else None
-    if best is not None and str(best).isdigit() and int(best) + 1 < forest.n_rounds:
+    if isinstance(best, str) and re.fullmatch(r"[0-9]{1,9}", best) and int(best) + 1 < forest.n_rounds:
         notes.append(
             f"early stopping found {int(best) + 1} of {forest.n_rounds} rounds best: score with --n-rounds {int(best) + 1}"
         )
@@ -204,7 +207,11 @@ def _read_tree(tree: _Node) -> PlainTree:
             f"{tree.where}: {tree.path} has leaves of several values: there is no one score to rank by"
         )
     inner = left >= 0
-    feature, condition = tree.array("split_indices", np.int64, n), tree.array("split_conditions", np.float64, n)
+    feature = tree.array("split_indices", np.int64, n)
+    with np.errstate(over="ignore"):  # what is beyond float32 becomes infinite, and is looked at as that
+        condition = tree.array("split_conditions", np.float64, n).astype(CUT)
+        weight = tree.array("base_weights", np.float64, n, optional=True).astype(CUT)
+        gain = tree.array("loss_changes", np.float64, n, optional=True).astype(CUT)
     if np.any((feature < 0) | (feature > np.iinfo(NODE).max)):
         raise ModelFormatError(f"{tree.where}: {tree.path} asks for a feature that is none")
     if np.any(np.isneginf(condition[inner])):
@@ -214,15 +221,14 @@ def _read_tree(tree: _Node) -> PlainTree:
             raise ModelFormatError(f"{tree.where}: {tree.path} has a child that is no node of it")
     reached = _reached(left, right, inner)  # pruning leaves nodes behind that nothing leads to
     place = np.cumsum(reached) - 1
-    weight = tree.array("base_weights", np.float64, n, optional=True)
     return PlainTree(
         feature=np.where(inner, feature, -1).astype(NODE)[reached],
-        cut=np.where(inner, np.nextafter(condition.astype(CUT), CUT(-np.inf)), CUT(np.nan)).astype(CUT)[reached],
+        cut=np.where(inner, np.nextafter(condition, CUT(-np.inf)), CUT(np.nan)).astype(CUT)[reached],
         missing_left=(tree.array("default_left", np.int64, n) != 0)[reached],
         left=np.where(inner, place[left], -1).astype(NODE)[reached],
         right=np.where(inner, place[right], -1).astype(NODE)[reached],
-        value=np.where(inner, weight, condition)[reached],
-        gain=tree.array("loss_changes", np.float64, n, optional=True)[reached],
+        value=np.where(inner, weight, condition)[reached].astype(np.float64),
+        gain=gain[reached].astype(np.float64),
         rows=np.zeros(int(reached.sum()), dtype=np.int64),  # XGBoost keeps sums of curvatures, no counts
     )
 

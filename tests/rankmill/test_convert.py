@@ -1,0 +1,192 @@
+"""``rankmill convert``: models to other tools' files and from them, and every way to be refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankmill.cli import execute
+from registry import Registry
+from scorer.exchange import lightgbm, xgboost
+from scorer.exchange.formats import WRITERS
+from scorer.exchange.plain import missing_as_zero
+from scorer.forest import Forest
+from scorer.predict import predict
+from tests.scorer.forests import random_forest
+
+SUFFIX = {"lightgbm": "txt", "xgboost": "json", "ranklib": "xml", "solr": "json", "onnx": "onnx", "c": "c"}
+
+
+@pytest.fixture
+def forest() -> Forest:
+    found = random_forest(1, names=["bm25", "title", "age", "clicks", "length"])
+    return missing_as_zero(found)
+
+
+@pytest.fixture
+def model(tmp_path: Path, forest: Forest) -> Path:
+    forest.save(tmp_path / "web.rankmill")
+    return tmp_path / "web.rankmill"
+
+
+def line(capsys: pytest.CaptureFixture[str]) -> str:
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rankmill: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("target", WRITERS)
+def test_every_format_is_written_and_told(target, model, forest, tmp_path, capsys) -> None:
+    out = tmp_path / f"out.{SUFFIX[target]}"
+    assert execute(["convert", str(model), "--to", target, "-o", str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    written = WRITERS[target](forest, "web")
+    assert out.read_bytes() == written.data
+    assert (report["format"], report["trees"], report["features"]) == (target, forest.n_trees, 5)
+    assert (report["sha256"], report["bytes"], report["bound"]) == (forest.sha256, len(written.data), written.bound)
+    assert execute(["convert", str(model), "--to", target, "-o", str(out), "--overwrite"]) == 0
+    shown = capsys.readouterr().out
+    assert f"wrote {out}: web for {target}, 6 trees over 5 features\nscores: {written.exactness}\n" in shown
+    assert shown.count("note: ") == len(written.notes)
+
+
+def test_a_version_of_the_registry_keeps_its_name(tmp_path, forest, capsys) -> None:
+    store = Registry(tmp_path / "registry")
+    facts = {"features": list(forest.feature_names), "dataset_digest": None, "parameters": {}, "metrics": {}}
+    store.register("shop", forest.to_bytes(), manifest=facts)
+    out = tmp_path / "any.json"
+    assert execute(["convert", "shop@1", "--to", "solr", "-o", str(out), "--registry", str(store.root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "shop@1"
+    assert json.loads(out.read_bytes())["name"] == "shop"
+    assert (
+        execute(["convert", "shop", "--to", "solr", "-o", str(out), "--overwrite", "--registry", str(store.root)]) == 2
+    )
+    assert "production" in line(capsys)
+
+
+def test_features_get_other_names_from_a_list_or_a_file(model, tmp_path, capsys) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    (tmp_path / "names.txt").write_text("\n".join(names) + "\n")
+    for number, given in enumerate((",".join(names), str(tmp_path / "names.txt"))):
+        out = tmp_path / f"{number}.txt"
+        assert execute(["convert", str(model), "--to", "lightgbm", "-o", str(out), "--features", given]) == 0
+        assert lightgbm.read(out.read_bytes(), "m").forest.feature_names == tuple(names)
+    capsys.readouterr()
+    for given, message in (
+        ("a,b", "2 names of features, expected 5"),
+        ("a,b,c,d,a", "two features have the name 'a'"),
+        ("a,b,c,d,", "the name of feature 5 is empty"),
+    ):
+        assert execute(["convert", str(model), "--to", "c", "-o", str(tmp_path / "m.c"), "--features", given]) == 2
+        assert message in line(capsys)
+    assert not (tmp_path / "m.c").exists()
+
+
+def test_missing_values_keep_their_way_or_go_where_zero_goes(tmp_path, capsys) -> None:
+    forest = random_forest(2)
+    forest.save(tmp_path / "m.rankmill")
+    out = tmp_path / "m.xml"
+    arguments = ["convert", str(tmp_path / "m.rankmill"), "--to", "ranklib", "-o", str(out)]
+    assert execute(arguments) == 10
+    assert "convert it with --missing zero" in line(capsys)
+    assert list(tmp_path.iterdir()) == [tmp_path / "m.rankmill"]
+    assert execute([*arguments, "--missing", "zero"]) == 0
+    assert out.read_bytes() == WRITERS["ranklib"](missing_as_zero(forest), "m").data
+    assert execute([*arguments, "--missing", "zeros", "--overwrite"]) == 2
+    assert "did you mean 'zero'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["lightgbm", "xgboost"])
+def test_a_model_of_another_tool_is_registered_or_written_with_its_scores(
+    source, model, forest, tmp_path, capsys
+) -> None:
+    file, out, store = tmp_path / f"m.{SUFFIX[source]}", tmp_path / "again.rankmill", tmp_path / "registry"
+    assert execute(["convert", str(model), "--to", source, "-o", str(file)]) == 0
+    capsys.readouterr()
+    assert execute(["convert", str(file), "--from", source, "--name", "old", "--registry", str(store), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["model"], report["from"]) == ("old@1", str(file))
+    assert execute(["convert", str(file), "--from", source, "-o", str(out)]) == 0
+    assert f"wrote {out}: " in capsys.readouterr().out
+    version = Registry(store).resolve("old@1", bare="latest")
+    again = Forest.load(out)
+    assert version.read() == again.to_bytes()
+    assert version.manifest["converted_from"] == source
+    rows = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32)
+    written = WRITERS[source](forest, "web")
+    assert np.max(np.abs(predict(again, rows) - predict(forest, rows))) <= written.bound
+    for command in (["models", "show", "old"], ["models", "diff", "old@1", str(model)], ["models", "list"]):
+        assert execute([*command, "--registry", str(store)]) == 0
+
+
+def test_a_model_that_was_taken_over_ranks_candidates_and_is_evaluated(model, tmp_path, capsys) -> None:
+    rows = np.random.default_rng(0).normal(size=(30, 5))
+    lines = ["qid,doc_id,grade,bm25,title,age,clicks,length"]
+    lines += [f"{i // 10},d{i},{i % 3}," + ",".join(map(str, row)) for i, row in enumerate(rows)]
+    (tmp_path / "candidates.csv").write_text("\n".join(lines) + "\n")
+    for step in (
+        ["convert", str(model), "--to", "lightgbm", "-o", str(tmp_path / "m.txt")],
+        ["convert", str(tmp_path / "m.txt"), "--from", "lightgbm", "-o", str(tmp_path / "old.rankmill")],
+        [
+            "rerank",
+            str(tmp_path / "candidates.csv"),
+            "-m",
+            str(tmp_path / "old.rankmill"),
+            "-o",
+            str(tmp_path / "ranked"),
+        ],
+        ["evaluate", str(tmp_path / "ranked"), "--metric", "ndcg@10"],
+    ):
+        assert execute(step) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["{model}"], 2, "say which way: --to FORMAT"),
+        (["{model}", "--to", "c", "--from", "xgboost"], 2, "say which way"),
+        (["{model}", "--to", "c"], 2, "name the file to write with -o FILE"),
+        (["{model}", "--to", "onyx", "-o", "{new}"], 2, "unknown format 'onyx'; did you mean 'onnx'?"),
+        (["{model}", "--to", "xgboost", "-o", "{new}"], 2, "xgboost knows its models by their suffix, name it new.json"),
+        (["{model}", "--to", "c", "-o", "{model}"], 2, "is there already; take another name, or --overwrite it"),
+        (["{model}", "--to", "c", "-o", "{folder}"], 2, "expected the name of a file, found a folder"),
+        (["{model}", "--to", "c", "-o", "{folder}/no/m.c"], 2, "there is no folder"),
+        (["{folder}/no.rankmill", "--to", "c", "-o", "{new}"], 2, "expected a model file, found none"),
+        (["{model}", "--to", "c", "-o", "{new}", "--nearest-thresholds"], 2, "nearest thresholds are for solr"),
+        (["{model}", "--from", "catboost", "--name", "a"], 2, "cannot read models of 'catboost', only those of lightgbm and xgboost"),
+        (["{model}", "--from", "lightgbm"], 2, "name one place for the model"),
+        (["{model}", "--from", "lightgbm", "--name", "a", "-o", "{new}"], 2, "name one place for the model"),
+        (["{model}", "--from", "lightgbm", "--name", "A B"], 2, "A B"),
+        (["{folder}/no.txt", "--from", "lightgbm", "-o", "{new}"], 2, "expected a model of lightgbm, found no such file"),
+        (["{model}", "--from", "lightgbm", "-o", "{new}", "--missing", "zero"], 2, "are for --to"),
+        (["{model}", "--from", "lightgbm", "-o", "{new}"], 13, "expected a LightGBM text model"),
+        (["{model}", "--from", "xgboost", "-o", "{new}"], 13, "expected an XGBoost model in JSON or UBJSON"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_one_line_and_nothing_is_written(
+    arguments, code, message, model, tmp_path, capsys
+) -> None:
+    before = model.read_bytes()
+    given = [part.format(model=model, new=tmp_path / "new", folder=tmp_path) for part in arguments]
+    assert execute(["convert", *given, "--registry", str(tmp_path / "registry")]) == code
+    assert message in line(capsys)
+    assert list(tmp_path.iterdir()) == [model]
+    assert model.read_bytes() == before
+
+
+def test_what_a_tool_has_that_we_have_not_is_refused_with_10(tmp_path, forest, capsys) -> None:
+    text = lightgbm.write(forest, "m").data.replace(b"num_cat=0", b"num_cat=1")
+    (tmp_path / "m.txt").write_bytes(text)
+    assert execute(["convert", str(tmp_path / "m.txt"), "--from", "lightgbm", "-o", str(tmp_path / "m.rankmill")]) == 10
+    assert "a split by categories" in line(capsys)
+    model = json.loads(xgboost.write(forest, "m").data)
+    model["learner"]["gradient_booster"]["name"] = "gblinear"
+    (tmp_path / "m.json").write_text(json.dumps(model))
+    assert execute(["convert", str(tmp_path / "m.json"), "--from", "xgboost", "-o", str(tmp_path / "m.rankmill")]) == 10
+    assert "has no trees" in line(capsys)
+    assert not (tmp_path / "m.rankmill").exists()

@@ -1,0 +1,175 @@
+"""RankLib's XML, Solr's JSON and ONNX against plain readers of their formats; onnxruntime too, where there is one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scorer.errors import ConversionRefused
+from scorer.exchange import onnx, ranklib, solr
+from scorer.exchange.plain import missing_as_zero, takes_missing_as_zero
+from scorer.predict import predict
+from tests import naive_exchange
+from tests.scorer.exchange_cases import awkward_forest, rows_for
+from tests.scorer.forests import random_forest
+
+SHAPES = (st.integers(0, 2**32), st.integers(0, 12), st.integers(1, 30))
+
+
+# ---- missing values ------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=30)
+@given(*SHAPES)
+def test_missing_as_zero_scores_missing_values_as_zeros(seed, n_trees, max_leaves):
+    forest = missing_as_zero(awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves))
+    rows = rows_for(forest, seed)
+    assert takes_missing_as_zero(forest)
+    assert np.array_equal(predict(forest, rows), predict(forest, np.where(np.isnan(rows), np.float32(0.0), rows)))
+
+
+# ---- RankLib ---------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(*SHAPES)
+def test_ranklib_stays_within_the_bound(seed, n_trees, max_leaves):
+    forest = missing_as_zero(awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves))
+    written = ranklib.write(forest, "web")
+    rows = rows_for(forest, seed, n_rows=40)
+    there = naive_exchange.ranklib_scores(written.data.decode(), rows)
+    assert np.max(np.abs(there - predict(forest, rows))) <= written.bound
+
+
+def test_ranklib_refuses_missing_values_that_are_no_zeros():
+    forest = random_forest(1)
+    assert not takes_missing_as_zero(forest)
+    with pytest.raises(ConversionRefused, match=r"RankLib takes missing values for 0.*--missing zero"):
+        ranklib.write(forest, "web")
+
+
+def test_ranklib_tells_of_its_numbers_where_names_are_others():
+    forest = missing_as_zero(random_forest(1))  # f1 .. f5
+    assert not ranklib.write(forest, "web").notes
+    (note,) = ranklib.write(replace(forest, feature_names=tuple("abcde")), "web").notes
+    assert "by number" in note
+
+
+# ---- Solr ------------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(*SHAPES, st.booleans())
+def test_solr_stays_within_the_bound(seed, n_trees, max_leaves, plain):
+    forest = random_forest(seed, n_trees=n_trees, max_leaves=max_leaves)
+    forest = replace(
+        forest, cuts=(np.round(forest.cuts * 4096) + np.arange(len(forest.cuts))).astype(np.float32) / np.float32(16)
+    )
+    forest = missing_as_zero(forest) if plain else forest
+    written = solr.write(forest, "web")
+    rows = rows_for(forest, seed, n_rows=40)
+    there = naive_exchange.solr_scores(written.data, rows, list(forest.feature_names))
+    assert np.max(np.abs(there - predict(forest, rows))) <= written.bound
+    assert ("isNullSameAsZero" in json.loads(written.data)["params"]) == (not takes_missing_as_zero(forest))
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=30))
+def test_a_threshold_becomes_the_cut_or_the_nearest_that_solr_can_have(values):
+    cuts = np.array(values, dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = solr.before_slack(cuts) + np.float32(1e-6)
+        best = np.abs(found - cuts)
+        for steps in range(-40, 41):
+            tried = cuts - np.float32(1e-6)
+            for _ in range(abs(steps)):
+                tried = np.nextafter(tried, np.float32(np.copysign(np.inf, steps)))
+            assert not np.any(np.abs(tried + np.float32(1e-6) - cuts) < best)
+        assert np.all((found == cuts) | (best <= np.float32(1.2e-13)) | (np.abs(cuts) > 1e-6))
+
+
+def test_solr_refuses_a_threshold_that_it_cannot_have_and_takes_the_nearest_if_asked():
+    forest = missing_as_zero(random_forest(1, names=["tiny", *"bcde"]))
+    cuts = forest.cuts.copy()
+    cuts[: forest.cut_starts[1]] *= np.float32(1e-20)
+    forest = replace(forest, cuts=cuts)
+    with pytest.raises(ConversionRefused, match=r"Solr adds 1e-6 .* of feature 'tiny' .* --nearest-thresholds"):
+        solr.write(forest, "web")
+    written = solr.write(forest, "web", nearest=True)
+    assert any("thresholds lie up to" in note for note in written.notes)
+    rows = np.where(np.abs(rows := rows_for(forest, 1)) < 1e-12, np.float32(0.5), rows)  # values between the thresholds
+    there = naive_exchange.solr_scores(written.data, rows, list(forest.feature_names))
+    assert np.max(np.abs(there - predict(forest, rows))) <= written.bound
+
+
+def test_solr_gets_the_features_that_the_model_asks_for_and_its_name():
+    forest = missing_as_zero(random_forest(7, n_features=9, n_trees=2, max_leaves=3))
+    model = json.loads(solr.write(forest, "web").data)
+    assert model["name"] == "web"
+    assert [f["name"] for f in model["features"]] == [forest.feature_names[f] for f in forest.used_features]
+    assert len(forest.used_features) < 9
+    assert json.loads(solr.write(random_forest(0, n_trees=0), "web").data)["features"]
+
+
+def test_a_tree_too_deep_for_json_is_refused_and_ranklib_takes_it():
+    """A chain: every inner node has a leaf on its left and the next inner node on its right."""
+    inner = np.arange(2001) % 2 == 0
+    inner[-1] = False
+    after = np.arange(2001)
+    forest = replace(
+        random_forest(0, n_trees=0),
+        cuts=np.float32([0.5]), cut_starts=np.int32([0, 1, 1, 1, 1, 1]), tree_starts=np.int32([0, 2001]),
+        node_feature=np.where(inner, 0, -1), node_cut=np.where(inner, 0, -1), node_missing_left=inner,
+        node_left=np.where(inner, after + 1, -1), node_right=np.where(inner, after + 2, -1),
+        node_value=after / 7.0, node_gain=np.zeros(2001), node_rows=after, tree_weights=np.ones(1),
+    )  # fmt: skip
+    with pytest.raises(ConversionRefused, match="1000 levels deep, more than 400"):
+        solr.write(forest, "web")
+    assert ranklib.write(forest, "web").data.count(b"<feature>") == 1000
+
+
+# ---- ONNX ------------------------------------------------------------------------------------------------------------------
+
+LINKS = [("identity", 1), ("softmax_grade", 3), ("softmax_gain", 5), ("ordinal_grade", 1), ("ordinal_gain", 4)]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32), st.integers(0, 4), st.sampled_from(LINKS))
+def test_onnx_stays_within_the_bound(seed, n_rounds, link):
+    name, n_outputs = link
+    forest = awkward_forest(seed, n_trees=n_rounds * n_outputs, link=name, n_outputs=n_outputs)
+    written = onnx.write(forest, "web")
+    rows = rows_for(forest, seed, n_rows=40)
+    there = naive_exchange.onnx_scores(written.data, rows)
+    here = predict(forest, rows)
+    assert np.max(np.abs(there - here)) <= written.bound
+    if name == "identity":
+        np.testing.assert_array_max_ulp(there.astype(np.float32), here.astype(np.float32), maxulp=1)
+
+
+@pytest.mark.parametrize(("link", "n_outputs"), LINKS)
+def test_onnxruntime_stays_within_the_bound(link, n_outputs):
+    runtime = pytest.importorskip(
+        "onnxruntime", reason="onnxruntime is not installed; the plain reader stands in for it"
+    )
+    for n_rounds in (0, 1, 40):
+        forest = awkward_forest(n_rounds, n_trees=n_rounds * n_outputs, max_leaves=30, link=link, n_outputs=n_outputs)
+        written = onnx.write(forest, "web")
+        session = runtime.InferenceSession(written.data, providers=["CPUExecutionProvider"])
+        rows = rows_for(forest, 1)
+        for part in (rows, rows[:1]):
+            there = session.run(["score"], {"features": part})[0][:, 0].astype(np.float64)
+            assert np.max(np.abs(there - predict(forest, part))) <= written.bound
+
+
+def test_onnx_has_the_names_of_the_features():
+    forest = random_forest(0, names=["größe", *"bcde"])
+    metadata = [naive_exchange.fields(data) for data in naive_exchange.fields(onnx.write(forest, "web").data)[14]]
+    assert {entry[1][0].decode(): json.loads(entry[2][0]) for entry in metadata} == {
+        "feature_names": ["größe", *"bcde"]
+    }

@@ -1,0 +1,270 @@
+"""XGBoost's learner: a Booster decides as we do and its float32 sums stay within the bound; read, in JSON and in UBJSON."""
+
+from __future__ import annotations
+
+import json
+import struct
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scorer.errors import ConversionRefused, ModelFormatError
+from scorer.exchange import ubjson
+from scorer.exchange import xgboost as exchange
+from scorer.exchange.written import float32_sums, reach
+from scorer.predict import predict
+from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model
+from tests.scorer.forests import random_forest
+
+SMALL = random_forest(4, n_trees=2, max_leaves=4, names=list("abcde"))
+assert SMALL.node_feature[0] >= 0
+
+
+def scored(data, rows):
+    """Scores of rows by the Booster of ``data``, and the Booster."""
+    xgboost = peer("xgboost")
+    model = xgboost.Booster({"nthread": 1})
+    model.load_model(bytearray(data))
+    return model.predict(xgboost.DMatrix(rows, feature_names=model.feature_names, nthread=1)), model
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32), st.integers(0, 30), st.integers(1, 40))
+def test_a_booster_stays_within_the_bound(seed, n_trees, max_leaves):
+    forest = awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves)
+    written = exchange.write(forest, "web")
+    rows = rows_for(forest, seed, infinite=False)
+    there, model = scored(written.data, rows)
+    assert np.max(np.abs(there - predict(forest, rows))) <= written.bound
+    assert (model.num_boosted_rounds(), model.feature_names) == (n_trees, list(forest.feature_names))
+
+
+def test_each_decision_is_the_same_one():
+    """Leaves that are whole numbers add up without rounding, so that one wrong turn would show."""
+    for seed in range(30):
+        forest = awkward_forest(seed, n_trees=6, max_leaves=20)
+        values = np.random.default_rng(seed).integers(-1000, 1000, size=len(forest.node_value)).astype(float)
+        forest = replace(forest, node_value=values, tree_weights=np.ones(6), base_score=3.0)
+        rows = rows_for(forest, seed, infinite=False)
+        there, _ = scored(exchange.write(forest, "web").data, rows)
+        assert np.array_equal(there, predict(forest, rows))
+
+
+def test_the_bound_is_not_reached_by_sums_that_cancel():
+    forest = random_forest(0, n_trees=400, max_leaves=8)
+    forest = replace(forest, node_value=forest.node_value * 1e6)
+    rows = rows_for(forest, 0, infinite=False)
+    there, _ = scored(exchange.write(forest, "web").data, rows)
+    error = np.max(np.abs(there - predict(forest, rows)))
+    assert 0.0 < error <= float32_sums(forest) < 1e-4 * reach(forest)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(0, 10), st.integers(1, 30))
+def test_there_and_back_decides_the_same(seed, n_trees, max_leaves):
+    forest = awkward_forest(seed, n_trees=n_trees, max_leaves=max_leaves)
+    again = exchange.read(exchange.write(forest, "web").data, "web.json").forest
+    rows = rows_for(forest, seed)
+    assert np.max(np.abs(predict(again, rows) - predict(forest, rows))) <= float32_sums(forest)
+    rounded = (
+        forest.tree_weights[np.repeat(np.arange(n_trees), np.diff(forest.tree_starts))] * forest.node_value
+    ).astype(np.float32)
+    assert set(again.node_value[again.node_feature < 0]) == {float(v) for v in rounded[forest.node_feature < 0]}
+    assert same_model(exchange.read(exchange.write(again, "web").data, "web.json").forest, again)
+
+
+def trained(n_rounds=12, **parameters):
+    xgboost = peer("xgboost")
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(600, 4)).astype(np.float32)
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    rows[rng.random(rows.shape) < 0.1] = 0.0
+    grades = np.clip(np.round(np.nan_to_num(rows[:, 0]) + np.nan_to_num(rows[:, 1]) ** 2), 0, 3)
+    settings = {"objective": "rank:ndcg", "nthread": 1, **parameters}
+    if settings["objective"].startswith(("binary", "rank:map")):
+        grades = (grades > 1).astype(int)
+    if settings["objective"] == "reg:gamma":
+        grades += 1
+    qid = np.repeat(np.arange(30), 20) if settings["objective"].startswith("rank") else None
+    data = xgboost.DMatrix(rows, grades, qid=qid, feature_names=list("abcd"), nthread=1)
+    return rows, data, xgboost.train(settings, data, n_rounds)
+
+
+@pytest.mark.parametrize("kind", ["json", "ubj"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"objective": "rank:pairwise", "max_leaves": 12, "grow_policy": "lossguide", "base_score": 0.25},
+        {"objective": "rank:map", "tree_method": "exact", "gamma": 0.5},
+        {"booster": "dart", "rate_drop": 0.5},
+        {"objective": "reg:squarederror", "num_parallel_tree": 3, "subsample": 0.7},
+        {"objective": "reg:absoluteerror"},
+        {"objective": "binary:logistic"},
+        {"objective": "reg:gamma"},
+        {"objective": "count:poisson", "base_score": 2.0},
+    ],
+    ids=str,
+)
+def test_models_that_xgboost_has_trained_keep_their_scores(parameters, kind):
+    rows, data, model = trained(**parameters)
+    imported = exchange.read(bytes(model.save_raw(kind)), f"m.{kind}")
+    forest = imported.forest
+    there = model.predict(data, output_margin=True)
+    assert np.max(np.abs(predict(forest, rows) - there)) <= float32_sums(forest)
+    near = rows_for(forest, 2, infinite=False)
+    at_thresholds, _ = scored(model.save_raw(kind), near)
+    if not any("raw" in note for note in imported.notes):
+        assert np.max(np.abs(predict(forest, near) - at_thresholds)) <= float32_sums(forest)
+    assert forest.n_rounds == model.num_boosted_rounds()
+    assert forest.feature_names == tuple("abcd")
+    assert forest.info["converted_from"] == "xgboost"
+    assert same_model(exchange.read(bytes(model.save_raw("json")), "m").forest, forest)
+
+
+def test_the_rounds_that_early_stopping_found_best_are_told():
+    _, _, model = trained(n_rounds=9)
+    model.set_attr(best_iteration="3")
+    assert any("--n-rounds 4" in note for note in exchange.read(bytes(model.save_raw("json")), "m").notes)
+
+
+def test_categories_classes_and_linear_boosters_are_refused():
+    xgboost = peer("xgboost")
+    rng = np.random.default_rng(1)
+    codes, grades = rng.integers(0, 9, size=(300, 1)), rng.integers(0, 3, size=300)
+    data = xgboost.DMatrix(
+        codes, grades + 3 * (codes[:, 0] % 2), feature_types=["c"], enable_categorical=True, nthread=1
+    )
+    by_category = xgboost.train({"tree_method": "hist", "max_cat_to_onehot": 1, "nthread": 1}, data, 2)
+    with pytest.raises(ConversionRefused, match="splits by categories"):
+        exchange.read(bytes(by_category.save_raw("ubj")), "m")
+    plain = xgboost.DMatrix(codes, grades, nthread=1)
+    for parameters, reason in (
+        ({"objective": "multi:softprob", "num_class": 3}, "several classes"),
+        ({"booster": "gblinear"}, "the booster gblinear has no trees"),
+        ({"objective": "survival:aft"}, "survival:aft .* known: rank:"),
+    ):
+        settings = {**parameters, "nthread": 1}
+        if parameters.get("objective") == "survival:aft":
+            plain.set_float_info("label_lower_bound", grades + 1.0)
+            plain.set_float_info("label_upper_bound", grades + 2.0)
+        model = xgboost.train(settings, plain, 2)
+        with pytest.raises(ConversionRefused, match=reason):
+            exchange.read(bytes(model.save_raw("json")), "m")
+
+
+def changed(edit):
+    model = json.loads(exchange.write(SMALL, "web").data)
+    edit(model["learner"], model["learner"]["gradient_booster"]["model"]["trees"])
+    return json.dumps(model).encode()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda m, t: m.pop("objective"), "m.json: expected learner.objective, found none"),
+        (lambda m, t: t[0].update(left_children="1"), r"expected a list of int64 at .*trees\[0\].left_children"),
+        (lambda m, t: t[0].update(left_children=[0.5]), r"expected a list of int64 at .*trees\[0\].left_children"),
+        (lambda m, t: t[0].update(split_indices=[0]), r"expected \d values at .*split_indices, found 1"),
+        (lambda m, t: t[0]["left_children"].__setitem__(0, 0), "tree 0 is not sound: a node has two parents"),
+        (lambda m, t: t[0]["left_children"].__setitem__(0, 99), "a child that is no node of it"),
+        (lambda m, t: t[0]["split_indices"].__setitem__(0, 5), "a node asks for feature 5, and there are 5"),
+        (lambda m, t: t[0]["split_conditions"].__setitem__(0, None), "expected a list of float64"),
+        (lambda m, t: t[0]["split_conditions"].__setitem__(-1, 1e39), "not finite|not sound"),
+        (
+            lambda m, t: m["learner_model_param"].update(base_score="many"),
+            "expected one number as base_score, found 'many'",
+        ),
+        (lambda m, t: m["learner_model_param"].update(base_score="nan"), "the base score is nan"),
+        (
+            lambda m, t: m["learner_model_param"].update(num_feature="x"),
+            "expected a whole number at .*num_feature, found 'x'",
+        ),
+        (lambda m, t: m.update(feature_names=["a"]), "1 feature names, expected num_feature = 5"),
+        (lambda m, t: m.update(feature_names=["a"] * 5), "two features have the same name"),
+        (lambda m, t: m.update(feature_names=7), "expected a list of names"),
+        (lambda m, t: m.update(gradient_booster=[]), "expected an object at learner.gradient_booster"),
+        (lambda m, t: t.append(3), r"expected an object at .*trees\[2\], found 3"),
+    ],
+)
+def test_damage_is_one_line_with_its_place(edit, message):
+    with pytest.raises(ModelFormatError, match=message) as caught:
+        exchange.read(changed(edit), "m.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"tree\nversion=v4", b"[1, 2]", b"\xff", b'{"a": 1}', b"9" * 5000])
+def test_other_files_are_no_models(data):
+    with pytest.raises(ModelFormatError, match=r"m\.json"):
+        exchange.read(data, "m.json")
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_any_damage_to_binary_is_a_typed_error_or_a_sound_forest(data):
+    text = bytearray(binary(json.loads(exchange.write(SMALL, "web").data)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+    with suppress(ModelFormatError, ConversionRefused):
+        forest = exchange.read(bytes(text), "m.ubj").forest
+        assert np.all(np.isfinite(predict(forest, np.zeros((1, forest.n_features), dtype=np.float32))))
+
+
+def binary(value):
+    """UBJSON as XGBoost writes it: lists of one kind of number with their marker and length."""
+    if isinstance(value, dict):
+        return (
+            b"{" + b"".join(b"L" + struct.pack(">q", len(k)) + k.encode() + binary(v) for k, v in value.items()) + b"}"
+        )
+    if isinstance(value, str):
+        return b"SL" + struct.pack(">q", len(value)) + value.encode()
+    if isinstance(value, list) and value and all(isinstance(v, int | float) for v in value):
+        whole = all(isinstance(v, int) for v in value)
+        head = b"[$" + (b"l" if whole else b"d") + b"#L" + struct.pack(">q", len(value))
+        return head + struct.pack(f">{len(value)}{'i' if whole else 'f'}", *value)
+    if isinstance(value, list):
+        return b"[#L" + struct.pack(">q", len(value)) + b"".join(map(binary, value))
+    return b"L" + struct.pack(">q", value) if isinstance(value, int) else b"D" + struct.pack(">d", value)
+
+
+def test_binary_and_text_are_the_same_model():
+    text = exchange.write(random_forest(3, names=list("abcde")), "web").data
+    in_binary = binary(json.loads(text))
+    assert ubjson.is_ubjson(in_binary)
+    assert not ubjson.is_ubjson(text)
+    one, other = exchange.read(text, "m").forest, exchange.read(in_binary, "m").forest
+    assert same_model(one, other)
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"{i\x01aZ}", {"a": None}), (b"[TF]", [True, False]), (b"[U\xffI\x01\x00]", [255, 256]),
+        (b"[[]{}]", [[], {}]), (b"[#i\x02SU\x01aSU\x01b", ["a", "b"]), (b"{$i#i\x01i\x01a\x07", {"a": 7}),
+    ],
+)  # fmt: skip
+def test_values_of_binary_json(data, value):
+    assert ubjson.decode(data, "m") == value
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 99, b"[$T#L" + b"\x7f" * 8, b"[$i", b"SL" + b"\xff" * 8, b"[]x", b"?", b"[$d#d\0\0\0\0"]
+)
+def test_binary_that_is_none_is_refused_at_once(data):
+    with pytest.raises(ModelFormatError, match="m: "):
+        ubjson.decode(data, "m")
+
+
+def test_what_xgboost_cannot_hold_is_refused_with_a_cure():
+    with pytest.raises(ConversionRefused, match="cannot make one score of 2 outputs"):
+        exchange.write(random_forest(0, n_outputs=2, link="softmax_grade"), "web")
+    with pytest.raises(ConversionRefused, match=r"found 'a<b'; give other names with --features"):
+        exchange.write(random_forest(0, names=["a<b", *"cdef"]), "web")
+    forest = random_forest(0)
+    with pytest.raises(ConversionRefused, match=r"adds in float32, and scores of this model reach .*e\+38"):
+        exchange.write(replace(forest, base_score=3e38), "web")
