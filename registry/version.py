@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from registry.entry import Entry
-from registry.errors import UnknownModel
+from registry.errors import IntegrityError, UnknownModel
 from registry.log import Log
 from registry.state import Registered, State
 
@@ -102,8 +102,17 @@ class Version:
             The version was swept.
         """
         if self.swept_in is not None:
-            raise UnknownModel(f"{self}: its bytes were swept in entry {self.swept_in} of the log")
-        return self.log.store.read_blob(self.sha256, self.size)
+            raise self._swept(self.swept_in)
+        try:
+            return self.log.store.read_blob(self.sha256, self.size)
+        except IntegrityError:
+            swept = self.log.state().swept.get(self.number)  # since it was looked up
+            if swept is None:
+                raise
+            raise self._swept(swept) from None
+
+    def _swept(self, entry: int) -> UnknownModel:
+        return UnknownModel(f"{self}: its bytes were swept in entry {entry} of the log")
 
     def to_json(self) -> dict[str, Any]:
         """Everything that is known of the version, as JSON values."""
