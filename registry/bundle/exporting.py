@@ -14,7 +14,7 @@ from typing import Any
 from registry.bundle.contents import FIRST, FORMAT, Contents, blob_member
 from registry.bundle.tar import LARGEST, ending, header, padding
 from registry.disk import Disk
-from registry.errors import InputError, UnknownModel
+from registry.errors import InputError, IntegrityError, UnknownModel
 from registry.log import Log
 from registry.state import State
 
@@ -50,7 +50,7 @@ class Bundle:
     UnknownModel
         The version was swept: there are no model bytes to export.
     IntegrityError
-        The log, or a blob that it refers to, is damaged or missing.
+        The log is damaged, or a blob that it refers to is missing; a damaged blob is found by `write`.
     """
 
     def __init__(self, log: Log, version: int | None = None) -> None:
@@ -84,6 +84,8 @@ class Bundle:
         ------
         InputError
             There is such a file and it is not to be replaced, or its folder is not there.
+        IntegrityError
+            A blob is damaged or missing.
         """
         disk = self._store.disk
         if disk.is_folder(path):
@@ -115,11 +117,18 @@ class Bundle:
         yield FIRST, self.contents.to_bytes()
         for index, entry in enumerate(self._entries):
             yield self.contents.entry_member(index), entry.to_bytes()
-        for sha256, _ in self.contents.blobs:
-            yield blob_member(sha256), self._store.read_blob(sha256)
+        for sha256, size in self.contents.blobs:
+            data = self._store.read_blob(sha256, size)
+            if len(data) != size:
+                raise IntegrityError(f"{self._store.blob_path(sha256)}: expected {size} bytes, found {len(data)}")
+            yield blob_member(sha256), data
 
     def _size(self, sha256: str) -> int:
-        size = len(self._store.read_blob(sha256))
+        """Tell how large a blob is; whether it is sound is seen when it is written."""
+        try:
+            size = self._store.disk.size(self._store.blob_path(sha256))
+        except FileNotFoundError:  # in the trash, or lost
+            size = len(self._store.read_blob(sha256))
         if size > LARGEST:
             raise InputError(f"{self._store.blob_path(sha256)} has {size} bytes; a bundle takes {LARGEST} at most")
         return size

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from registry.bundle.opening import OpenedBundle
 from registry.bundle.origin import ORIGIN, origin_bytes
 from registry.changes import Register
+from registry.checkpoint import is_due, write_checkpoint
 from registry.entry import Entry
 from registry.errors import ConflictError
 from registry.log import Log
@@ -88,6 +89,8 @@ def _import_history(store: Store, log: Log, opened: OpenedBundle) -> Imported:
         with _kept(store, opened, opened.state.blobs()):
             added = _add(store, log, entries[state.head :])
         if added:
+            if is_due(len(entries), state.head):
+                write_checkpoint(store, log.name, opened.state)
             return done(len(entries) - state.head, len(entries))
     raise ConflictError(f"{log.name}: other writers were faster {ATTEMPTS} times; try again")
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.bundle import exporting
+from registry.checkpoint import read_checkpoint
 from registry.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
 from registry.registry import Registry
 from registry.story import Story
@@ -305,6 +306,23 @@ def test_an_import_that_meets_another_writer_looks_again(web: Registry, tmp_path
         assert Meets.met
         assert registry.verify().ok
         assert not list((root / "tmp").iterdir())
+
+
+def test_a_long_history_comes_with_a_checkpoint(web: Registry, other: Registry, tmp_path: Path) -> None:
+    for number in range(60):
+        web.promote("web", 1 + number % 2, alias="blue")
+    web.export("web", tmp_path / "short.tar")
+    for number in range(60):
+        web.promote("web", 1 + number % 2, alias="green")
+    web.export("web", tmp_path / "long.tar")
+    other.import_(tmp_path / "short.tar")
+    path = other.root / "models" / "web" / "checkpoint.json"
+    assert not path.exists()
+    other.import_(tmp_path / "long.tar", name="shop")
+    assert read_checkpoint(other._store, "shop") == web.state("web")
+    other.import_(tmp_path / "long.tar")
+    assert not path.exists()  # sixty more are not worth one
+    assert other.state("web") == web.state("web") == other.state("shop")
 
 
 def test_models_too_large_for_a_tar_member_are_named(
