@@ -101,8 +101,9 @@ def clock(store: Store, *, look_only: bool = False) -> float:
     if not store.disk.is_folder(folder):
         store.make_folders(folder)
     path = folder / f"clock.{uuid.uuid4().hex}"
-    store.disk.close(store.disk.create(path))
+    descriptor = store.disk.create(path)
     try:
+        store.disk.close(descriptor)
         return min(time.time(), store.disk.modified(path))
     finally:
         with contextlib.suppress(OSError):

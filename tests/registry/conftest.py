@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import threading
+import types
+import weakref
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
@@ -13,6 +17,7 @@ from registry import ballast, log
 from registry.disk import Disk
 from registry.entry import Entry
 from registry.registry import Registry
+from registry.retention import leases
 from registry.version import Version
 
 FACTS = {
@@ -56,6 +61,29 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     for member in vars(Version).values():
         if isinstance(member, cached_property) and hasattr(member, "lock"):  # up to Python 3.11: one for all objects
             monkeypatch.setattr(member, "lock", contextlib.nullcontext())
+
+
+@pytest.fixture
+def threads_are_processes(brisk: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a lease count until the thread that wrote it has ended."""
+    numbers, alive = itertools.count(1), weakref.WeakValueDictionary[int, threading.Thread]()
+
+    def number() -> int:
+        thread = threading.current_thread()
+        for found, other in list(alive.items()):
+            if other is thread:
+                return found
+        found = next(numbers)
+        alive[found] = thread
+        return found
+
+    def lives(pid: int) -> bool:
+        return (thread := alive.get(pid)) is not None and thread.is_alive()
+
+    monkeypatch.setattr(leases, "os", types.SimpleNamespace(getpid=number))
+    monkeypatch.setattr(leases, "_world", lambda: "model")
+    monkeypatch.setattr(leases, "_started", lambda pid: "1" if lives(pid) else "")
+    monkeypatch.setattr(leases, "_is_gone", lambda pid: not lives(pid))
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ class Operation:
     """Whose log it extends."""
     repeats: bool = True
     """Whether doing it twice is doing it once."""
+    steps: bool = False
+    """Whether it makes more than one commit, so that something in between may be found."""
     thorough: bool = False
     """Whether it meets every error in the ordinary tests, too."""
 
@@ -187,9 +189,9 @@ OPERATIONS: dict[str, Operation] = {
     "promote what was imported": Operation(promote_what_is_there, start="bundles, and one behind"),
 }
 COLLECTIONS: dict[str, Operation] = {
-    "collect": Operation(collect(1), start="one is marked"),
-    "collect twice": Operation(collect(2), start="one is marked"),
-    "collect what is needed": Operation(collect(1), start="one is in the trash"),
+    "collect": Operation(collect(1), start="one is marked", steps=True),
+    "collect twice": Operation(collect(2), start="one is marked", steps=True),
+    "collect what is needed": Operation(collect(1), start="one is in the trash", steps=True),
     "register what is in the trash": Operation(register("web", b"model 3", best_round=7), start="one is in the trash"),
 }
 

@@ -16,12 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from registry.entry import Entry
 from registry.errors import ConflictError, UnknownModel
 from registry.registry import Registry
+from registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer
 from tests.registry.invariants import Witness
 from tests.registry.model_disk import Choice, Machine, everything, nothing_new
 
-pytestmark = pytest.mark.usefixtures("brisk")
+pytestmark = pytest.mark.usefixtures("threads_are_processes", "read_once")
 
 
 def some(seed: int) -> Callable[[Choice], int]:
@@ -45,7 +46,7 @@ class Writers(RuleBasedStateMachine):
         self.reasons = 0
         self.changed = False
 
-    def _begin(self, slot: int, name: str, work: Callable[[Registry, str], Entry]) -> None:
+    def _begin(self, slot: int, name: str, work: Callable[[Registry, str], Entry | None]) -> None:
         """Let a new process do this, as far as its first call; whoever was there before is killed."""
         self._kill(slot)
         self.reasons += 1
@@ -53,7 +54,9 @@ class Writers(RuleBasedStateMachine):
 
         def told(registry: Registry) -> None:
             try:
-                self.witness.saw(name, work(registry, reason))
+                entry = work(registry, reason)
+                if entry is not None:
+                    self.witness.saw(name, entry)
             except (ConflictError, UnknownModel):
                 self.witness.refused.add(reason)
 
@@ -91,6 +94,13 @@ class Writers(RuleBasedStateMachine):
     @rule(slot=SLOTS, name=NAMES, alias=ALIASES)
     def roll_back(self, slot: int, name: str, alias: str) -> None:
         self._begin(slot, name, lambda r, why: r.rollback(name, alias=alias, reason=why))
+
+    @rule(slot=SLOTS)
+    def collect(self, slot: int) -> None:
+        def work(registry: Registry, reason: str) -> None:
+            registry.gc(rules=Rules(keep=1, grace=0.0))
+
+        self._begin(slot, "web", work)
 
     @precondition(lambda self: self.writers)
     @rule(slot=SLOTS, calls=st.integers(1, 40))
