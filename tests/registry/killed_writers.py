@@ -19,10 +19,12 @@ from pathlib import Path
 from registry.entry import Entry
 from registry.errors import ConflictError, UnknownModel
 from registry.registry import Registry
+from registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS
 
 NAME, ALIASES = "web", ("blue", "green", "red")
-Write = Callable[[Registry, random.Random, str], Entry]
+RULES = Rules(keep=5, grace=1.0)
+Write = Callable[[Registry, random.Random, str], Entry | None]
 
 
 def promote(registry: Registry, chance: random.Random, reason: str) -> Entry:
@@ -44,6 +46,12 @@ def register(registry: Registry, chance: random.Random, reason: str) -> Entry:
     return registry.register(NAME, model, manifest=FACTS, reason=reason).registered
 
 
+def collect(registry: Registry, chance: random.Random, reason: str) -> None:
+    """Mark and sweep what nothing keeps."""
+    time.sleep(chance.uniform(0, 0.5))
+    registry.gc(rules=RULES)
+
+
 def write(root: Path, told: Path, work: Write, seed: int) -> None:
     """Commit, and write down what was acknowledged, until somebody kills this process."""
     chance, registry = random.Random(seed), Registry(root)
@@ -57,7 +65,7 @@ def write(root: Path, told: Path, work: Write, seed: int) -> None:
         except BaseException as error:
             line = {"error": f"{type(error).__name__}: {error}"}
         else:
-            line = {"number": entry.number, "sha256": entry.digest}
+            line = {"number": entry.number, "sha256": entry.digest} if entry is not None else {}
         os.write(descriptor, json.dumps(line).encode() + b"\n")
         os.fsync(descriptor)
 
@@ -73,7 +81,7 @@ def born(work: Callable[[], None]) -> int:
     return pid
 
 
-def main(root: Path, told: Path, seconds: float, promoters: int, registrars: int, seed: int) -> None:
+def main(root: Path, told: Path, seconds: float, promoters: int, registrars: int, collectors: int, seed: int) -> None:
     """Let them work, kill one at random again and again, and print what was seen."""
     chance, born_so_far = random.Random(seed), itertools.count(1)
     registry = Registry(root)
@@ -82,7 +90,8 @@ def main(root: Path, told: Path, seconds: float, promoters: int, registrars: int
         number = next(born_so_far)
         return born(lambda: write(root, told / f"writer {number}.jsonl", work, seed * 10**6 + number))
 
-    alive = {another(work): work for work in [promote] * promoters + [register] * registrars}
+    works: list[Write] = [promote] * promoters + [register] * registrars + [collect] * collectors
+    alive = {another(work): work for work in works}
     kills, last, began = 0, 0, time.monotonic()
     while time.monotonic() < began + seconds:
         time.sleep(chance.uniform(0, 0.04))

@@ -17,7 +17,9 @@ from tests.registry.killed_writers import ALIASES, NAME
 ROOT = Path(__file__).parents[2]
 
 
-def survive(root: Path, told: Path, seconds: float, *, promoters: int, registrars: int, seed: int) -> str:
+def survive(
+    root: Path, told: Path, seconds: float, *, promoters: int, registrars: int, collectors: int = 0, seed: int
+) -> str:
     """Let writers work and be killed for so long, check what is left, and tell how it went."""
     registry = Registry(root)
     registry.prepare(protected=())
@@ -27,7 +29,7 @@ def survive(root: Path, told: Path, seconds: float, *, promoters: int, registrar
             registry.promote(NAME, number, alias=alias)
     before = len(registry.log(NAME))
     told.mkdir()
-    arguments = [str(root), str(told), str(seconds), str(promoters), str(registrars), str(seed)]
+    arguments = [str(root), str(told), str(seconds), *map(str, [promoters, registrars, collectors, seed])]
     command = [sys.executable, "-m", "tests.registry.killed_writers", *arguments]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds * 3 + 60, check=False)
     assert run.returncode == 0, run.stderr
@@ -35,8 +37,9 @@ def survive(root: Path, told: Path, seconds: float, *, promoters: int, registrar
     log = Registry(root).log(NAME)
     acknowledged = check(root, told)
     commits = len(log) - before
+    swept = len(registry.state(NAME).swept)
     return (
-        f"{promoters} promoters, {registrars} registrars: {commits} commits in {facts['seconds']:.1f} s"
+        f"{promoters} promoters, {registrars} registrars, {collectors} collectors ({swept} versions swept): {commits} commits in {facts['seconds']:.1f} s"
         f" ({commits / facts['seconds']:.0f}/s), {acknowledged} acknowledged, {facts['kills']} killed"
     )
 
@@ -46,7 +49,7 @@ def check(root: Path, told: Path) -> int:
     registry = Registry(root)
     assert registry.verify().ok  # every move left from where the alias was, every blob is whole
     log = registry.log(NAME)
-    reasons = Counter(entry.reason for entry in log if entry.reason)
+    reasons = Counter(entry.reason for entry in log if entry.change.op not in {"mark", "sweep"} and entry.reason)
     assert not [reason for reason, times in reasons.items() if times > 1], "committed twice"
     acknowledged = 0
     for path in sorted(told.iterdir()):
@@ -57,22 +60,27 @@ def check(root: Path, told: Path) -> int:
             assert "error" not in line, line["error"]
             if "refused" in line:
                 assert line["refused"] not in reasons, f"refused, and there: {line}"
-            else:
+            elif "number" in line:
                 acknowledged += 1
                 assert log[line["number"] - 1].digest == line["sha256"], f"acknowledged, and not there: {line}"
     for entry in log:
         _, expects, target = entry.reason.partition(" expects ")
         if expects:
             assert str(entry.change.previous) == target, f"moved from elsewhere: {entry}"
-    versions = registry.versions(NAME)
-    assert len({(version.sha256, version.manifest_sha256) for version in versions}) == len(versions), "registered twice"
+    there = [version for version in registry.versions(NAME) if version.swept_in is None]
+    assert len({(version.sha256, version.manifest_sha256) for version in there}) == len(there), "registered twice"
     return acknowledged
 
 
 def test_writers_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    print(survive(tmp_path / "registry", tmp_path / "told", 2.5, promoters=4, registrars=2, seed=1))
+    print(survive(tmp_path / "registry", tmp_path / "told", 2.5, promoters=4, registrars=2, collectors=1, seed=1))
 
 
 @pytest.mark.slow
 def test_sixteen_promoters_and_four_registrars_are_killed_for_a_minute(tmp_path: Path) -> None:
     print(survive(tmp_path / "registry", tmp_path / "told", 60, promoters=16, registrars=4, seed=2))
+
+
+@pytest.mark.slow
+def test_collectors_beside_them_take_nothing_away(tmp_path: Path) -> None:
+    print(survive(tmp_path / "registry", tmp_path / "told", 20, promoters=4, registrars=4, collectors=2, seed=3))
