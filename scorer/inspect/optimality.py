@@ -1,0 +1,323 @@
+r"""Whether a forest's leaf values are a local maximum of a metric, by a one-sided Monte Carlo test.
+
+Burges 2010, section 4.2 (and Donmez, Svore & Burges 2009), with leaf values where they have weights of a net: the
+contributions of all leaves (the tree's weight times the leaf's value) are one vector, which is moved a little along directions
+drawn from a spherical Gaussian.  Let p be the share of directions along which the mean metric M rises.  If it falls along all
+of n directions, then
+
+.. math:: P(\text{no ascent in n directions}) = (1 - p)^n \le \delta \quad\text{for every}\quad p \ge 1 - \delta^{1/n},
+
+so that p is below that bound with confidence 1 - delta: n = 459 directions for p0 = 1 % at 99 %.  Otherwise p is estimated,
+with Clopper and Pearson's interval.  M is a step function: directions along which it does not change at all are counted by
+themselves, and are no proof of a maximum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from scorer.errors import InputError
+from scorer.forest import Forest
+from scorer.inspect import _kernels
+from scorer.inspect.paths import Codes, Paths, leaf_paths
+from scorer.links import apply_link
+from scorer.metrics import Metric, Policy
+from scorer.metrics.queries import PreparedQueries
+
+MAX_BYTES = 1 << 30  # of the table of leaves, four bytes a document and tree
+STEP = 0.1
+CURVE = tuple(round(-3.0 + 0.25 * i, 2) for i in range(25))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafCurve:
+    """The mean metric as one leaf's contribution is moved."""
+
+    tree: int
+    """From 1."""
+    leaf: int
+    """The leaf as a node of its tree, from 0."""
+    n_documents: int
+    """Documents that reach it."""
+    value: float
+    """Its contribution as it is."""
+    means: tuple[float, ...]
+    """The metric at each of ``Optimality.moves``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimality:
+    """What was found around the leaf values."""
+
+    metric: Metric
+    value: float
+    """The mean as the model is."""
+    n_queries: int
+    n_directions: int
+    n_rising: int
+    n_unchanged: int
+    step: float
+    delta: float
+    changes: tuple[float, float, float]
+    """Least, mean and greatest change of the metric along the directions."""
+    p: float
+    """Share of the directions along which it rises."""
+    interval: tuple[float, float]
+    """Of that share, with confidence 1 - ``delta``; from 0 to the bound where there is none."""
+    moves: tuple[float, ...]
+    """By how much the leaves of ``curves`` were moved, in root mean squares of all contributions of leaves."""
+    curves: tuple[LeafCurve, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the metric falls along every direction."""
+        return self.n_rising == 0 and self.n_unchanged == 0
+
+
+def directions_needed(p0: float, delta: float) -> int:
+    """Return the least n with ``(1 - p0)^n <= delta``.
+
+    >>> directions_needed(0.01, 0.01)
+    459
+
+    Raises
+    ------
+    InputError
+        One of them is not between 0 and 1.
+    """
+    for name, value in (("p0", p0), ("delta", delta)):
+        if not 0.0 < value < 1.0:
+            raise InputError(f"{name} must be between 0 and 1, both excluded, got {value:g}")
+    return math.ceil(math.log(delta) / math.log1p(-p0) - 1e-12)
+
+
+def local_optimality(
+    forest: Forest,
+    values: npt.NDArray[np.float32],
+    grades: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    metric: Metric,
+    policy: Policy,
+    *,
+    step: float = STEP,
+    p0: float = 0.01,
+    delta: float = 0.01,
+    n_curves: int = 0,
+    seed: int = 0,
+    doc_order: npt.NDArray[np.int64] | None = None,
+    n_rounds: int | None = None,
+    n_threads: int = 1,
+) -> Optimality:
+    """Test whether the leaf values of ``forest`` are a local maximum of ``metric`` on these documents.
+
+    Parameters
+    ----------
+    forest
+        The trained model.
+    values
+        (n, n_features) documents, NaN where missing; a maximum is to be expected on those it was trained on.
+    grades, starts
+        (n,) int32 grades; (q + 1,) int64 offsets of the queries.
+    metric, policy
+        What is to be at a maximum, under which conventions.
+    step
+        Length of every move, as a share of the length of the vector of contributions.
+    p0, delta
+        As many directions are drawn as show, where none rises, that p is below ``p0`` with confidence 1 - ``delta``.
+    n_curves
+        Leaves to move one at a time, drawn from those that a document reaches.
+    seed
+        Direction j is drawn by the key (seed, j).
+    doc_order
+        (n,) integers that ascend with the document id, needed for ties by it.
+    n_rounds, n_threads
+        Rounds to look at; threads to share the directions among, which change nothing.
+
+    Raises
+    ------
+    InputError
+        A number is out of its range, no query counts, the forest has no split, or the table of leaves is too large.
+    ValueError
+        Shapes do not fit together.
+    """
+    paths = leaf_paths(forest, n_rounds=n_rounds)
+    return optimality_at(
+        paths, paths.codes(values), grades, starts, metric, policy, step=step, p0=p0, delta=delta, n_curves=n_curves,
+        seed=seed, doc_order=doc_order, n_threads=n_threads,
+    )  # fmt: skip
+
+
+def optimality_at(
+    paths: Paths,
+    codes: Codes,
+    grades: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    metric: Metric,
+    policy: Policy,
+    *,
+    step: float = STEP,
+    p0: float = 0.01,
+    delta: float = 0.01,
+    n_curves: int = 0,
+    seed: int = 0,
+    doc_order: npt.NDArray[np.int64] | None = None,
+    n_threads: int = 1,
+) -> Optimality:
+    """As `local_optimality`, for a forest already laid out and the ``codes`` of the documents."""
+    n_directions = directions_needed(p0, delta)
+    if not (math.isfinite(step) and step > 0.0):
+        raise InputError(f"the step must be a number above 0, got {step:g}")
+    if n_curves < 0:
+        raise InputError(f"the number of curves must be 0 or more, got {n_curves}")
+    if not paths.features:
+        raise InputError("the model has no split: there are no leaf values to move")
+    trial = _Trial(paths, codes, PreparedQueries(grades, starts, policy, doc_order=doc_order), metric)
+    value = trial.mean(paths.value)
+    if math.isnan(value):
+        raise InputError(f"no query counts in {metric}: none has anything relevant")
+    length = float(np.sqrt(math.fsum((paths.value**2).tolist())))
+
+    def along(direction: int) -> float:
+        moves = _gaussian(seed, direction, paths.n_paths)
+        moves *= step * length / np.sqrt(math.fsum((moves**2).tolist()))
+        return trial.mean(paths.value + moves)
+
+    reached = np.unique(trial.leaves)
+    chosen = np.sort(np.argsort(_gaussian(seed, n_directions, len(reached)), kind="stable")[:n_curves])
+    unit = length / math.sqrt(paths.n_paths)
+    moved = [(int(reached[i]), move * unit) for i in chosen for move in CURVE]
+
+    def with_leaf(number: int) -> float:
+        path, move = moved[number]
+        changed = paths.value.copy()
+        changed[path] += move
+        return trial.mean(changed)
+
+    means = np.array(_in_parallel(along, n_directions, n_threads))
+    curve = _in_parallel(with_leaf, len(moved), n_threads)
+    sign = 1.0 if metric.higher_is_better else -1.0
+    changes = sign * (means - value)
+    n_rising = int(np.count_nonzero(changes > 0.0))
+    return Optimality(
+        metric=metric,
+        value=value,
+        n_queries=trial.n_queries,
+        n_directions=n_directions,
+        n_rising=n_rising,
+        n_unchanged=int(np.count_nonzero(changes == 0.0)),
+        step=step,
+        delta=delta,
+        changes=(float(changes.min()), math.fsum(changes.tolist()) / n_directions, float(changes.max())),
+        p=n_rising / n_directions,
+        interval=share_interval(n_rising, n_directions, delta),
+        moves=CURVE if n_curves else (),
+        curves=tuple(
+            LeafCurve(
+                tree=int(paths.tree[reached[i]]) + 1,
+                leaf=int(paths.leaf[reached[i]] - paths.forest.tree_starts[paths.tree[reached[i]]]),
+                n_documents=int(np.count_nonzero(trial.leaves == reached[i])),
+                value=float(paths.value[reached[i]]),
+                means=tuple(curve[at * len(CURVE) : (at + 1) * len(CURVE)]),
+            )
+            for at, i in enumerate(chosen)
+        ),
+    )
+
+
+class _Trial:
+    """Documents whose leaves are known, to be evaluated with other contributions of these."""
+
+    def __init__(self, paths: Paths, codes: Codes, queries: PreparedQueries, metric: Metric) -> None:
+        n_trees = paths.forest.n_trees
+        if len(codes) * n_trees * 4 > MAX_BYTES:
+            raise InputError(
+                f"{len(codes):,} documents in {n_trees:,} trees need {len(codes) * n_trees * 4 / 1e6:,.0f} MB, at most "
+                f"{MAX_BYTES / 1e6:,.0f} are taken; choose fewer queries or rounds"
+            )
+        self._forest, self._queries, self._metric = paths.forest, queries, metric
+        self.leaves = np.zeros((len(codes), n_trees), dtype=np.int32)
+        _kernels.find_leaves(
+            codes,
+            0,
+            len(codes),
+            paths.starts,
+            paths.slot,
+            paths.low,
+            paths.high,
+            paths.missing,
+            paths.tree,
+            self.leaves,
+        )
+        first = queries.evaluate([metric], np.zeros(len(codes)))[metric]
+        self.n_queries = int(np.count_nonzero(~np.isnan(first)))
+
+    def mean(self, contributions: npt.NDArray[np.float64]) -> float:
+        """Mean metric where the leaf of path p adds ``contributions[p]``."""
+        n_outputs, n = self._forest.n_outputs, len(self.leaves)
+        outputs = np.empty((n_outputs, n), dtype=np.float64)
+        _kernels.move_outputs(self.leaves, 0, n, contributions, n_outputs, outputs)
+        outputs += self._forest.base_score
+        values = self._queries.evaluate([self._metric], apply_link(self._forest.link, outputs))[self._metric]
+        counted = values[~np.isnan(values)].tolist()
+        return math.fsum(counted) / len(counted) if counted else math.nan
+
+
+def _gaussian(seed: int, number: int, n: int) -> npt.NDArray[np.float64]:
+    """Return (n,) draws that depend on (seed, number) alone."""
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, number], dtype=np.uint64)))
+    return generator.standard_normal(n)
+
+
+def share_interval(successes: int, trials: int, delta: float) -> tuple[float, float]:
+    """Clopper and Pearson's interval (1934) of a share with confidence 1 - ``delta``; one-sided where there is no success.
+
+    >>> low, high = share_interval(0, 459, 0.01)
+    >>> low, round(high, 5)
+    (0.0, 0.00998)
+    """
+    if successes == 0:
+        return 0.0, 1.0 - delta ** (1.0 / trials)
+    if successes == trials:
+        return delta ** (1.0 / trials), 1.0
+    half = delta / 2.0
+    low = _bisected(lambda p: 1.0 - _at_most(successes - 1, trials, p) < half)
+    high = _bisected(lambda p: _at_most(successes, trials, p) > half)
+    return low, high
+
+
+def _at_most(k: int, n: int, p: float) -> float:
+    """Probability of at most ``k`` successes in ``n``, 0 < p < 1."""
+    terms = (
+        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(p) + (n - i) * math.log1p(-p)
+        for i in range(k + 1)
+    )
+    return min(1.0, math.fsum(map(math.exp, terms)))
+
+
+def _bisected(is_below: Callable[[float], bool]) -> float:
+    """Return where ``is_below`` turns from true to false in (0, 1)."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return (low + high) / 2.0
+
+
+def _in_parallel(work: Callable[[int], float], n: int, n_threads: int) -> list[float]:
+    """Return ``work(0) .. work(n - 1)``, shared out among ``n_threads`` by one call of joblib."""
+    if n_threads == 1 or n < 2:
+        return [work(i) for i in range(n)]
+    from joblib import Parallel, delayed
+
+    parts = min(n_threads, n)
+
+    def some(part: int) -> list[float]:
+        return [work(i) for i in range(part, n, parts)]
+
+    found = Parallel(n_jobs=parts, require="sharedmem")(delayed(some)(part) for part in range(parts))
+    return [found[i % parts][i // parts] for i in range(n)]

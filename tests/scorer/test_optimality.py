@@ -1,0 +1,151 @@
+"""The local-optimality test: what passes, what does not, and the bounds it reports."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scorer.errors import InputError
+from scorer.inspect import optimality
+from scorer.inspect.optimality import CURVE, directions_needed, local_optimality, share_interval
+from scorer.metrics import Policy, parse_metric
+from scorer.metrics.queries import evaluate_queries, mean_of
+from scorer.predict import predict
+from tests.scorer.forests import random_forest
+from tests.scorer.inspect_case import random_values, several_outputs
+
+METRIC = parse_metric("ndcg@5")
+
+
+def case(seed, forest, n_queries=30, size=8):
+    x = random_values(seed, forest, n_queries * size)
+    starts = np.arange(n_queries + 1) * size
+    grades = np.random.default_rng(seed).integers(0, 3, size=len(x)).astype(np.int32)
+    return x, grades, starts
+
+
+def graded_by(forest, x, starts):
+    """Grades that the forest's own scores order rightly: the model is at a maximum."""
+    scores = predict(forest, x)
+    grades = np.zeros(len(x), dtype=np.int32)
+    for first, last in itertools.pairwise(starts):
+        grades[first:last] = np.searchsorted(np.unique(scores[first:last]), scores[first:last])
+    return np.minimum(grades, 5)
+
+
+def test_so_many_directions_are_drawn_that_the_bound_is_p0() -> None:
+    for p0, delta in [(0.01, 0.01), (0.05, 0.01), (0.02, 0.2), (0.5, 0.5), (0.5, 0.25)]:
+        n = directions_needed(p0, delta)
+        assert (1 - p0) ** n <= delta < (1 - p0) ** (n - 1)
+        assert share_interval(0, n, delta)[1] <= p0
+    with pytest.raises(InputError, match="p0 must be between 0 and 1"):
+        directions_needed(0.0, 0.1)
+
+
+def test_the_interval_of_a_share_is_clopper_and_pearsons() -> None:
+    for k, n, delta in [(1, 10, 0.05), (5, 10, 0.01), (9, 10, 0.1), (30, 459, 0.01)]:
+        low, high = share_interval(k, n, delta)
+        tail = [math.comb(n, i) * low**i * (1 - low) ** (n - i) for i in range(k, n + 1)]
+        assert sum(tail) == pytest.approx(delta / 2, rel=1e-9)
+        tail = [math.comb(n, i) * high**i * (1 - high) ** (n - i) for i in range(k + 1)]
+        assert sum(tail) == pytest.approx(delta / 2, rel=1e-9)
+    assert share_interval(10, 10, 0.01) == (pytest.approx(0.01**0.1), 1.0)
+
+
+def test_a_model_at_its_maximum_passes() -> None:
+    forest = random_forest(1, n_trees=30, max_leaves=12)
+    x, _, starts = case(1, forest)
+    grades = graded_by(forest, x, starts)
+    found = local_optimality(forest, x, grades, starts, METRIC, Policy(), step=1.0)
+    assert found.value == 1.0
+    assert (found.n_directions, found.n_rising, found.n_unchanged) == (459, 0, 0)
+    assert found.passed
+    assert found.p == 0.0
+    assert found.interval == (0.0, pytest.approx(1 - 0.01 ** (1 / 459)))
+    assert found.changes[2] < 0.0
+
+
+def test_a_model_that_has_learnt_nothing_does_not() -> None:
+    forest = random_forest(2, n_trees=20, max_leaves=12)
+    x, grades, starts = case(2, forest)
+    found = local_optimality(forest, x, grades, starts, METRIC, Policy(), p0=0.05, delta=0.05)
+    assert not found.passed
+    assert 0.2 < found.p < 0.8
+    assert found.interval[0] < found.p < found.interval[1]
+    assert found.changes[0] < found.changes[1] < found.changes[2]
+
+
+def test_a_step_too_small_to_change_anything_proves_nothing() -> None:
+    forest = random_forest(3)
+    x, grades, starts = case(3, forest)
+    tied = np.zeros_like(x)  # every document in the same leaves
+    found = local_optimality(forest, tied, grades, starts, METRIC, Policy(), p0=0.2, delta=0.2)
+    assert found.n_unchanged == found.n_directions
+    assert not found.passed
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_each_move_is_that_of_a_model_with_other_leaves(linked: bool) -> None:
+    """What is reported of moves is what the forest with those leaf values gives."""
+    forest = several_outputs(4) if linked else random_forest(4, n_trees=8)
+    x, grades, starts = case(4, forest)
+    found = local_optimality(forest, x, grades, starts, METRIC, Policy(), p0=0.3, delta=0.3, n_curves=3, seed=5)
+    leaves = np.flatnonzero(forest.node_feature < 0)
+    tree = np.searchsorted(forest.tree_starts, leaves, side="right") - 1
+    worth = forest.tree_weights[tree] * forest.node_value[leaves]
+
+    def mean(contributions):
+        values = forest.node_value.copy()
+        values[leaves] = contributions / forest.tree_weights[tree]
+        scores = predict(replace(forest, node_value=values), x)
+        return mean_of(evaluate_queries([METRIC], scores, grades, starts, Policy())[METRIC])
+
+    assert found.value == pytest.approx(mean(worth), abs=1e-12)
+    changes = []
+    for j in range(found.n_directions):
+        key = np.array([5, j], dtype=np.uint64)
+        move = np.random.Generator(np.random.Philox(key=key)).standard_normal(len(leaves))
+        move *= 0.1 * np.linalg.norm(worth) / np.linalg.norm(move)
+        changes.append(mean(worth + move) - mean(worth))
+    assert found.changes == pytest.approx((min(changes), sum(changes) / len(changes), max(changes)), abs=1e-12)
+    assert found.n_rising == sum(change > 1e-15 for change in changes)
+    assert len(found.curves) == 3
+    for curve in found.curves:
+        place = int(np.flatnonzero(leaves == forest.tree_starts[curve.tree - 1] + curve.leaf)[0])
+        assert curve.value == worth[place]
+        for move, value in zip(CURVE, curve.means, strict=True):
+            changed = worth.copy()
+            changed[place] += move * np.linalg.norm(worth) / np.sqrt(len(worth))
+            assert value == pytest.approx(mean(changed), abs=1e-12)
+        assert curve.means[CURVE.index(0.0)] == found.value
+
+
+def test_threads_change_nothing_and_the_seed_does() -> None:
+    forest = random_forest(6, n_trees=8)
+    x, grades, starts = case(6, forest)
+
+    def found(**options):
+        return local_optimality(forest, x, grades, starts, METRIC, Policy(), p0=0.1, delta=0.1, n_curves=2, **options)
+
+    assert found() == found(n_threads=3)
+    assert found(seed=1).changes != found().changes
+
+
+def test_what_cannot_be_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = random_forest(0)
+    x, grades, starts = case(0, forest)
+    with pytest.raises(InputError, match="step must be a number above 0, got 0"):
+        local_optimality(forest, x, grades, starts, METRIC, Policy(), step=0.0)
+    with pytest.raises(InputError, match="no query counts in ndcg@5"):
+        local_optimality(forest, x, 0 * grades, starts, METRIC, Policy())
+    with pytest.raises(InputError, match="has no split"):
+        local_optimality(forest, x, grades, starts, METRIC, Policy(), n_rounds=0)
+    with pytest.raises(InputError, match="number of curves must be 0 or more"):
+        local_optimality(forest, x, grades, starts, METRIC, Policy(), n_curves=-1)
+    monkeypatch.setattr(optimality, "MAX_BYTES", 1000)
+    with pytest.raises(InputError, match="240 documents in 6 trees need 0 MB"):
+        local_optimality(forest, x, grades, starts, METRIC, Policy())
