@@ -26,6 +26,7 @@ import rankmill.errors
 import registry.cli
 import registry.errors
 import scorer.cli
+import scorer.cli_inspect
 import scorer.errors
 import trainer.cli
 import trainer.errors
@@ -150,6 +151,7 @@ app.add_typer(pipeline.cli.app, name="data")
 models = typer.Typer(no_args_is_help=True, help=registry.cli.app.info.help)
 models.registered_commands += registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands
 app.add_typer(models, name="models")
+app.add_typer(scorer.cli_inspect.app, name="inspect")
 
 
 def main() -> NoReturn:

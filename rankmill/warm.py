@@ -75,6 +75,14 @@ evaluate {folder}/bare.tsv --gain linear --nothing-relevant zero --ties pessimis
 evaluate {folder}/ranked.parquet --metric dcg --ties doc_id
 evaluate {folder}/ranked.run --qrels {folder}/qrels --complete --ties doc_id_descending
 evaluate {folder}/dataset --split test --model warm --registry {folder}/registry --ties optimistic
+inspect influence warm --registry {folder}/registry
+inspect dependence warm f1 --registry {folder}/registry
+inspect dependence warm f1 f2 --registry {folder}/registry --on {folder}/dataset
+inspect interaction warm f1 f2 --registry {folder}/registry --on {folder}/dataset --over documents
+inspect shap warm --registry {folder}/registry --on {folder}/dataset
+inspect why warm --registry {folder}/registry --on {folder}/dataset --qid 1
+inspect combine warm warm@2 --registry {folder}/registry --on {folder}/dataset
+inspect optimality warm --registry {folder}/registry --on {folder}/dataset --p0 0.5 --delta 0.5
 """
 
 

@@ -160,6 +160,10 @@ def public_commands() -> list[tuple[tuple[str, ...], str]]:
 def test_the_commands_are_the_documented_ones() -> None:
     assert {" ".join(name) for name, _ in public_commands()} == {
         *("demo", "run", "train", "cv", "rerank", "evaluate", "explain-metric", "convert"),
+        *(
+            f"inspect {what}"
+            for what in ("influence", "dependence", "interaction", "shap", "why", "combine", "optimality")
+        ),
         *("data ingest", "data bin", "data describe", "data query", "data synth"),
         *("models list", "models show", "models log", "models promote", "models rollback", "models verify"),
         *("models init", "models alias", "models tag", "models diff", "models gate", "models gc", "models fsck"),

@@ -132,6 +132,16 @@ def steps_of(paths: Paths, slot: int | None) -> npt.NDArray[np.float32]:
     return np.concatenate([np.array([np.nan], dtype=np.float32), cuts, above[above > cuts[-1]]])
 
 
+def some_steps(paths: Paths, slot: int | None, n: int) -> npt.NDArray[np.float32]:
+    """Return at most ``n`` of the values of `steps_of`, evenly spread over them, and NaN; all of them for 0."""
+    steps = steps_of(paths, slot)
+    if n == 0 or len(steps) - 1 <= n:
+        return steps
+    places = np.unique(np.linspace(1.0, len(steps) - 1.0, n).round().astype(np.int64))
+    chosen: npt.NDArray[np.float32] = steps[np.concatenate([[0], places])]
+    return chosen
+
+
 def path_weights(
     paths: Paths, known: tuple[int, ...], codes: Codes | None, *, n_threads: int = 1
 ) -> npt.NDArray[np.float64]:

@@ -6,7 +6,9 @@ documents of a query have alike falls out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
 import numpy.typing as npt
@@ -111,3 +113,49 @@ def why_at(
             for slot in order
         ),
     )
+
+
+def chosen_two(
+    doc_ids: Sequence[str], scores: npt.NDArray[np.float64], above: str | None, below: str | None, qid: str
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Find two documents of one query by their ids.
+
+    Parameters
+    ----------
+    doc_ids, scores
+        Of the documents of the query, ids ascending: equal scores are ranked in this order, as `rerank` does.
+    above, below
+        Ids; None: the first document, and the one right below the other.
+    qid
+        The query, for messages.
+
+    Returns
+    -------
+    Their places among the documents, and their ranks from 1.
+
+    Raises
+    ------
+    InputError
+        There is no such document, both are the same, or there is none below.
+    """
+    order = np.argsort(-scores, kind="stable")
+    rank_of = np.empty(len(order), dtype=np.int64)
+    rank_of[order] = np.arange(len(order))
+
+    def place(name: str) -> int:
+        if name in doc_ids:
+            return doc_ids.index(name)
+        near = get_close_matches(name, doc_ids, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"such as {doc_ids[0]!r}"
+        raise InputError(f"query {qid}: there is no document {name!r} among its {len(doc_ids):,}; {hint}")
+
+    first = int(order[0]) if above is None else place(above)
+    if below is not None:
+        second = place(below)
+    elif rank_of[first] + 1 < len(order):
+        second = int(order[rank_of[first] + 1])
+    else:
+        raise InputError(f"query {qid}: no document stands below {doc_ids[first]!r}; name another one with --below")
+    if first == second:
+        raise InputError(f"query {qid}: {doc_ids[first]!r} is compared with itself; name two documents")
+    return (first, second), (int(rank_of[first]) + 1, int(rank_of[second]) + 1)

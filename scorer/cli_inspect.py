@@ -1,0 +1,413 @@
+"""``rankmill inspect ..``: looking into a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scorer.cli import (
+    Absent,
+    AsJson,
+    Columns,
+    ConventionName,
+    IndexBase,
+    InputFormat,
+    NFeatures,
+    NThreads,
+    RegistryFolder,
+    find_model,
+)
+
+if TYPE_CHECKING:
+    from scorer.forest import Forest
+    from scorer.inspect.documents import Documents
+    from scorer.inspect.paths import Paths
+    from scorer.metrics import Metric, Policy
+    from scorer.rerank import ModelIdentity
+
+app = typer.Typer(no_args_is_help=True, help="Look into a model: features, contributions, mixtures, optimality.")
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.")
+]
+On = Annotated[
+    list[Path],
+    typer.Option(
+        "--on", metavar="CANDIDATES", help="A dataset, or files of candidates as rerank reads them; repeat for several."
+    ),
+]
+Split = Annotated[str | None, typer.Option(help="With a dataset: train, valid or test; by default all of it.")]
+Qid = Annotated[
+    list[str] | None, typer.Option("--qid", help="Look at this query; repeat for several.  Rules over --queries.")
+]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Which queries are drawn, where not all are taken.")]
+NRounds = Annotated[int | None, typer.Option(help="Look only at so many rounds of the model.")]
+Top = Annotated[int, typer.Option(min=0, help="Show so many rows; 0: all.")]
+Output = Annotated[int, typer.Option(min=0, help="Of a model with several outputs, such as mcrank: which, from 0.")]
+MetricName = Annotated[str, typer.Option(help="A metric of ranks, as evaluate knows them.")]
+NQueries = Annotated[int, typer.Option("--queries", min=0, help="Draw at most so many queries; 0: all.")]
+
+
+@dataclass(frozen=True)
+class _Where:
+    """Where documents are, and how to read them."""
+
+    on: list[Path]
+    split: str | None
+    qid: list[str] | None
+    queries: int
+    seed: int
+    input_format: str
+    absent: str | None
+    index_base: int | None
+    n_features: int | None
+    columns: str | None
+
+    def read(self, paths: Paths) -> Documents:
+        from pipeline.sources.parts import parse_columns
+        from scorer.inspect.documents import read_documents
+
+        options: Any = {"input_format": self.input_format, "absent": self.absent, "index_base": self.index_base}
+        options["columns"] = None if self.columns is None else parse_columns(self.columns)
+        return read_documents(
+            self.on, paths, split=self.split, qids=self.qid or (), n_queries=self.queries, seed=self.seed,
+            n_features=self.n_features, announce=True, **options,
+        )  # fmt: skip
+
+
+@app.command()
+def influence(
+    model: Model,
+    top: Top = 20,
+    n_rounds: NRounds = None,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Tell how much each feature has to do with the scores: its share in the gains of all splits.
+
+    Example: rankmill inspect influence web@latest --top 10
+    """
+    from scorer.inspect.reports import influence_report
+
+    forest, identity = find_model(model, registry)
+    forest = forest if n_rounds is None else forest.truncated(n_rounds)
+    typer.echo(influence_report(forest, identity, top).render(as_json=as_json))
+
+
+@app.command()
+def dependence(
+    model: Model,
+    features: Annotated[list[str], typer.Argument(metavar="FEATURE [FEATURE]", help="One feature, or two.")],
+    on: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--on", metavar="CANDIDATES", help="Take the mean over these documents, not over the training rows."
+        ),
+    ] = None,
+    points: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Show at most so many values of each feature, besides missing; 0: all; by default 20, of two 8."
+        ),
+    ] = None,
+    split: Split = None,
+    qid: Qid = None,
+    queries: NQueries = 200,
+    seed: Seed = 0,
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    columns: Columns = None,
+    n_rounds: NRounds = None,
+    n_threads: NThreads = 0,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Tell what the model says on average, by the values of one feature or two: partial dependence.
+
+    A value stands for all from there down to the next lower threshold.
+
+    Example: rankmill inspect dependence web@latest bm25
+
+    Example: rankmill inspect dependence web@latest bm25 clicks --on web.dataset --split test
+    """
+    from scorer.errors import InputError
+    from scorer.inspect.dependence import dependence_at, some_steps
+    from scorer.inspect.reports import dependence_report
+
+    identity, paths = _laid_out(model, registry, n_rounds)
+    if on is None and (split is not None or qid):
+        raise InputError("--split and --qid choose documents: name them with --on CANDIDATES")
+    where = _Where(on or [], split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
+    codes = None if on is None else where.read(paths).codes(paths)
+    shown = (20 if len(features) == 1 else 8) if points is None else points
+    axes = [some_steps(paths, paths.slot_of(name), shown) for name in features]
+    found = dependence_at(paths, features, points=axes, codes=codes, n_threads=_threads(n_threads))
+    typer.echo(dependence_report(found, identity).render(as_json=as_json))
+
+
+@app.command()
+def interaction(
+    model: Model,
+    on: On,
+    features: Annotated[
+        list[str] | None, typer.Argument(metavar="[FEATURE]...", help="By default the 10 most influential.")
+    ] = None,
+    over: Annotated[
+        str, typer.Option(help="What dependences are means over: training (its rows) or documents (those of --on).")
+    ] = "training",
+    output: Output = 0,
+    top: Top = 20,
+    split: Split = None,
+    qid: Qid = None,
+    queries: NQueries = 50,
+    seed: Seed = 0,
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    columns: Columns = None,
+    n_rounds: NRounds = None,
+    n_threads: NThreads = 0,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Tell how much of what features do together neither does alone: Friedman's H, of each and of pairs.
+
+    Example: rankmill inspect interaction web@latest --on web.dataset --split test
+    """
+    from scorer.inspect.interaction import interactions_at
+    from scorer.inspect.reports import interaction_report
+
+    identity, paths = _laid_out(model, registry, n_rounds)
+    where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
+    codes = where.read(paths).codes(paths)
+    found = interactions_at(
+        paths, codes, features=features or None, over=over, output=output, n_threads=_threads(n_threads)
+    )  # fmt: skip
+    report = interaction_report(found, identity, over=over, output=output, n_documents=len(codes), top=top)
+    typer.echo(report.render(as_json=as_json))
+
+
+@app.command()
+def shap(
+    model: Model,
+    on: On,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the contributions to every document to a .parquet file.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Keep in what all documents of a query have alike.")] = False,
+    top: Top = 20,
+    split: Split = None,
+    qid: Qid = None,
+    queries: NQueries = 100,
+    seed: Seed = 0,
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    columns: Columns = None,
+    n_rounds: NRounds = None,
+    n_threads: NThreads = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Tell what each feature contributes to the scores (TreeSHAP), less the mean of the query.
+
+    Example: rankmill inspect shap web@latest --on web.dataset --split test -o contributions.parquet
+    """
+    from scorer.errors import InputError
+    from scorer.inspect.reports import shap_report
+    from scorer.inspect.shap import Explainer
+    from scorer.inspect.shap_file import checked_name, explain_documents
+
+    if out is not None:
+        checked_name(out)
+        if out.exists() and not overwrite:
+            raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
+    forest, identity = find_model(model, registry)
+    explainer = Explainer(forest, n_rounds=n_rounds)
+    where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
+    documents = where.read(explainer.paths)
+    found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=_threads(n_threads))
+    report = shap_report(found, identity, top=top, out=None if out is None else str(out))
+    typer.echo(report.render(as_json=as_json))
+
+
+@app.command()
+def why(
+    model: Model,
+    on: On,
+    qid: Annotated[str, typer.Option(help="The query.")],
+    above: Annotated[str | None, typer.Option(help="doc_id of the one document; by default the first.")] = None,
+    below: Annotated[
+        str | None, typer.Option(help="doc_id of the other; by default the one ranked right below it.")
+    ] = None,
+    output: Output = 0,
+    top: Top = 15,
+    split: Split = None,
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    columns: Columns = None,
+    n_rounds: NRounds = None,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Tell why one document of a query stands above another, feature by feature.
+
+    Example: rankmill inspect why web@latest --on web.dataset --qid 10 --above D7 --below D3
+    """
+    import numpy as np
+
+    from scorer.inspect.reports import why_report
+    from scorer.inspect.shap import Explainer
+    from scorer.inspect.why import chosen_two, why_at
+    from scorer.predict import Predictor
+
+    forest, identity = find_model(model, registry)
+    explainer = Explainer(forest, n_rounds=n_rounds)
+    where = _Where(on, split, [qid], 0, 0, input_format, absent, index_base, n_features, columns)
+    documents = where.read(explainer.paths)
+    slots = np.arange(documents.values.shape[1])
+    scores = Predictor(explainer.paths.forest).scores(documents.values, columns=slots)
+    rows, ranks = chosen_two(documents.doc_ids, scores, above, below, qid)
+    pair = list(rows)
+    found = why_at(
+        explainer, documents.codes(explainer.paths)[pair], documents.values[pair], scores[pair], output=output
+    )  # fmt: skip
+    report = why_report(
+        found, identity, qid=qid, doc_ids=(documents.doc_ids[rows[0]], documents.doc_ids[rows[1]]), ranks=ranks, top=top,
+        n_outputs=forest.n_outputs,
+    )  # fmt: skip
+    typer.echo(report.render(as_json=as_json))
+
+
+@app.command()
+def combine(
+    model: Model,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The second ranker, another model.")],
+    on: On,
+    metric: MetricName = "ndcg@10",
+    low: Annotated[float, typer.Option("--from", help="Least weight of OTHER; negative ones are allowed.")] = 0.0,
+    high: Annotated[float, typer.Option("--to", help="Greatest weight of OTHER.")] = 1.0,
+    convention: ConventionName = "rankmill",
+    split: Split = None,
+    qid: Qid = None,
+    queries: NQueries = 1000,
+    seed: Seed = 0,
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    columns: Columns = None,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Find the weight a for which (1 - a) MODEL + a OTHER ranks best, of all there are.
+
+    Example: rankmill inspect combine web@3 web@7 --on web.dataset --split valid --metric ndcg@10
+    """
+    from scorer.inspect import combine as combining
+    from scorer.inspect.reports import combination_report
+
+    where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
+    found = [find_model(name, registry) for name in (model, other)]
+    lists = [_scored(forest, where) for forest, _ in found]
+    documents, first = lists[0]
+    rules, policy, words = _policy(metric, convention, found[0][0], documents)
+    best = combining.combine(
+        first, lists[1][1], documents.graded(), documents.starts, rules, policy, low=low, high=high,
+        doc_order=documents.order(),
+    )  # fmt: skip
+    typer.echo(combination_report(best, (found[0][1], found[1][1]), words).render(as_json=as_json))
+
+
+@app.command()
+def optimality(
+    model: Model,
+    on: On,
+    metric: MetricName = "ndcg@10",
+    step: Annotated[
+        float, typer.Option(help="How far to go, as a share of the length of the vector of leaf values.")
+    ] = 0.1,
+    p0: Annotated[
+        float, typer.Option(help="Draw directions until the share that rise is known to be below this ..")
+    ] = 0.01,
+    delta: Annotated[float, typer.Option(help=".. with confidence 1 - delta, where none does.")] = 0.01,
+    curves: Annotated[int, typer.Option(min=0, help="Also move so many leaves one at a time.")] = 0,
+    convention: ConventionName = "rankmill",
+    split: Split = None,
+    qid: Qid = None,
+    queries: NQueries = 200,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Which queries and directions are drawn.")] = 0,
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    columns: Columns = None,
+    n_rounds: NRounds = None,
+    n_threads: NThreads = 0,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Test whether the leaf values are a local maximum of a metric: whether it falls along random directions.
+
+    A maximum is to be expected on the queries that the model was trained on.
+
+    Example: rankmill inspect optimality web@latest --on web.dataset --split train --metric ndcg@10
+    """
+    from scorer.inspect.optimality import optimality_at
+    from scorer.inspect.reports import optimality_report
+
+    identity, paths = _laid_out(model, registry, n_rounds)
+    where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
+    documents = where.read(paths)
+    rules, policy, words = _policy(metric, convention, paths.forest, documents)
+    found = optimality_at(
+        paths, documents.codes(paths), documents.graded(), documents.starts, rules, policy, step=step, p0=p0, delta=delta,
+        n_curves=curves, seed=seed, doc_order=documents.order(), n_threads=_threads(n_threads),
+    )  # fmt: skip
+    typer.echo(optimality_report(found, identity, words).render(as_json=as_json))
+
+
+def _laid_out(model: str, registry: Path, n_rounds: int | None) -> tuple[ModelIdentity, Paths]:
+    from scorer.inspect.paths import leaf_paths
+
+    forest, identity = find_model(model, registry)
+    return identity, leaf_paths(forest, n_rounds=n_rounds)
+
+
+def _scored(forest: Forest, where: _Where) -> tuple[Documents, Any]:
+    import numpy as np
+
+    from scorer.inspect.paths import leaf_paths
+    from scorer.predict import Predictor
+
+    documents = where.read(leaf_paths(forest))
+    return documents, Predictor(forest).scores(documents.values, columns=np.arange(documents.values.shape[1]))
+
+
+def _policy(metric: str, convention: str, forest: Forest, documents: Documents) -> tuple[Metric, Policy, str]:
+    """Read the metric and the policy it is computed under; the highest grade is that of the training, else of the documents."""
+    from scorer.metrics import parse_metric
+    from scorer.metrics.conventions import named_convention
+
+    wanted, rules = parse_metric(metric), named_convention(convention)
+    known = forest.info.get("max_grade")
+    if wanted.name == "err" and rules.policy.max_grade is None:
+        highest = known if isinstance(known, int) and known >= 1 else max(1, int(documents.graded().max(initial=1)))
+        rules = rules.but(max_grade=highest)
+    return wanted, rules.policy_for(wanted), rules.describe_for(wanted)
+
+
+def _threads(n_threads: int) -> int:
+    from pipeline.cores import available_cores
+
+    return n_threads or available_cores()
