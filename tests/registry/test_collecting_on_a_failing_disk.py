@@ -1,0 +1,87 @@
+"""Each call of the collector goes wrong in turn: nothing that is needed is lost, and the next run does the rest."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from registry.errors import RegistryError
+from registry.registry import Registry
+from registry.retention import leases, trash
+from tests.registry.faults import CRASHES, LASTING, LOST_ANSWERS, ONCE, Failing
+from tests.registry.interposed import Interposed, Killed
+from tests.registry.invariants import look, published
+from tests.registry.model_disk import ROOT, Machine, ModelDisk, everything
+from tests.registry.operations import AT_ONCE, started
+
+pytestmark = pytest.mark.usefixtures("brisk")
+WAYS = {
+    "killed before": CRASHES["before"],
+    "killed after": CRASHES["after"],
+    "EIO once": ONCE["EIO"],
+    "full from then on": LASTING["ENOSPC"],
+    "read-only from then on": LASTING["EROFS"],
+    "answer lost": LOST_ANSWERS["EIO"],
+}
+QUICK = {"killed before", "answer lost"}
+
+
+def on(machine: Machine) -> Registry:
+    return Registry(ROOT, disk=ModelDisk(machine))
+
+
+def all_there_is_to_do() -> Machine:
+    """A version to sweep, a blob of nobody, one that is old in the trash, one there that is needed, a lease of the dead."""
+    machine = started("one is marked").copy()
+    store = on(machine)._store
+    store.put_blob(b"nobody's")
+    trash.throw(store, store.put_blob(b"nobody's for long"), time.time() - 1000.0)
+    trash.throw(store, on(machine).resolve("web@3", bare="latest").sha256, time.time() - 1000.0)
+    path = leases.take(store, [])
+    record = store.disk.read(path).replace(b'"started":"', b'"started":"not ')
+    store.replace(path, record)
+    return machine
+
+
+def blobs(machine: Machine) -> set[str]:
+    return {path.rpartition("/")[2][:64] for path, _ in machine.files(ROOT) if "/blobs/" in path or "/trash/" in path}
+
+
+def collected(machine: Machine) -> None:
+    for _ in range(3):
+        on(machine).gc(rules=AT_ONCE)
+
+
+@pytest.mark.parametrize("way", [way if way in QUICK else pytest.param(way, marks=pytest.mark.slow) for way in WAYS])
+def test_whatever_goes_wrong_the_next_run_does_the_rest(way: str) -> None:
+    start = all_there_is_to_do()
+    done = start.copy()
+    collected(done)
+    new, files = look(done), published(done)
+    assert (len(blobs(done)), len(blobs(start))) == (
+        len(files & {p for p in files if "/blobs/" in p}),
+        len(blobs(done)) + 3,
+    )
+    before, histories = start.to_bytes(), []
+    for at in itertools.count(1):
+        machine, failing = Machine.from_bytes(before), Failing(at, WAYS[way])
+        outcome = None
+        try:
+            Registry(ROOT, disk=Interposed(ModelDisk(machine), failing)).gc(rules=AT_ONCE)
+        except (Killed, OSError, RegistryError) as error:
+            outcome = error
+        assert isinstance(outcome, Killed | None) or str(outcome).isprintable()
+        found = look(machine)  # every blob that a log refers to is there and whole
+        histories.append(len(found.logs["web"]))
+        assert blobs(machine) >= blobs(done), f"call {at} ({failing.failed_in})"
+        machine.power_loss(everything)
+        collected(machine)
+        again = look(machine)
+        assert again.models == new.models
+        assert published(machine) == files, f"call {at} ({failing.failed_in})"
+        if not failing.failed_in:
+            break
+    assert at > 50
+    assert set(histories) == {len(look(start).logs["web"]), len(new.logs["web"])}
