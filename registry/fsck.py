@@ -225,7 +225,12 @@ class _Check:
                 self._check_missed(sha256, user)
 
     def _check_blob(self, path: Path, user: str | None) -> None:
-        data = self.store.disk.read(path)
+        try:
+            data = self.store.disk.read(path)
+        except FileNotFoundError:  # a collector was at work
+            if user is not None:
+                self._check_missed(path.name, user)
+            return
         self.report.bytes_read += len(data)
         if hashlib.sha256(data).hexdigest() != path.name:
             of = "nothing refers to it" if user is None else f"it is the {user}"
@@ -289,13 +294,18 @@ class _Check:
 
     def _check_staged(self) -> None:
         folder = self.store.root / "tmp"
-        old = [n for n in self.store.names(folder) if time.time() - self.store.disk.modified(folder / n) > OLD]
+
+        def is_old(name: str) -> bool:
+            try:
+                return time.time() - self.store.disk.modified(folder / name) > OLD
+            except FileNotFoundError:  # its writer is done
+                return False
 
         def is_swept(name: str) -> bool:
             self.store.sweep()
             return name not in self.store.names(folder)
 
-        for name in old:
+        for name in filter(is_old, self.store.names(folder)):
             cure = "the next models register removes it when its writer is surely dead"
             self._find(folder / name, "left by a writer that died", cure, partial(is_swept, name))
 

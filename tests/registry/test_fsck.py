@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import time
@@ -14,9 +16,13 @@ from registry import log
 from registry.errors import IntegrityError
 from registry.registry import Registry
 from registry.retention import leases, trash
-from registry.retention.keeping import DAY
+from registry.retention.keeping import DAY, Rules
 from tests.registry.conftest import FACTS
+from tests.registry.faults import CRASHES, Failing
+from tests.registry.interposed import Interposed, Killed
+from tests.registry.model_disk import ROOT, Machine, ModelDisk, everything, nothing_new
 from tests.registry.shell import Shell
+from tests.registry.test_races import all_at_once, opened
 
 Harm = Callable[[Registry], object]
 
@@ -192,6 +198,49 @@ def test_a_file_that_cannot_be_read_is_no_damage(web: Registry, monkeypatch: pyt
     with pytest.raises(PermissionError):
         web.fsck(repair=True)
     assert not (web.root / "quarantine").exists()
+
+
+def test_a_repair_that_is_killed_at_any_call_is_done_by_the_next(brisk: None) -> None:
+    start = Machine()
+    registry = Registry(ROOT, disk=ModelDisk(start))
+    registry.prepare(protected=())
+    for number in (1, 2, 3):
+        registry.register("web", b"model %d" % number, manifest=FACTS)
+        registry.promote("web", number)
+    for path in (entry(registry, 4), blob(registry, 1)):
+        file = start.find(path)
+        file.data = file.safe = file.data[:-1]
+    held = {file.data for path, file in start.files(ROOT) if not path.endswith("/ballast")}
+    before = start.to_bytes()
+    for at in itertools.count(1):
+        machine = Machine.from_bytes(before)
+        failing = Failing(at, CRASHES["before"])
+        with contextlib.suppress(Killed):
+            Registry(ROOT, disk=Interposed(ModelDisk(machine), failing)).fsck(repair=True)
+        machine.power_loss(everything if at % 2 else nothing_new)
+        again = Registry(ROOT, disk=ModelDisk(machine))
+        again.fsck(repair=True)
+        left = [finding.wrong for finding in again.fsck().findings if finding.damage]
+        assert left == ["missing: the model of web@1"]
+        assert len(again.log("web")) == 3
+        assert held <= {file.data for _, file in machine.files(ROOT)}
+        if not failing.failed_in:
+            break
+    assert at > 30
+
+
+def test_a_look_while_others_work_finds_nothing(web: Registry) -> None:
+    def work(i: int) -> None:
+        mine = opened(web)
+        for step in range(6):
+            if i == 0:
+                mine.gc(rules=Rules(keep=1, grace=0.0))
+            elif i == 1:
+                mine.register("web", b"new %d" % step, manifest=FACTS)
+            else:
+                assert [finding for finding in mine.fsck().findings if finding.damage] == []
+
+    assert all_at_once(4, work) == [None] * 4
 
 
 class TestCommand:
