@@ -19,12 +19,12 @@ from rankmill.gate import guardrails
 from rankmill.gate.bars import Bar, row_order, single_feature
 from rankmill.gate.guardrails import Guardrail
 from rankmill.gate.lists import GradedQueries, Scores, scores_of
-from rankmill.gate.paired import Paired, compare, queries_for
 from rankmill.gate.rules import Rules, convention_digest, convention_facts
 from scorer.errors import CandidatesRejected
 from scorer.forest import Forest
 from scorer.metrics import Metric
 from scorer.metrics.bootstrap import REPLICATES, SEED
+from scorer.paired import Paired, compare, queries_for
 from scorer.predict import Predictor
 from trainer.code_digest import digest_of_folder
 

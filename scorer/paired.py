@@ -43,7 +43,7 @@ class Paired:
     quantiles
         Of the differences: the least value that at least this share of them does not exceed.
     worst
-        The queries that lost most, at most 20: id, candidate, other and difference, the largest loss first.
+        The queries that lost most: id, candidate, other and difference, the largest loss first.
     """
 
     n_queries: int
@@ -75,6 +75,7 @@ def compare(
     *,
     weights: Values | None = None,
     higher_is_better: bool = True,
+    most_shown: int = MOST_SHOWN,
 ) -> Paired | None:
     """Compare a metric of the same queries under two rankings; None where fewer than two queries count.
 
@@ -88,6 +89,8 @@ def compare(
         (q,) of the queries in the mean, where they differ (`scorer.metrics.queries.PreparedQueries.weights`).
     higher_is_better
         Whether a larger value is a better one.
+    most_shown
+        How many queries ``worst`` may name.
 
     Raises
     ------
@@ -104,7 +107,7 @@ def compare(
         return None
     place = np.flatnonzero(counts)
     found = differences[place]
-    lost = place[np.argsort(found, kind="stable")[:MOST_SHOWN]]
+    lost = place[np.argsort(found, kind="stable")[:most_shown]]
     ordered = np.sort(found)
     n = len(found)
     return Paired(
