@@ -193,18 +193,23 @@ class Machine:
 
     def files(self, below: Path = Path("/")) -> Iterator[tuple[str, File]]:
         """Everything that programs see, by path; a file of two names once for each."""
-        for path, folder in self._folders(self.folder(below), str(below).rstrip("/"), set()):
-            for name, node in sorted(folder.names.items()):
+        left = [(str(below).rstrip("/"), self.folder(below))]
+        while left:
+            path, folder = left.pop()
+            for name, node in folder.names.items():
                 if isinstance(node, File):
                     yield f"{path}/{name}", node
+                else:
+                    left.append((f"{path}/{name}", node))
 
     def _folders(self, folder: Folder, path: str, been: set[Folder]) -> Iterator[tuple[str, Folder]]:
         been.add(folder)
         yield path, folder
-        for name in sorted({*folder.names, *folder.meant}):
-            for node in [folder.names.get(name), *(meaning.node for meaning in folder.meant.get(name, []))]:
-                if isinstance(node, Folder) and node not in been:
-                    yield from self._folders(node, f"{path}/{name}", been)
+        nodes = list(folder.names.items())
+        nodes += [(name, meaning.node) for name, meant in folder.meant.items() for meaning in meant]
+        for name, node in nodes:
+            if isinstance(node, Folder) and node not in been:
+                yield from self._folders(node, f"{path}/{name}", been)
 
 
 class ModelDisk(Disk):
