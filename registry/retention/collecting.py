@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,12 @@ def _put_back(store: Store, wanted: set[str], report: Collected) -> None:
 def _decide(log: Log, rules: Rules, now: float, state: State, *, dry_run: bool) -> Model:
     """Commit what is to be swept, then what is to be marked, each decided on the state that it follows."""
 
+    @cache  # an entry never changes, and one that marks thousands of versions is asked for by each
+    def when(number: int) -> float:
+        return written(log, number)
+
     def planned(state: State) -> Plan:
-        return plan(state, rules, leased(log.store, now), lambda number: written(log, number), now)
+        return plan(state, rules, leased(log.store, now), when, now)
 
     last = first = planned(state)
     swept: tuple[int, ...] = first.sweep
