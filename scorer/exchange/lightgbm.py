@@ -162,7 +162,8 @@ class _Block:
         if len(words) != length:
             raise ModelFormatError(f"{self.where}: expected {length} values of {key}, found {len(words)}")
         try:
-            return np.array([dtype(word) for word in words], dtype=dtype) if length else np.zeros(0, dtype=dtype)
+            kind = float if dtype is np.float64 else int
+            return np.array([kind(word) for word in words], dtype=dtype)
         except (ValueError, OverflowError) as error:
             raise ModelFormatError(f"{self.where}: a value of {key} is no number: {shortened(error)}") from error
 

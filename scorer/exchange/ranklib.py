@@ -16,6 +16,7 @@ from scorer.exchange.plain import PlainTree, with_base
 from scorer.exchange.written import (
     Written,
     float32_sums,
+    java,
     need_missing_as_zero,
     need_one_output,
     said_in_float32,
@@ -56,28 +57,23 @@ def _notes(forest: Forest) -> Iterator[str]:
 def _nodes(tree: PlainTree) -> Iterator[str]:
     """Yield the lines inside the outermost <split>, without recursion: trees can be deep."""
     cuts, values = shortest32(tree.cut), shortest32(tree.value)
+    feature, left, right = tree.feature.tolist(), tree.left.tolist(), tree.right.tolist()
     todo: list[tuple[int, str]] = [(0, "")]
     while todo:
         node, line = todo.pop()
         if line:
             yield line
             continue
-        if tree.feature[node] < 0:
+        if feature[node] < 0:
             yield f"<output> {values[node]} </output>"
             continue
-        yield f"<feature> {tree.feature[node] + 1} </feature>"
-        yield f"<threshold> {_java(cuts[node])} </threshold>"
-        left, right = int(tree.left[node]), int(tree.right[node])
+        yield f"<feature> {feature[node] + 1} </feature>"
+        yield f"<threshold> {java(cuts[node])} </threshold>"
         todo += [
             (0, "</split>"),
-            (right, ""),
+            (right[node], ""),
             (0, '<split pos="right">'),
             (0, "</split>"),
-            (left, ""),
+            (left[node], ""),
             (0, '<split pos="left">'),
         ]
-
-
-def _java(value: float) -> str:
-    """Write a number as Java reads it."""
-    return {np.inf: "Infinity", -np.inf: "-Infinity"}.get(value, str(value))

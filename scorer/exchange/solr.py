@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from scorer.errors import ConversionRefused
 from scorer.exchange.plain import PlainTree, takes_missing_as_zero, with_base
-from scorer.exchange.written import Written, float32_sums, need_one_output, said_in_float32, shortest32
+from scorer.exchange.written import Written, float32_sums, java, need_one_output, said_in_float32, shortest32
 from scorer.forest import CUT, Forest
 
 TARGET = "Solr"
@@ -68,7 +68,7 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> Written:
             "missing values go their own ways: Solr 9.2 or newer, and defaultValue NaN for the features in the store;"
             " with --missing zero any Solr can read it"
         )
-    text = json.dumps(model, ensure_ascii=False, indent=1)
+    text = json.dumps(model, ensure_ascii=False, separators=(",", ":"))
     return Written(data=f"{text}\n".encode(), exactness=exactness, bound=float32_sums(forest), notes=tuple(notes))
 
 
@@ -112,17 +112,19 @@ def _root(tree: PlainTree, names: tuple[str, ...], said: dict[float, float], *, 
             f"Solr's JSON would nest {depth.max()} levels deep, more than {DEEPEST}; train with --max-depth {DEEPEST} or less"
         )
     built: list[dict[str, Any]] = [{} for _ in values]
+    columns = (tree.feature, tree.cut, tree.missing_left, tree.left, tree.right)
+    nodes = list(zip(*(column.tolist() for column in columns), strict=True))
     for node in range(len(values) - 1, -1, -1):
-        if tree.feature[node] < 0:
+        feature, cut, missing_left, left, right = nodes[node]
+        if feature < 0:
             built[node] = {"value": str(values[node])}
             continue
-        threshold = said[float(tree.cut[node])]
-        missing = {} if plain else {"missing": "left" if tree.missing_left[node] else "right"}
+        missing = {} if plain else {"missing": "left" if missing_left else "right"}
         built[node] = {
-            "feature": names[tree.feature[node]],
-            "threshold": {np.inf: "Infinity", -np.inf: "-Infinity"}.get(threshold, str(threshold)),
+            "feature": names[feature],
+            "threshold": java(said[cut]),
             **missing,
-            "left": built[tree.left[node]],
-            "right": built[tree.right[node]],
+            "left": built[left],
+            "right": built[right],
         }
     return built[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,3 +89,8 @@ def shortest32(values: npt.NDArray[np.floating]) -> list[float]:
     """
     with np.errstate(over="ignore"):
         return [float(str(value)) for value in np.asarray(values).astype(np.float32)]
+
+
+def java(value: float) -> str:
+    """Write a number as Java reads it."""
+    return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, str(value))

@@ -1,0 +1,176 @@
+"""docs/coming-from.md against the programs: our names, defaults and options, and theirs where they can be asked."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.main import get_command
+
+from rankmill import Ranker
+from rankmill.cli import app
+from scorer.exchange.formats import READERS, WRITERS
+from scorer.metrics.metric import parse_metric
+from tests.scorer.exchange_cases import peer
+from trainer.objectives.registry import OBJECTIVES, objective_class
+from trainer.parameters import TrainParameters
+
+TEXT = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]}
+TOOLS = ("LightGBM", "XGBoost", "CatBoost", "RankLib", "gbm (R)")
+DEFAULTS = {name: p.default for name, p in inspect.signature(Ranker).parameters.items()}
+OF_FIT = set(inspect.signature(Ranker.fit).parameters) - {"self", "X", "y"}
+
+
+def cells(section):
+    found = []
+    for line in SECTIONS[section].splitlines():
+        if line.startswith("| ") and not line.startswith("| ---"):
+            parts = [part.strip() for part in re.split(r"(?<!\\)\|", line)[1:-1]]
+            assert len(parts) == 3, line
+            found.append(parts)
+    return found[1:]
+
+
+def code(text):
+    return re.findall(r"`([^`]+)`", text)
+
+
+@pytest.mark.parametrize("section", ["Everybody", *TOOLS])
+def test_the_second_column_has_our_names_with_our_defaults(section):
+    for theirs, ours, _ in cells(section):
+        for written in code(ours):
+            name, told, value = written.partition("=")
+            assert name in (DEFAULTS if told else DEFAULTS.keys() | OF_FIT), f"{theirs}: {written}"
+            if told:
+                assert eval(value) == DEFAULTS[name], f"{theirs}: {written}, the default is {DEFAULTS[name]!r}"
+
+
+@pytest.mark.parametrize("section", [*TOOLS, "Everybody"])
+def test_what_is_to_be_set_can_be_set(section):
+    for _, _, remarks in cells(section):
+        for written in code(remarks):
+            call = re.fullmatch(r"(\w+)\((\w+)=(.+)\)", written)
+            assigned = re.fullmatch(r'(\w+)=("[^"]*"|[\d.]+|True|False)', written)
+            if call and call[1] in OBJECTIVES:
+                assert call[2] in {field.name for field in fields(objective_class(call[1]).Options)}, written
+            elif assigned and assigned[1] in DEFAULTS:
+                if assigned[1] in {field.name for field in fields(TrainParameters)}:
+                    TrainParameters(**{assigned[1]: eval(assigned[2])})
+                if assigned[1] in {"metric", "stop_metric"}:
+                    parse_metric(eval(assigned[2]))
+            elif assigned:
+                assert assigned[1] in {"sampling_unit"}, written
+
+
+def test_every_objective_that_stands_for_one_of_theirs_is_there():
+    stands_for = {
+        "LightGBM": "l2 laplace huber quantile poisson bernoulli",
+        "CatBoost": "yetirank lambdamart query_rmse softmax query_cross_entropy ranknet stochasticrank l2",
+        "RankLib": "l2 ranknet rankboost listnet", "gbm (R)": "l2 laplace quantile bernoulli adaboost poisson coxph",
+    }  # fmt: skip
+    for section, names in stands_for.items():
+        remarks = " ".join(remark for _, _, remark in cells(section))
+        for name in names.split():
+            assert name in OBJECTIVES
+            assert re.search(rf"\b{name}\b", remarks), f"{section}: {name}"
+
+
+def options():
+    """Every command by its words, with the options that it takes."""
+
+    def walk(command, name):
+        below = getattr(command, "commands", None)
+        if below is None:
+            known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts) if flag.startswith("-")}
+            return {name: known}
+        return {key: value for word in below for key, value in walk(below[word], (*name, word)).items()}
+
+    return walk(get_command(app), ())
+
+
+def test_commands_and_their_options_are_there():
+    known = options()
+    lines = [
+        line.split("#")[0]
+        for block in re.findall(r"```\n(.*?)```", TEXT, flags=re.DOTALL)
+        for line in block.splitlines()
+    ]
+    spans = [span for span in code(re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)) if span.startswith("rankmill ")]
+    assert len(lines) > 8
+    assert len(spans) > 12
+    for line in (*lines, *spans):
+        words = line.split()[1:]
+        name = tuple(words[:2]) if tuple(words[:2]) in known else tuple(words[:1])
+        assert name in known, line
+        for word in words:
+            if re.match(r"--?[a-z]", word):
+                assert word in known[name], line
+
+
+def test_every_format_has_its_row():
+    names = [re.match(r"\| `(\w+)` \|", line) for line in SECTIONS["Models"].splitlines()]
+    assert [found[1] for found in names if found] == list(WRITERS)
+    assert "--from " + "|".join(READERS) in SECTIONS["Models"]
+
+
+def assignments(section):
+    """Their names and defaults, where the first column has them."""
+    return [
+        written.partition("=")[::2]
+        for theirs, _, _ in cells(section)
+        for written in code(theirs)
+        if re.fullmatch(r"\w+(=.+)?", written)
+    ]
+
+
+def same(told, found):
+    try:
+        return float(np.float32(told)) == float(np.float32(found))
+    except ValueError:
+        return told == found
+
+
+def test_lightgbm_has_these_names_and_defaults():
+    lightgbm = peer("lightgbm")
+    rng = np.random.default_rng(0)
+    data = lightgbm.Dataset(rng.normal(size=(60, 2)), rng.integers(0, 3, 60), group=[20] * 3, params={"verbose": -1})
+    model = lightgbm.train({"objective": "lambdarank", "verbose": -1}, data, 1)
+    known = dict(re.findall(r"^\[(\w+): (.*)\]$", model.model_to_string(), flags=re.MULTILINE))
+    others = set()
+    for name, default in assignments("LightGBM"):
+        if name in known and default and name != "objective":
+            told = "1" if name == "num_iterations" else known[name]  # of this training
+            assert same("1" if name == "num_iterations" else default, told), f"{name}={default}, found {known[name]}"
+        elif name not in known:
+            others.add(name)
+    assert others == {"l1", "huber", "quantile", "poisson", "binary"}  # names of objectives
+    lost = re.search(r"No counterpart: (.*?)\. ", SECTIONS["LightGBM"], flags=re.DOTALL)[1]
+    for name in code(lost):
+        assert name in known or name == "position", name
+
+
+def test_xgboost_has_these_names_and_defaults():
+    xgboost = peer("xgboost")
+    rng = np.random.default_rng(0)
+    data = xgboost.DMatrix(rng.normal(size=(60, 2)), rng.integers(0, 3, 60), qid=np.repeat(range(3), 20), nthread=1)
+    known = {}
+
+    def collect(found):
+        for key, value in found.items():
+            if isinstance(value, dict):
+                collect(value)
+            elif isinstance(value, str):
+                known[key] = value
+
+    collect(json.loads(xgboost.train({"objective": "rank:ndcg"}, data, 1).save_config())["learner"])
+    for name, default in assignments("XGBoost"):
+        if name in {"num_boost_round", "early_stopping_rounds", "objective"}:  # of train(), not of the learner
+            continue
+        assert name in known, name
+        assert not default or same(default, known[name]), f"{name}={default}, found {known[name]}"
