@@ -274,3 +274,26 @@ def test_golden_headers_are_what_json_says_they_are():
         data = path.read_bytes()
         text = data[24 : 24 + struct.unpack_from("<Q", data, 16)[0]]
         assert model_file.canonical_json(json.loads(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("cap", "message"),
+    [
+        ("MAX_FEATURES", "3 features, at most 2 are allowed"),
+        ("MAX_TREES", "3 trees, at most 2 are allowed"),
+        ("MAX_NODES", "21 nodes, at most 2 are allowed"),
+        ("MAX_CUTS_OF_A_FEATURE", "a feature has 4 cuts, at most 2 are allowed"),
+    ],
+)
+def test_what_is_too_large_for_the_kernels_is_refused(cap, message, monkeypatch):
+    data = (Path(__file__).parent / "golden" / "best_first.rankmill").read_bytes()
+    monkeypatch.setattr(f"scorer.structure.{cap}", 2)
+    with pytest.raises(ModelFormatError, match=message):
+        Forest.from_bytes(data)
+
+
+def test_a_header_that_is_too_long_is_refused_before_it_is_read(monkeypatch):
+    data = GOLDEN[0].read_bytes()
+    monkeypatch.setattr(model_file, "MAX_HEADER_BYTES", struct.unpack_from("<Q", data, 16)[0] - 1)
+    with pytest.raises(ModelFormatError, match=r"header length .* does not fit"):
+        Forest.from_bytes(data)
