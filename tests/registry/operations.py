@@ -129,6 +129,7 @@ def beside(registry: Registry, name: str) -> Path:
 
 
 def bundles_beside(registry: Registry) -> None:
+    registry.prepare(protected=())
     for name in bundles():
         beside(registry, name)
 
