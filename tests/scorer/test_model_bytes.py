@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import _kernels, model_file
+from scorer import _kernels, _tree_kernels, model_file
 from scorer.errors import ModelFormatError
 from scorer.forest import ARRAYS, Forest
 from scorer.predict import Predictor, predict
+from scorer.tree_layout import FEWEST_SWEPT
 from tests import naive
 from tests.scorer.test_predict import awkward_values
 
@@ -55,10 +56,9 @@ class Guarded(np.ndarray):
         self.check(index)
         super().__setitem__(index, value)
 
-    @staticmethod
-    def check(index):
-        for part in index if isinstance(index, tuple) else (index,):
-            if not isinstance(part, slice) and part < 0:
+    def check(self, index):
+        for part, size in zip(index if isinstance(index, tuple) else (index,), self.shape, strict=False):
+            if (part.start or 0) > size if isinstance(part, slice) else part < 0:
                 raise IndexError(part)
 
 
@@ -73,15 +73,28 @@ def guarded(kernel):
 
 
 def check_walk(forest):
-    """Score some rows by kernels that look at every index, and by the plain walk: the same finite numbers."""
+    """Score some rows, few and more, by kernels that look at every index, and by the plain walk: the same finite numbers."""
+    few, more = ROWS, np.tile(ROWS, (-(-FEWEST_SWEPT // len(ROWS)), 1))
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("pack_trees", "bin_rows", "add_trees"):
-            patch.setattr(_kernels, name, guarded(getattr(_kernels, name)))
-        scores = Predictor(forest).scores(ROWS)
+        for module in (_kernels, _tree_kernels):
+            for name in (
+                "bin_rows",
+                "pack_trees",
+                "number_leaves",
+                "wrap_codes",
+                "walk_trees",
+                "sweep_trees",
+                "sweep_levels",
+            ):
+                if hasattr(module, name):
+                    patch.setattr(module, name, guarded(getattr(module, name)))
+        predictor = Predictor(forest)
+        scores = predictor.scores(few)
+        assert predictor.scores(more).tolist() == scores.tolist() * (len(more) // len(few))
     assert np.all(np.isfinite(scores))
-    assert scores.tobytes() == predict(forest, ROWS).tobytes()
+    assert scores.tobytes() == predict(forest, few).tobytes()
     if forest.link == "identity":
-        assert scores.tolist() == naive.predict(forest, ROWS)
+        assert scores.tolist() == naive.predict(forest, few)
 
 
 def check_refused_or_sound(data, *, walk):
