@@ -28,7 +28,7 @@ from registry.checkpoint import is_due, read_checkpoint, write_checkpoint
 from registry.entry import Entry
 from registry.errors import ConflictError, InputError, IntegrityError
 from registry.state import State
-from registry.store import Store
+from registry.store import LARGEST_ENTRY, Store
 
 ATTEMPTS = 200  # of one commit against other writers; each lost one means that another writer went ahead
 LONGEST_PAUSE = 0.05  # seconds
@@ -151,7 +151,10 @@ class Log:
                 reason=reason,
             )
             state.apply(entry)  # what readers could not take in is never written
-            if self.store.put_entry(self.path(entry.number), entry.to_bytes()):
+            data = entry.to_bytes()
+            if len(data) > LARGEST_ENTRY:
+                raise InputError(f"{self.name}: an entry of the log has at most {LARGEST_ENTRY} bytes, found {len(data)}")
+            if self.store.put_entry(self.path(entry.number), data):
                 self._keep_checkpoint(state)
                 return entry
             time.sleep(min(LONGEST_PAUSE, 0.001 * 2.0**attempt) * secrets.randbelow(1000) / 1000)

@@ -26,7 +26,7 @@ from registry.retention.collecting import Collected, collect
 from registry.retention.keeping import Rules
 from registry.retention.leases import kept, lease
 from registry.state import State
-from registry.store import Store
+from registry.store import LARGEST_BLOB, Store
 from registry.verify import VerifyReport, verify
 from registry.version import Version
 
@@ -108,6 +108,9 @@ class Registry:
         facts, further = manifest_bytes(manifest), dict(attachments or {})
         for key in further:
             check_name(key)
+        for what, data in {"manifest": facts, **further}.items():
+            if len(data) > LARGEST_BLOB:
+                raise InputError(f"{what}: expected at most {LARGEST_BLOB} bytes, found {len(data)}")
         self.prepare()
         self._store.sweep()
         keys = sorted(further)

@@ -16,11 +16,11 @@ from registry.bundle.tar import LARGEST, total
 from registry.errors import IntegrityError, InvalidName
 from registry.manifest import Sha256, canonical_json, first_fault
 from registry.names import check_name
+from registry.store import LARGEST_ENTRY
 
 FORMAT: Final = 1
 FIRST = "contents.json"
 LARGEST_CONTENTS = 1 << 28  # bytes
-LARGEST_ENTRY = 1 << 20
 
 Size = Annotated[int, Field(ge=0, le=LARGEST)]
 EntrySize = Annotated[int, Field(ge=1, le=LARGEST_ENTRY)]

@@ -57,7 +57,7 @@ class Bundle:
         self._store = log.store
         state = State()
         entries = log.advance(state)
-        self._state = state
+        self._models = {row.model: row.size for row in state.versions.values()}
         if version is None:
             self._entries, wanted = entries, state.blobs()
             self.versions = tuple(number for number in state.versions if number not in state.swept)
@@ -128,7 +128,7 @@ class Bundle:
         try:
             size = self._store.disk.size(self._store.blob_path(sha256))
         except FileNotFoundError:  # in the trash, or lost
-            size = len(self._store.read_blob(sha256))
+            size = len(self._store.read_blob(sha256, self._models.get(sha256)))
         if size > LARGEST:
             raise InputError(f"{self._store.blob_path(sha256)} has {size} bytes; a bundle takes {LARGEST} at most")
         return size

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from registry import store
 from registry.bundle import exporting
 from registry.checkpoint import read_checkpoint
 from registry.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
@@ -339,3 +340,26 @@ def test_a_golden_registry_travels(tmp_path: Path) -> None:
         Registry(golden).export(name, tmp_path / f"{name}.tar")
         fresh(tmp_path / "r").import_(tmp_path / f"{name}.tar")
     assert seen(tmp_path / "r") == seen(golden)
+
+
+def test_a_model_larger_than_any_other_blob_may_be_travels(
+    registry: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How large a model is, the log says; of other blobs nobody does, so they have a limit that registering knows, too."""
+    monkeypatch.setattr(store, "LARGEST_BLOB", 4000)
+    monkeypatch.setattr("registry.registry.LARGEST_BLOB", 4000)
+    registry.register("web", bytes(5000), manifest=FACTS)
+    registry.export("web", tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar")
+    assert other.resolve("web", bare="latest").read() == bytes(5000)
+    with pytest.raises(InputError, match="notes: expected at most 4000 bytes, found 4001"):
+        registry.register("web", b"small", manifest=FACTS, attachments={"notes": bytes(4001)})
+    assert len(registry.versions("web")) == 1
+
+
+def test_what_a_log_takes_a_bundle_takes(registry: Registry, other: Registry, tmp_path: Path) -> None:
+    registry.register("web", b"model", manifest=FACTS)
+    registry.tag("web", 1, "notes", "n" * (1 << 21))
+    registry.export("web", tmp_path / "web.tar")
+    other.import_(tmp_path / "web.tar")
+    assert other.log("web") == registry.log("web")

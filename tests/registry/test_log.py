@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from registry import log
 from registry.changes import Register
 from registry.entry import Entry
-from registry.errors import IntegrityError
+from registry.errors import InputError, IntegrityError
 from registry.log import Log
 from registry.manifest import canonical_json
 from registry.registry import Registry
@@ -156,3 +157,11 @@ def test_verify_reports_foreign_files_and_missing_blobs_together(web: Registry) 
 def test_a_listing_that_lags_behind_hides_nothing(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "listed", lambda self: 1)
     assert len(web.log("web")) == 7
+
+
+def test_an_entry_that_no_reader_would_take_is_not_written(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "LARGEST_ENTRY", 2000)
+    before = web.log("web")
+    with pytest.raises(InputError, match="an entry of the log has at most 2000 bytes"):
+        web.tag("web", 1, "notes", "n" * 2000)
+    assert web.log("web") == before
