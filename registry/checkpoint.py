@@ -42,12 +42,20 @@ def write_checkpoint(store: Store, name: str, state: State) -> None:
 
 
 def parse(data: bytes) -> State | None:
-    """Read the bytes of a checkpoint; None if they are not whole or of another format."""
+    """Read the bytes of a checkpoint; None if they are not whole, of another format, or another program's."""
     parts = _FILE.fullmatch(data)
     if parts is None or hashlib.sha256(parts[1]).hexdigest().encode() != parts[2]:
         return None
-    value: dict[str, Any] = json.loads(parts[1])
-    return State.from_json(value["state"]) if value["format"] == FORMAT else None
+    try:
+        value: dict[str, Any] = json.loads(parts[1])
+        return State.from_json(value["state"]) if value["format"] == FORMAT else None
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # as its writer meant it, who kept other things of a state
+        return None
 
 
 def read_checkpoint(store: Store, name: str) -> State | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
-from registry.errors import InputError, IntegrityError
+from registry.errors import InputError, IntegrityError, RegistryError
 from registry.printing import print_json, print_lines, print_table, safe, size_text
 
 if TYPE_CHECKING:
@@ -41,19 +41,16 @@ def list_models(
         return
     if tag or every:
         raise InputError("--tag and --all choose versions: name the model, such as rankmill models list web --all")
-    models: list[dict[str, Any]] = []
-    for model in store.names():
-        state = store.state(model)
-        last = store.entry(model, state.head)
-        aliases = state.set_aliases()
-        models.append({"name": model, "versions": len(state.versions), "aliases": aliases, "changed": last.time})
+    models = [_told(store, model) for model in store.names()]
     if as_json:
         print_json({"registry": str(registry), "models": models})
     elif not models:
         typer.echo(f"No model is registered in {registry} yet: rankmill train DATASET --name NAME")
     else:
         rows = [
-            [
+            [m["name"], "", f"DAMAGED: {m['fault']}", ""]
+            if "fault" in m
+            else [
                 m["name"],
                 str(m["versions"]),
                 ", ".join(f"{a} = {v}" for a, v in sorted(m["aliases"].items())),
@@ -62,6 +59,17 @@ def list_models(
             for m in models
         ]
         print_table(["model", "versions", "aliases", "last change (UTC)"], rows)
+
+
+def _told(store: Registry, model: str) -> dict[str, Any]:
+    """Say one model as JSON values; of one whose log is damaged what is wrong: the others are still worth a look."""
+    try:
+        state = store.state(model)
+        last = store.entry(model, state.head)
+    except RegistryError as error:
+        return {"name": model, "fault": str(error)}
+    aliases = state.set_aliases()
+    return {"name": model, "versions": len(state.versions), "aliases": aliases, "changed": last.time}
 
 
 def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
@@ -156,9 +164,9 @@ def verify(
         print_json(report.to_json())
     else:
         for finding in report.findings:
-            typer.echo(finding)
+            typer.echo(safe(finding))
         if report.ok:
             counts = f"models {report.models}, entries {report.entries}, versions {report.versions}"
             typer.echo(f"All is well in {registry}: {counts}, {size_text(report.bytes_read)} read.")
     if not report.ok:
-        raise IntegrityError(f"{registry}: findings: {len(report.findings)}; the first: {report.findings[0]}")
+        raise IntegrityError(f"{registry}: findings: {len(report.findings)}; the first: {safe(report.findings[0])}")

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from registry.changes import Change, Number, Record, as_json
-from registry.errors import IntegrityError
+from registry.errors import IntegrityError, LaterEntry
 from registry.manifest import Sha256, canonical_json, first_fault
 
 _FILE = re.compile(rb'\{"entry":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
@@ -53,7 +53,8 @@ class Entry(Record):
         try:
             entry = cls.model_validate_json(body)
         except ValidationError as error:
-            raise IntegrityError(f"not an entry that this version of rankmill knows: {first_fault(error)}") from None
+            unknown = f"not an entry that this version of rankmill knows: {first_fault(error)}"
+            raise LaterEntry(f"{unknown}; use the version that wrote it, or a later one") from None
         if canonical_json(as_json(entry)) != body:
             raise IntegrityError("the bytes were changed after they were written")
         return entry

@@ -44,3 +44,7 @@ class ConflictError(RegistryError):
 
 class IntegrityError(RegistryError):
     """What lies on disk is damaged, incomplete or of another format number."""
+
+
+class LaterEntry(IntegrityError):
+    """An entry of a log is as it was written, and says what this version of rankmill does not know."""

@@ -7,6 +7,7 @@ A repair deletes nothing but checkpoints and leases of the dead, which say nothi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import secrets
@@ -20,7 +21,7 @@ from typing import Any
 
 from registry import checkpoint
 from registry.changes import Register
-from registry.errors import IntegrityError
+from registry.errors import IntegrityError, LaterEntry
 from registry.log import Log, is_entry_name
 from registry.names import NAME
 from registry.retention import leases, trash
@@ -141,6 +142,11 @@ class _Check:
                 state.apply(log.read(number))
             except FileNotFoundError:
                 fault = "the entry is missing"
+            except LaterEntry as error:  # no damage: to cut it off would undo what somebody was told is done
+                path = log.path(number)
+                wrong = str(error).removeprefix(f"{path}: ")
+                self._find(path, wrong, "models fsck of that version", damage=True)
+                return state
             except IntegrityError as error:
                 fault = str(error).removeprefix(f"{log.path(number)}: ")
             if fault:
@@ -172,7 +178,8 @@ class _Check:
     def _drop(self, *files: Path) -> Callable[[], bool]:
         def mend() -> bool:
             for file in files:
-                self.store.disk.unlink(file)
+                with contextlib.suppress(FileNotFoundError):
+                    self.store.disk.unlink(file)
             return True
 
         return mend
@@ -221,7 +228,7 @@ class _Check:
             if path.name not in users and path.name not in known:
                 self._find(path, "nothing refers to it", "models gc removes it when it is old")
         for sha256, user in users.items():
-            if sha256 not in present:
+            if sha256 not in present and not self.store.has_blob(sha256):
                 self._check_missed(sha256, user)
 
     def _check_blob(self, path: Path, user: str | None) -> None:

@@ -59,6 +59,8 @@ class Log:
             self.store.read(self.path(1))
         except FileNotFoundError:
             return self.listed() > 0  # what is missing will be told by whoever reads on
+        except IntegrityError:  # and what is there in its place
+            return True
         return True
 
     def read(self, number: int) -> Entry:
@@ -70,7 +72,7 @@ class Log:
             if entry.number != number:
                 raise IntegrityError(f"holds entry {entry.number}")  # noqa: TRY301 (the path is added below)
         except IntegrityError as error:
-            raise IntegrityError(f"{path}: {error}") from None
+            raise type(error)(f"{path}: {error}") from None
         return entry
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
@@ -153,7 +155,9 @@ class Log:
             state.apply(entry)  # what readers could not take in is never written
             data = entry.to_bytes()
             if len(data) > LARGEST_ENTRY:
-                raise InputError(f"{self.name}: an entry of the log has at most {LARGEST_ENTRY} bytes, found {len(data)}")
+                raise InputError(
+                    f"{self.name}: an entry of the log has at most {LARGEST_ENTRY} bytes, found {len(data)}"
+                )
             if self.store.put_entry(self.path(entry.number), data):
                 self._keep_checkpoint(state)
                 return entry

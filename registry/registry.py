@@ -440,11 +440,12 @@ class Registry:
 
         Raises
         ------
-        UnknownModel
-            There is no such model.
+        InputError
+            There is no registry, or no such model.
         IntegrityError
-            A log cannot be read to its end; nothing was deleted.
+            A log cannot be read to its end, or the registry is of a later format; nothing was deleted.
         """
+        self._store.format  # noqa: B018 (raises: what later rules keep is not ours to collect)
         if name is not None:
             self._known(name)
         return collect(self._store, name, rules or Rules(), dry_run=dry_run)

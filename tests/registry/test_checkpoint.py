@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from registry import checkpoint
 from registry.disk import Disk
 from registry.errors import IntegrityError
 from registry.log import Log
+from registry.manifest import canonical_json
 from registry.registry import Registry
 from registry.state import State
 from registry.store import Store
@@ -170,3 +172,13 @@ def test_a_checkpoint_that_cannot_be_written_is_no_error(web: Registry, monkeypa
     assert web.resolve("web", bare="production").number == 1
     assert list((web.root / "tmp").iterdir()) == []
     assert isinstance(full._store.disk, Disk)
+
+
+@pytest.mark.parametrize("body", [{}, {"format": 1}, {"format": 1, "state": None}, {"format": 1, "state": {"head": 7}}])
+def test_a_whole_checkpoint_of_another_program_is_not_believed(web: Registry, body: object) -> None:
+    before, path = web.state("web"), keep(web)
+    data = canonical_json(body)
+    path.unlink()
+    path.write_bytes(b'{"checkpoint":%b,"sha256":"%b"}\n' % (data, hashlib.sha256(data).hexdigest().encode()))
+    assert web.state("web") == before
+    assert [finding.damage for finding in web.fsck().findings] == [False]

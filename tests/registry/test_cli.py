@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from registry.cli import app
 from registry.errors import ConflictError, IntegrityError, InvalidName, RegistryError, UnknownModel
 from registry.registry import Registry
+from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 
 
@@ -39,6 +41,28 @@ def test_list_names_the_models(models: Shell) -> None:
     assert "production = 3, shadow = 1" in text
     (web,) = models.json("list")["models"]
     assert (web["versions"], web["aliases"]) == (3, {"production": 3, "shadow": 1})
+
+
+@pytest.mark.parametrize("damage", ["torn", "pipe"])
+def test_list_shows_the_other_models_beside_a_damaged_one(models: Shell, damage: str) -> None:
+    web = models.json("list")["models"]
+    registry = Registry(models.root)
+    registry.register("bad", b"model", manifest=FACTS)
+    path = models.root / "models/bad/log/00000000000000000001.json"
+    path.unlink()
+    os.mkfifo(path) if damage == "pipe" else path.write_bytes(b"torn")
+    bad, *others = models.json("list")["models"]
+    assert others == web
+    assert bad["name"] == "bad"
+    assert str(path) in bad["fault"]
+    assert "DAMAGED" in models("list")
+    assert str(path) in "".join(registry.verify().findings)
+
+
+def test_what_verify_says_steers_no_terminal(models: Shell) -> None:
+    (models.root / "models/web/log/\x1b[2J").write_text("")
+    with pytest.raises(IntegrityError, match=r"log/\?\[2J: no entry"):
+        models("verify")
 
 
 def test_list_of_one_model_names_its_versions(models: Shell) -> None:

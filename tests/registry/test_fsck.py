@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 
 from registry import log
 from registry.errors import IntegrityError
+from registry.manifest import canonical_json
 from registry.registry import Registry
 from registry.retention import leases, trash
 from registry.retention.keeping import DAY, Rules
@@ -241,6 +243,33 @@ def test_a_look_while_others_work_finds_nothing(web: Registry) -> None:
                 assert [finding for finding in mine.fsck().findings if finding.damage] == []
 
     assert all_at_once(4, work) == [None] * 4
+
+
+def test_an_entry_of_a_later_version_is_not_cut_off(web: Registry) -> None:
+    """What follows it was acknowledged to somebody, and production moved by it."""
+    path, state = entry(web, 8), web.state("web")
+    told = web.log("web")[-1].to_json() | {"number": 8, "prev": state.digest, "change": {"op": "crown", "version": 1}}
+    body = canonical_json(told)
+    path.write_bytes(b'{"entry":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode()))
+    before = files(web.root)
+    for repair in (False, True):
+        report = web.fsck(repair=repair)
+        assert not report.ok
+        assert "use the version that wrote it" in report.findings[0].wrong
+        assert "--repair" not in report.findings[0].cure
+    assert files(web.root) == before
+
+
+def test_what_comes_and_goes_while_it_looks_is_no_damage(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer is done with its staged file; one collector takes a blob away, and another puts one back."""
+    look, here = web._store.disk.names, blob(web, 1)
+
+    def stale(folder: Path) -> list[str]:
+        gone = {"tmp": ["elsewhere.1.ab"], "blobs": [], here.parent.name: [here.parent.name + "0" * 62]}
+        return [name for name in look(folder) if name != here.name] + gone.get(folder.name, [])
+
+    monkeypatch.setattr(web._store.disk, "names", stale)
+    assert web.fsck().ok
 
 
 class TestCommand:

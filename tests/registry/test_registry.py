@@ -9,6 +9,7 @@ import pytest
 from registry import Registry, Version
 from registry.disk import Disk
 from registry.errors import InputError, IntegrityError, InvalidName, UnknownModel
+from registry.retention.keeping import Rules
 
 
 def test_a_version_gives_back_what_was_registered(registry: Registry, facts: dict[str, Any]) -> None:
@@ -98,6 +99,8 @@ def test_an_empty_registry_is_no_error_until_a_model_is_asked_for(registry: Regi
     assert registry.verify().ok
     with pytest.raises(UnknownModel, match="no model is registered"):
         registry.versions("web")
+    with pytest.raises(InputError, match="no registry"):
+        registry.gc()
     assert not registry.root.exists()
 
 
@@ -110,6 +113,8 @@ def test_a_registry_of_another_format_is_neither_read_nor_written(web: Registry,
         lambda r: r.promote("web", 1),
         lambda r: r.register("web", b"model", manifest=facts),
         lambda r: r.verify(),
+        lambda r: r.gc(rules=Rules(keep=1, grace=0)),
+        lambda r: r.fsck(repair=True),
     ):
         with pytest.raises(IntegrityError, match="format 3"):
             use(Registry(web.root))
