@@ -26,6 +26,7 @@ import rankmill.errors
 import registry.cli
 import registry.errors
 import scorer.cli
+import scorer.cli_compare
 import scorer.cli_inspect
 import scorer.errors
 import trainer.cli
@@ -146,6 +147,7 @@ def run(
 
 
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
+app.registered_commands += scorer.cli_compare.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.add_typer(pipeline.cli.app, name="data")
 models = typer.Typer(no_args_is_help=True, help=registry.cli.app.info.help)

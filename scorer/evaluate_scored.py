@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluation import Counts, Evaluation
+from scorer.evaluation import Counts, Evaluation, QueryFacts
 from scorer.lists import ScoredLists, graded_lists, judged_lists, with_grade_counts
 from scorer.metrics import Metric, Policy
 from scorer.metrics._kernels import count_tied
@@ -123,6 +123,8 @@ def evaluate_lists(
         ideal=lists.ideal,
         qids=tuple(lists.qids),
         values=values,
+        weights=weights,
+        facts=_facts(lists, convention.policy),
         intervals={
             metric: percentile_interval(values[metric], weights=weights[metric], replicates=replicates, seed=seed)
             if replicates
@@ -142,6 +144,30 @@ def evaluate_lists(
             n_missing_queries=lists.n_missing_queries,
         ),
     )
+
+
+def _facts(lists: ScoredLists, policy: Policy) -> QueryFacts:
+    """Look at the documents of each query that rule its ideal order."""
+    sizes = np.diff(lists.starts)
+    grades, starts = lists.grades, lists.starts
+    if lists.ideal_grades is not None and lists.ideal_starts is not None:
+        grades, starts = lists.ideal_grades, lists.ideal_starts
+    n_known = np.diff(starts)
+    ideal = np.zeros(len(sizes), dtype=np.uint64)
+    query = np.repeat(np.arange(len(sizes)), n_known)
+    positive = grades > 0
+    np.add.at(ideal, query[positive], _marks(grades[positive]))
+    relevant = np.bincount(query[grades >= policy.relevant_from], minlength=len(sizes))
+    whole = np.maximum(sizes, n_known) if lists.ideal == "grade counts" else sizes
+    return QueryFacts(n_documents=whole, n_known=n_known, n_relevant=relevant, ideal=ideal)
+
+
+def _marks(grades: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
+    """Return a 64-bit number for each grade, whose sums tell any two lists of grades apart (the finaliser of SplitMix64)."""
+    x = grades.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def _n_one_grade(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> int:

@@ -48,11 +48,32 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class QueryFacts:
+    """What is known of each query besides its metrics, (q,) each.
+
+    Attributes
+    ----------
+    n_documents
+        int64: documents of the whole list that is known, those cut off included.
+    n_known, n_relevant
+        int64: documents that rule the ideal order, and how many of them have a grade of the policy's ``relevant_from``.
+    ideal
+        uint64: a digest of these documents' grades above 0; two queries with equal ideals have equal ones.
+    """
+
+    n_documents: npt.NDArray[np.int64]
+    n_known: npt.NDArray[np.int64]
+    n_relevant: npt.NDArray[np.int64]
+    ideal: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
     """Metrics of scored lists.
 
-    ``values`` holds one float64 a query in the order of ``qids``, NaN where the policy skips the query; ``intervals`` the
-    95 % bootstrap interval of each mean over queries, or None.
+    ``values`` holds one float64 a query in the order of ``qids``, NaN where the policy skips the query; ``weights`` what
+    the queries weigh where they differ, or None; ``intervals`` the 95 % bootstrap interval of each mean over queries, or
+    None.
     """
 
     metrics: tuple[Metric, ...]
@@ -60,6 +81,8 @@ class Evaluation:
     ideal: str
     qids: tuple[str, ...]
     values: Mapping[Metric, npt.NDArray[np.float64]]
+    weights: Mapping[Metric, npt.NDArray[np.float64] | None]
+    facts: QueryFacts
     intervals: Mapping[Metric, tuple[float, float] | None]
     counts: Counts
 

@@ -1,0 +1,181 @@
+"""``rankmill compare``: models, scored lists and TREC runs against each other on the same queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scorer.cli import (
+    MODEL_SUFFIX,
+    Absent,
+    AsJson,
+    Columns,
+    ConventionName,
+    Discount,
+    Gain,
+    IndexBase,
+    InputFormat,
+    MapNormalisation,
+    MaxGrade,
+    NFeatures,
+    NothingRelevant,
+    NThreads,
+    PrecisionNormalisation,
+    RegistryFolder,
+    RelevantFrom,
+    ShortLists,
+    Ties,
+    TiesSeed,
+)
+
+if TYPE_CHECKING:
+    from registry import Version
+    from scorer.compare import Ranking
+    from scorer.forest import Forest
+
+app = typer.Typer()
+
+MOST_SEEDS = 20
+
+
+@app.command()
+def compare(
+    subjects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL|SCORED|RUN...",
+            help="Two or more: model files, or NAME, NAME@7, NAME@latest (NAME means production); scored lists, TREC runs.",
+        ),
+    ],
+    on: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--on", metavar="CANDIDATES|DATASET", help="What the models rank; repeat for several files of candidates."
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="With the folder of a dataset: train, valid or test.")] = None,
+    qrels: Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the files.")] = None,
+    baseline: Annotated[int, typer.Option(metavar="N", min=1, help="The others are compared with the N-th.")] = 1,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Repeat for several, as in evaluate; the worst queries are those of the first."),
+    ] = None,
+    worst: Annotated[
+        int, typer.Option(metavar="N", min=0, help="How many of the queries that lost most to name.")
+    ] = 20,
+    seeds: Annotated[
+        bool,
+        typer.Option(
+            "--seeds/--no-seeds", help="Look at the registry's versions of each model that differ in their seed only."
+        ),
+    ] = True,
+    convention: ConventionName = "rankmill",
+    gain: Gain = None,
+    discount: Discount = None,
+    ties: Ties = None,
+    ties_seed: TiesSeed = None,
+    nothing_relevant: NothingRelevant = None,
+    relevant_from: RelevantFrom = None,
+    max_grade: MaxGrade = None,
+    short_lists: ShortLists = None,
+    map_normalisation: MapNormalisation = None,
+    precision_normalisation: PrecisionNormalisation = None,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="With --qrels: count judged queries that a run lacks.")
+    ] = False,
+    input_format: InputFormat = "auto",
+    absent: Absent = None,
+    index_base: IndexBase = None,
+    n_features: NFeatures = None,
+    columns: Columns = None,
+    n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the models.")] = None,
+    n_threads: NThreads = 0,
+    registry: RegistryFolder = Path("registry-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare rankings of the same queries: differences with intervals, p, wins and losses, and the seed noise.
+
+    Each ranking is compared with the first, query by query.  Where versions of a model are registered that differ in
+    their seed only, the report says whether the difference is more than these differ by.
+
+    Example: rankmill compare web@production web@latest --on web.dataset --split test
+
+    Example: rankmill compare old.run new.run other.run --qrels qrels.txt --metric ndcg@10 --convention trec
+    """
+    from pipeline.sources.parts import parse_columns
+    from scorer import compare as comparing
+    from scorer.evaluate import DEFAULT_METRICS
+
+    options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
+    options["columns"] = None if columns is None else parse_columns(columns)
+    comparison = comparing.compare(
+        [_ranking(subject, registry, on is not None and seeds) for subject in subjects],
+        on=on, split=split, metrics=metric or DEFAULT_METRICS, baseline=baseline - 1, worst=worst, qrels=qrels,
+        convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,
+        nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
+        map_normalisation=map_normalisation, precision_normalisation=precision_normalisation, complete=complete,
+        n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, announce=True, **options,
+    )  # fmt: skip
+    typer.echo(comparison.to_json() if as_json else comparison.render(), nl=as_json)
+
+
+def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
+    """Find what ``subject`` means: a model file or a scored list if there is such a path, else a registry's version."""
+    from scorer.compare import Ranking
+    from scorer.errors import InputError
+    from scorer.forest import Forest
+
+    path = Path(subject)
+    if subject.endswith(MODEL_SUFFIX) or (path.is_file() and _is_model(path)):
+        return Ranking(name=subject, source=Forest.load(path))
+    if path.exists():
+        return Ranking(name=subject, source=path)
+    if "/" in subject or path.suffix in {".run", ".parquet", ".tsv", ".csv", ".txt"}:
+        raise InputError(f"{subject}: no such file")
+    from registry import Registry
+
+    store = Registry(registry)
+    version = store.resolve(subject, bare="production")
+    others = (
+        {str(other): _forest(other) for other in _other_seeds(version, store.versions(version.name))} if seeds else {}
+    )
+    return Ranking(name=str(version), source=_forest(version), seeds=others)
+
+
+def _is_model(path: Path) -> bool:
+    from scorer.model_file import MAGIC
+
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _forest(version: Version) -> Forest:
+    from scorer.forest import Forest
+
+    return Forest.from_bytes(version.read(), str(version))
+
+
+def _other_seeds(version: Version, versions: list[Version]) -> list[Version]:
+    """Find the versions that differ from this one in nothing but the seed, the newest of each, at most ``MOST_SEEDS``."""
+    made, seed = _made_from(version)
+    if made is None:
+        return []
+    found: dict[Any, Version] = {}
+    for other in versions:
+        if other.sha256 != version.sha256 and other.swept_in is None:
+            same, own = _made_from(other)
+            if same == made and own != seed:
+                found[own] = other
+    return sorted(found.values(), key=lambda other: other.number)[-MOST_SEEDS:]
+
+
+def _made_from(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
+    """Return what made the version but for its seed, data, code and parameters; None where that was not kept."""
+    facts = version.manifest
+    parameters = facts.get("parameters")
+    if not isinstance(parameters, dict) or "seed" not in parameters or facts.get("dataset_digest") is None:
+        return None, None
+    rest = {name: value for name, value in parameters.items() if name != "seed"}
+    return (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model")), parameters["seed"]

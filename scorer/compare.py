@@ -1,0 +1,284 @@
+"""Compare rankings of the same queries, from models or scored lists: is one better, by how much, and could it be chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from scorer.comparison import Comparison, Difference, SeedNoise
+from scorer.errors import CandidatesRejected, InputError
+from scorer.evaluate import DEFAULT_METRICS, evaluate
+from scorer.evaluation import Evaluation
+from scorer.forest import Forest
+from scorer.metrics import Metric, parse_metric
+from scorer.metrics.randomisation import FLIPS, holm, sign_flip_p
+from scorer.paired import MOST_SHOWN, Paired
+from scorer.paired import compare as compare_values
+from scorer.rerank import PathLike
+
+_FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
+_NAMED = 3  # queries in a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """What takes part in a comparison.
+
+    Attributes
+    ----------
+    name
+        What it is called.
+    source
+        A model, which ranks the candidates; or a scored list: a path or table, as `scorer.evaluate.evaluate` takes it.
+    seeds
+        Other versions of the model that differ from it in their seed only, by name: they say how much chance in training
+        moves the metrics.
+    """
+
+    name: str
+    source: Forest | PathLike | pa.Table
+    seeds: Mapping[str, Forest] = field(default_factory=dict)
+
+
+def compare(
+    rankings: Sequence[Ranking],
+    *,
+    on: PathLike | Sequence[PathLike] | None = None,
+    split: str | None = None,
+    metrics: Sequence[str | Metric] = DEFAULT_METRICS,
+    baseline: int = 0,
+    worst: int = MOST_SHOWN,
+    flips: int = FLIPS,
+    **how: Any,
+) -> Comparison:
+    """Compare rankings of the same queries with one of them, query by query.
+
+    Parameters
+    ----------
+    rankings
+        Two or more.
+    on, split
+        Candidates, or the folder of one dataset and a split of it, that models rank; scored lists bring their own.
+    metrics
+        Such as "ndcg@10"; the worst queries are shown by the first.
+    baseline
+        The ranking that the others are compared with, from 0.
+    worst
+        How many queries to name at most, those that lost most.
+    flips
+        Choices of signs drawn where they are too many to count out (`scorer.metrics.randomisation`).
+    **how
+        What else `scorer.evaluate.evaluate` takes: ``qrels``, ``convention``, ``n_threads`` and so on.
+
+    Notes
+    -----
+    The rankings are evaluated one after the other; in memory are the narrow columns of one and the values per query of all.
+    The report has the same bytes for any order of rows and number of threads.
+
+    Raises
+    ------
+    InputError
+        There are fewer than two, no such baseline, or a model without candidates.
+    CandidatesRejected
+        The rankings are not of the same queries, or a query counts in one and not in another.
+    """
+    _check(rankings, on, split, baseline)
+    wanted = tuple(dict.fromkeys(metric if isinstance(metric, Metric) else parse_metric(metric) for metric in metrics))
+    if not wanted:
+        raise InputError("there is no metric to compare by; name one, for example ndcg@10")
+    judge = _Judge(on, split, wanted, how)
+    evaluations = [judge.evaluate(ranking.source) for ranking in rankings]
+    if how.get("max_grade") is None and any(metric.name == "err" for metric in wanted):
+        evaluations = judge.on_one_scale([ranking.source for ranking in rankings], evaluations)
+    first = evaluations[baseline]
+    for ranking, evaluation in zip(rankings, evaluations, strict=True):
+        _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name, wanted)
+    others = [i for i in range(len(rankings)) if i != baseline]
+    notes = _notes(rankings, evaluations, baseline, others)
+    groups = {i: judge.seed_group(ranking) for i, ranking in enumerate(rankings) if ranking.seeds}
+    return Comparison(
+        names=tuple(ranking.name for ranking in rankings),
+        baseline=baseline,
+        evaluations=tuple(evaluations),
+        differences=_differences(evaluations, baseline, others, groups, worst, flips),
+        flips=flips,
+        notes=notes,
+    )
+
+
+class _Judge:
+    """Evaluates rankings in one way, each model once."""
+
+    def __init__(
+        self,
+        on: PathLike | Sequence[PathLike] | None,
+        split: str | None,
+        metrics: tuple[Metric, ...],
+        how: Mapping[str, Any],
+    ) -> None:
+        self._on, self._split, self._metrics, self._how = on, split, metrics, dict(how)
+        self._means: dict[str, dict[Metric, float]] = {}
+
+    def evaluate(self, source: Forest | PathLike | pa.Table) -> Evaluation:
+        if not isinstance(source, Forest):
+            return evaluate(source, metrics=self._metrics, **self._how)
+        if self._on is None:
+            raise InputError("a model ranks candidates: name them with --on")
+        found = evaluate(self._on, model=source, split=self._split, metrics=self._metrics, **self._how)
+        self._means[source.sha256] = found.means
+        return found
+
+    def on_one_scale(
+        self, sources: Sequence[Forest | PathLike | pa.Table], found: list[Evaluation]
+    ) -> list[Evaluation]:
+        """Evaluate again what was evaluated on a lower scale of grades than another, as models and files know theirs."""
+        scales = [evaluation.policy.max_grade or 1 for evaluation in found]
+        self._how["max_grade"] = max(scales)
+        return [
+            evaluation if scale == max(scales) else self.evaluate(source)
+            for source, evaluation, scale in zip(sources, found, scales, strict=True)
+        ]
+
+    def seed_group(self, ranking: Ranking) -> dict[str, dict[Metric, float]]:
+        """Return the means of a model and of its other seeds, by name."""
+        members = {ranking.name: ranking.source, **ranking.seeds}
+        found = {}
+        for name, forest in members.items():
+            if isinstance(forest, Forest):
+                if forest.sha256 not in self._means:
+                    self.evaluate(forest)
+                found[name] = self._means[forest.sha256]
+        return found
+
+
+def _differences(
+    evaluations: Sequence[Evaluation],
+    baseline: int,
+    others: Sequence[int],
+    groups: Mapping[int, Mapping[str, Mapping[Metric, float]]],
+    worst: int,
+    flips: int,
+) -> dict[int, dict[Metric, Difference | None]]:
+    first = evaluations[baseline]
+    qids = pa.array(first.qids, pa.string())
+    pairs: dict[tuple[int, Metric], Paired] = {}
+    rows: list[npt.NDArray[np.float64]] = []
+    for i in others:
+        for metric in first.metrics:
+            now, then = evaluations[i].values[metric], first.values[metric]
+            found = compare_values(
+                now,
+                then,
+                qids,
+                weights=first.weights[metric],
+                higher_is_better=metric.higher_is_better,
+                most_shown=worst,
+            )
+            if found is not None:
+                pairs[i, metric] = found
+                rows.append(now - then)
+    p = dict(zip(pairs, sign_flip_p(np.stack(rows), flips=flips).tolist() if rows else [], strict=True))
+    adjusted: dict[tuple[int, Metric], float] = {}
+    for metric in first.metrics:
+        family = [(i, metric) for i in others if (i, metric) in p]
+        adjusted |= dict(zip(family, holm([p[key] for key in family]), strict=True))
+    return {
+        i: {
+            metric: Difference(
+                paired=pairs[i, metric],
+                p=p[i, metric],
+                p_holm=adjusted[i, metric],
+                noise=_seed_noise(metric, [groups[j] for j in (baseline, i) if j in groups]),
+            )
+            if (i, metric) in pairs
+            else None
+            for metric in first.metrics
+        }
+        for i in others
+    }
+
+
+def _seed_noise(metric: Metric, groups: Sequence[Mapping[str, Mapping[Metric, float]]]) -> SeedNoise | None:
+    """Pool the standard deviation of the means of each group, where one has two members at least."""
+    squares, freedom = 0.0, 0
+    versions: dict[str, None] = {}
+    for n, group in enumerate(groups):
+        values = [means[metric] for means in group.values()]
+        if len(values) < 2 or any(math.isnan(value) for value in values):
+            continue
+        if any(set(group) == set(other) for other in groups[:n]):  # the two models differ in their seed only
+            continue
+        mean = math.fsum(values) / len(values)
+        squares += math.fsum((value - mean) ** 2 for value in sorted(values))
+        freedom += len(values) - 1
+        versions |= dict.fromkeys(group)
+    return SeedNoise(deviation=math.sqrt(squares / freedom), versions=tuple(versions)) if freedom else None
+
+
+def _notes(
+    rankings: Sequence[Ranking], evaluations: Sequence[Evaluation], baseline: int, others: Sequence[int]
+) -> tuple[str, ...]:
+    notes = []
+    first, name = evaluations[baseline], rankings[baseline].name
+    for i in others:
+        unlike = np.flatnonzero(evaluations[i].facts.ideal != first.facts.ideal)
+        if len(unlike):
+            notes.append(
+                f"{len(unlike):,} queries, such as {first.qids[int(unlike[0])]!r}, have other grades in "
+                f"{rankings[i].name} than in {name}, so that their ideal lists differ; judgments given with --qrels would be "
+                "the same for both"
+            )
+        if rankings[i].name in rankings[baseline].seeds:
+            notes.append(f"{rankings[i].name} and {name} differ in their seed only: what they differ by is chance")
+    counted = max(first.n_counted(metric) for metric in first.metrics)
+    if counted < _FEW_QUERIES:
+        notes.append(
+            f"{counted} queries are few: an interval of fewer than {_FEW_QUERIES} is narrower than it should be"
+        )
+    return tuple(notes)
+
+
+def _check(
+    rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, split: str | None, baseline: int
+) -> None:
+    if len(rankings) < 2:
+        raise InputError(f"expected two rankings or more to compare, got {len(rankings)}")
+    if not 0 <= baseline < len(rankings):
+        raise InputError(f"--baseline counts the {len(rankings)} rankings from 1, got {baseline + 1}")
+    models = [ranking.name for ranking in rankings if isinstance(ranking.source, Forest)]
+    if on is None and models:
+        raise InputError(f"{models[0]} is a model: name what it is to rank, candidates or a dataset, with --on")
+    if not models and (on is not None or split is not None):
+        raise InputError(
+            "--on and --split say what models rank; there is no model among these, scored lists bring theirs"
+        )
+
+
+def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: str, metrics: Sequence[Metric]) -> None:
+    if found.qids != first.qids:
+        here, there = set(found.qids), set(first.qids)
+        parts = [
+            f"{len(only):,} of {whose} are not in {whose_not} ({', '.join(map(repr, sorted(only)[:_NAMED]))}"
+            f"{', ..' if len(only) > _NAMED else ''})"
+            for only, whose, whose_not in ((there - here, other, name), (here - there, name, other))
+            if only
+        ]
+        raise CandidatesRejected(
+            f"{name}: expected the same queries as in {other}, found that {' and '.join(parts)}; rank all queries with both"
+            + (", or count those that a run lacks with --complete" if first.ideal == "qrels" else "")
+        )
+    for metric in metrics:
+        unlike = np.flatnonzero(np.isnan(found.values[metric]) != np.isnan(first.values[metric]))
+        if len(unlike):
+            where = name if math.isnan(found.values[metric][unlike[0]]) else other
+            raise CandidatesRejected(
+                f"{name}: query {found.qids[int(unlike[0])]!r} has nothing relevant for {metric} in {where}, and something in "
+                f"the other ranking ({len(unlike):,} such queries); give the judgments of both with --qrels, or count these "
+                "queries as 0 with --nothing-relevant zero"
+            )
