@@ -11,11 +11,11 @@ import numpy as np
 from numba import njit
 
 HIGHEST = 65_535  # no code is greater
-CACHED = 256  # sets of met elements whose contributions are kept while one path is looked at; 2 ** 8
+TILE = 1024  # rows at a time, so that what is looked up and added to stays in the cache
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FOLDED = np.uint64(56)  # leaves 8 bits
+_FOLDED = np.uint64(53)  # leaves 11 bits: a place in a table of 2 * TILE
 _ONE = np.uint64(1)
-_MASKED = 63  # elements of a path of which a set fits one number
+_BITS = 64
 
 
 @njit(nogil=True, cache=True)
@@ -73,10 +73,10 @@ def gather_paths(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def add_contributions(
+def find_contributions(
     codes, first, last, starts, slot, low, high, missing, share, value, output, points, weights, out
 ):  # fmt: skip
-    """Add the Shapley values of the rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots).
+    """Write the Shapley values of the rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots).
 
     On a path of d elements a coalition S is worth ``value * prod over S of met * prod over the others of share``.  With
     |S|! (d - 1 - |S|)! / d! = integral over t in [0, 1] of t^|S| (1 - t)^(d - 1 - |S|), the Shapley value of a met element e is
@@ -87,8 +87,11 @@ def add_contributions(
     The integrands are polynomials of degree d - 1 with no negative term: Gauss and Legendre's rule of (d + 1) // 2 ``points``
     (those of the rule of n begin at n (n - 1) / 2) is exact, and nothing cancels.
 
-    Which elements are met decides about all of it, and many documents meet the same.
+    Which elements are met decides about all of it, and many documents meet the same: sets of met elements are looked up in a
+    table of ``2 * TILE`` places, so no more than ``TILE`` rows are taken at a time.
     """
+    n = last - first
+    n_slots = out.shape[2]
     widest = 0
     for p in range(value.shape[0]):
         widest = max(widest, starts[p + 1] - starts[p])
@@ -97,13 +100,21 @@ def add_contributions(
     inverse = np.empty((widest, most))
     power = np.empty((widest + 1, most))
     base = np.empty(most)
-    met = np.empty(widest, np.uint8)
-    parts = np.empty((CACHED, widest))
-    masks = np.zeros(CACHED, np.uint64)
-    known = np.full(CACHED, -1, np.int64)
+    parts = np.empty((TILE, widest))  # contributions of each set, in the order in which they were met with
+    masks = np.empty((TILE, (widest + _BITS - 1) // _BITS + 1), np.uint64)
+    set_of = np.empty(n, np.int64)
+    table = np.empty(2 * TILE, np.int64)
+    stamp = np.full(2 * TILE, -1, np.int64)
+    mask_of = np.empty((masks.shape[1], n), np.uint64)
+    columns = np.empty((n_slots, n), codes.dtype)  # by slot, so that the rows of one element lie together
+    sums = np.zeros((out.shape[1], n_slots, n))
+    for i in range(n):
+        for s in range(n_slots):
+            columns[s, i] = codes[first + i, s]
     for p in range(value.shape[0]):
         begin = starts[p]
         d = starts[p + 1] - begin
+        n_words = (d + _BITS - 1) // _BITS
         n_points = (d + 1) // 2
         at = n_points * (n_points - 1) // 2
         for q in range(n_points):
@@ -114,45 +125,91 @@ def add_contributions(
             for e in range(d):
                 factor[e, q] = t + (1.0 - t) * share[begin + e]
                 inverse[e, q] = 1.0 / factor[e, q]
-        for i in range(first, last):
-            mask = np.uint64(0)
-            for e in range(d):
-                code = codes[i, slot[begin + e]]
-                along = (low[begin + e] <= code <= high[begin + e]) or (code == 0 and missing[begin + e] == 1)
-                met[e] = along
-                mask = (mask << _ONE) | np.uint64(along)
-            place = np.int64((mask * _GOLDEN) >> _FOLDED)
-            if known[place] != p or masks[place] != mask or d > _MASKED:
-                known[place] = p
-                masks[place] = mask
-                worth = value[p]
-                unmet = 0
-                for e in range(d):
-                    if met[e] == 0:
-                        worth *= share[begin + e]
-                        unmet += 1
-                for q in range(n_points):
-                    base[q] = power[max(unmet - 1, 0), q]
-                for e in range(d):
-                    if met[e]:
-                        for q in range(n_points):
-                            base[q] *= factor[e, q]
-                lost = 0.0
-                if unmet > 0:
-                    for q in range(n_points):
-                        lost -= base[q]
-                        base[q] *= 1.0 - points[at + q]
-                    lost *= worth
-                for e in range(d):
-                    if met[e]:
-                        won = 0.0
-                        for q in range(n_points):
-                            won += base[q] * inverse[e, q]
-                        parts[place, e] = worth * (1.0 - share[begin + e]) * won
-                    else:
-                        parts[place, e] = lost
-            for e in range(d):
-                out[i, output[p], slot[begin + e]] += parts[place, e]
+        for w in range(n_words):
+            words = mask_of[w]
+            words[:] = 0
+            for e in range(w * _BITS, min(d, (w + 1) * _BITS)):
+                column = columns[slot[begin + e]]
+                least = low[begin + e]
+                greatest = high[begin + e]
+                goes = missing[begin + e] == 1
+                for i in range(n):
+                    code = column[i]
+                    along = ((least <= code) & (code <= greatest)) | (goes & (code == 0))
+                    words[i] = (words[i] << _ONE) | np.uint64(along)
+        n_sets = 0
+        for i in range(n):
+            key = np.uint64(0)
+            for w in range(n_words):
+                key = (key ^ mask_of[w, i]) * _GOLDEN
+            place = np.int64(key >> _FOLDED)
+            while stamp[place] == p:
+                same = True
+                for w in range(n_words):
+                    same = same and masks[table[place], w] == mask_of[w, i]
+                if same:
+                    break
+                place = (place + 1) % (2 * TILE)
+            if stamp[place] != p:
+                stamp[place] = p
+                table[place] = n_sets
+                for w in range(n_words):
+                    masks[n_sets, w] = mask_of[w, i]
+                _contributions_of_set(
+                    masks[n_sets], d, begin, share, value[p], points, at, n_points, power, factor, inverse, base,
+                    parts[n_sets],
+                )  # fmt: skip
+                n_sets += 1
+            set_of[i] = table[place]
+        for e in range(d):
+            sums_here = sums[output[p], slot[begin + e]]
+            for i in range(n):
+                sums_here[i] += parts[set_of[i], e]
+    for i in range(n):
+        for k in range(out.shape[1]):
+            for s in range(n_slots):
+                out[first + i, k, s] = sums[k, s, i]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _contributions_of_set(
+    mask, d, begin, share, value, points, at, n_points, power, factor, inverse, base, parts
+):  # fmt: skip
+    """Write the contributions of the ``d`` elements of a path, of which ``mask`` tells the met ones, to ``parts``."""
+    worth = value
+    unmet = 0
+    for e in range(d):
+        if not _is_met(mask, e, d):
+            worth *= share[begin + e]
+            unmet += 1
+    for q in range(n_points):
+        base[q] = power[max(unmet - 1, 0), q]
+    for e in range(d):
+        if _is_met(mask, e, d):
+            for q in range(n_points):
+                base[q] *= factor[e, q]
+    lost = 0.0
+    if unmet > 0:
+        for q in range(n_points):
+            lost -= base[q]
+            base[q] *= 1.0 - points[at + q]
+        lost *= worth
+    for e in range(d):
+        if _is_met(mask, e, d):
+            won = 0.0
+            for q in range(n_points):
+                won += base[q] * inverse[e, q]
+            parts[e] = worth * (1.0 - share[begin + e]) * won
+        else:
+            parts[e] = lost
+
+
+@njit(nogil=True, cache=True)
+def _is_met(mask, e, d):
+    """Tell the bit of element ``e``; the last element of a word is its lowest bit."""
+    w = e // _BITS
+    last = min(d, (w + 1) * _BITS) - 1
+    return (mask[w] >> np.uint64(last - e)) & _ONE == _ONE
 
 
 @njit(nogil=True, cache=True)

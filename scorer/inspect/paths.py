@@ -12,7 +12,7 @@ from scorer.errors import InputError
 from scorer.forest import Forest
 from scorer.inspect import _kernels
 
-TILE = 256  # documents whose codes and sums stay in the cache while every path is looked at
+TILE = _kernels.TILE
 
 Codes = npt.NDArray[np.uint16]
 

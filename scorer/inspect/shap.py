@@ -8,7 +8,7 @@ reached its children (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arX
 .. math:: \phi_j = \sum_{S \subseteq N \setminus j} \frac{|S|! (|N| - |S| - 1)!}{|N|!} (v(S \cup j) - v(S)).
 
 The values of a document add up to its output less the expected output v({}).  Here a sum over paths with exact quadrature
-takes the place of the paper's algorithm 2 (see ``_kernels.add_contributions``): same values, nothing is divided by a share,
+takes the place of the paper's algorithm 2 (see ``_kernels.find_contributions``): same values, nothing is divided by a share,
 so shares of 0 are allowed and nothing cancels.
 """
 
@@ -71,7 +71,7 @@ class Explainer:
         out = np.zeros((len(codes), paths.forest.n_outputs, len(paths.features)), dtype=np.float64)
 
         def work(_thread: int, first: int, last: int) -> None:
-            _kernels.add_contributions(
+            _kernels.find_contributions(
                 codes, first, last, paths.starts, paths.slot, paths.low, paths.high, paths.missing, paths.share,
                 paths.value, paths.output, self._points, self._weights, out,
             )  # fmt: skip

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from scorer.errors import InputError
+from scorer.exchange.lightgbm import read
 from scorer.inspect.paths import leaf_paths
 from scorer.inspect.quadrature import rules_up_to
 from scorer.inspect.shap import Explainer, shap_values
@@ -188,49 +189,16 @@ def test_the_rules_are_exact_for_polynomials() -> None:
 def test_a_peer_finds_the_same_values() -> None:
     lightgbm = pytest.importorskip("lightgbm")
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 4))
-    y = x[:, 0] * x[:, 1] + x[:, 2]
+    x = rng.normal(size=(400, 4)).astype(np.float32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    y = np.nan_to_num(x[:, 0] * x[:, 1] + x[:, 2])
     booster = lightgbm.train(
-        {"num_leaves": 8, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 1, "use_missing": False},
+        {"num_leaves": 8, "min_data_in_leaf": 5, "verbose": -1, "num_threads": 1},
         lightgbm.Dataset(x, y),
         5,
     )
-    forest = _from_lightgbm(booster.dump_model(), x.shape[1])
-    peer = booster.predict(x.astype(np.float32).astype(np.float64), pred_contrib=True)
-    found = shap_values(forest, x.astype(np.float32))
+    forest = read(booster.model_to_string().encode(), "booster").forest
+    peer = booster.predict(x, pred_contrib=True)
+    found = shap_values(forest, x)
     assert found.values[:, 0] == pytest.approx(peer[:, :-1], rel=1e-9, abs=1e-12)
     assert found.base[:, 0] == pytest.approx(peer[:, -1], rel=1e-9)
-
-
-def _from_lightgbm(model, n_features):
-    """Copy the trees of a LightGBM model whose thresholds are no values, so that float32 parts them alike."""
-    from scorer.forest import Forest, compact_cuts
-
-    nodes, tree_starts = [], [0]
-    for tree in model["tree_info"]:
-        here = []
-
-        def put(part, here=here):
-            own = len(here)
-            row = {"feature": -1, "threshold": 0.0, "left": -1, "right": -1, "value": part.get("leaf_value", 0.0)}
-            row["rows"] = part.get("leaf_count", part.get("internal_count", 0))
-            here.append(row)
-            if "left_child" in part:
-                row.update(feature=part["split_feature"], threshold=part["threshold"])
-                row["left"], row["right"] = put(part["left_child"]), put(part["right_child"])
-            return own
-
-        put(tree["tree_structure"])
-        nodes += here
-        tree_starts.append(len(nodes))
-    column = {key: np.array([node[key] for node in nodes]) for key in nodes[0]}
-    thresholds = np.nextafter(column["threshold"].astype(np.float32), np.float32(-np.inf))
-    below = column["threshold"].astype(np.float32) <= column["threshold"]
-    thresholds = np.where(below, column["threshold"].astype(np.float32), thresholds)
-    cuts, cut_starts, node_cut = compact_cuts(column["feature"].astype(np.int32), thresholds, n_features)
-    return Forest(
-        feature_names=tuple(f"f{i}" for i in range(n_features)), cuts=cuts, cut_starts=cut_starts, tree_starts=tree_starts,
-        node_feature=column["feature"], node_cut=node_cut, node_missing_left=np.zeros(len(nodes), np.uint8),
-        node_left=column["left"], node_right=column["right"], node_value=column["value"], node_gain=np.zeros(len(nodes)),
-        node_rows=column["rows"], tree_weights=np.ones(len(tree_starts) - 1), base_score=0.0, objective="l2",
-    )  # fmt: skip
