@@ -123,9 +123,9 @@ def facts_of(found: Imported) -> Report:
         "objective": forest.objective,
         CONVERTED_FROM: forest.info[CONVERTED_FROM],
         SOURCE_SHA256: forest.info[SOURCE_SHA256],
-        "notes": list(found.notes),
         "trees": forest.n_trees,
         "rounds": forest.n_rounds,
+        **({"notes": list(found.notes)} if found.notes else {}),
     }
 
 
