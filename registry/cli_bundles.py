@@ -67,8 +67,10 @@ def import_bundle(
     if as_json:
         print_json(done.to_json())
     elif done.version is not None:
-        verb = "imported" if done.added else "nothing to do:"
-        typer.echo(f"{verb} {done.origin}{' as' if done.added else ' is'} {done.name}@{done.version}")
+        here = f"{done.name}@{done.version}"
+        typer.echo(
+            f"imported {done.origin} as {here}" if done.added else f"nothing to do: {done.origin} is here as {here}"
+        )
     elif not done.added:
         typer.echo(f"nothing to do: {done.name} has all of it, and {_counted(done.head, 'entry', 'entries')}")
     else:

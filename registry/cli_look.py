@@ -44,6 +44,9 @@ def list_models(
     models = [_told(store, model) for model in store.names()]
     if as_json:
         print_json({"registry": str(registry), "models": models})
+    elif not store.exists():  # a misspelt folder looks like this
+        where = "name its folder with --registry or RANKMILL_REGISTRY"
+        typer.echo(f"There is no registry in {registry} yet: {where}, or make it: rankmill train DATASET --name NAME")
     elif not models:
         typer.echo(f"No model is registered in {registry} yet: rankmill train DATASET --name NAME")
     else:
@@ -85,6 +88,9 @@ def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, 
     shown = store.versions(name, choose)
     if as_json:
         print_json({"name": name, "of": total, "versions": [listing.json_of(version) for version in shown]})
+        return
+    if wanted and not shown:
+        typer.echo(f"no version of {name} has {' and '.join(f'the tag {key}={text}' for key, text in wanted.items())}")
         return
     print_table(listing.HEADER, [listing.row_of(version) for version in shown])
     rest = total - len(shown)
@@ -168,5 +174,10 @@ def verify(
         if report.ok:
             counts = f"models {report.models}, entries {report.entries}, versions {report.versions}"
             typer.echo(f"All is well in {registry}: {counts}, {size_text(report.bytes_read)} read.")
-    if not report.ok:
-        raise IntegrityError(f"{registry}: findings: {len(report.findings)}; the first: {safe(report.findings[0])}")
+    if report.ok:
+        return
+    if len(report.unread) == len(report.findings):  # nothing that was read is wrong
+        first = report.unread[0]
+        told = f"{first.strerror}; files that could not be read, and so were not checked: {len(report.unread)}"
+        raise OSError(first.errno, told, str(first.filename))
+    raise IntegrityError(f"{registry}: findings: {len(report.findings)}; the first: {safe(report.findings[0])}")

@@ -66,14 +66,20 @@ def rollback(
 ) -> None:
     """Let an alias mean again what it last meant before; the log keeps both moves.
 
+    A second rollback undoes the first: for an older version name it with --to (rankmill models alias NAME lists them).
+
     Example: rankmill models rollback web --reason "slow on phones"
     """
     from registry import Registry
 
     store = Registry(registry)
-    before = store.state(bare_name(name)).head
+    state = store.state(bare_name(name))
     entry = store.rollback(name, alias=alias, to=to, expect=_expected(expect), reason=reason)
-    _report_move(name, alias, entry, changed=entry.number > before, as_json=as_json)
+    _report_move(name, alias, entry, changed=entry.number > state.head, as_json=as_json)
+    moves = state.moves.get(alias, [])
+    if to is None and moves and store.entry(name, moves[-1].entry).change.op == "rollback":
+        undone = f"that undoes the rollback of entry {moves[-1].entry}"
+        typer.echo(f"{undone}; for an older version say --to VERSION (rankmill models alias {name} {alias})", err=True)
 
 
 @app.command()

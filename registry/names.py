@@ -34,7 +34,8 @@ def check_alias(alias: str) -> str:
 
 def check_tag(key: str, value: str | None) -> None:
     """Raise InvalidName if no version can be tagged so; None takes a tag away."""
-    check_name(key)
+    if not NAME.fullmatch(key):
+        raise InvalidName(f"tag {key!r}: expected as the key {NAME_RULE}")
     if value is not None and not (value and value.isprintable()):
         raise InvalidName(f"tag {key}: expected one line of printable text, found {value!r}")
 

@@ -7,6 +7,7 @@ from types import EllipsisType
 
 from registry.changes import Gate, Move, Policy, Unset
 from registry.errors import ConflictError, PromotionRefused, UnknownModel
+from registry.names import PRODUCTION
 from registry.state import State
 
 Expected = int | None | EllipsisType
@@ -76,9 +77,11 @@ def promote(
         return Move(op="promote", alias=alias, version=version, previous=current, gate=at)
     if force:
         return Move(op="force", alias=alias, version=version, previous=current, waived=fault)
+    failed = gate is not None and not gate.passed  # measured again, it would fail again
+    how = f"{'--show' if failed else '--on DATASET'} --alias {alias}{' says why' if failed else ''}"
     raise PromotionRefused(
-        f"{name}@{version} is not promoted: {alias} is protected, and {fault}; run"
-        f" rankmill models gate {name}@{version} --on DATASET --alias {alias}, or promote with --force, which the log keeps"
+        f"{name}@{version} is not promoted: {alias} is protected, and {fault};{'' if failed else ' run'}"
+        f" rankmill models gate {name}@{version} {how}; or promote with --force, which the log keeps"
     )
 
 
@@ -92,7 +95,8 @@ def _fault(state: State, alias: str, version: int, policy: Policy, gate: Gate | 
     if gate.model != state.versions[version].model:
         return "the gate measured other bytes"
     if gate.baseline != current:
-        return f"the gate compared with {_said(gate.baseline)}, while the alias is {_said(current)} now"
+        before = "nothing" if gate.baseline is None else _said(gate.baseline)
+        return f"the gate compared with {before}, while {alias} is {_said(current)} now"
     shortfall = policy.shortfall(gate)
     return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
 
@@ -113,7 +117,7 @@ def rollback(name: str, state: State, alias: str, to: int | None, expect: Expect
     current = state.target(alias)
     check_expected(name, alias, current, expect)
     if alias not in state.moves:
-        raise UnknownModel.unknown(f"alias of {name}", alias, state.moves, cure="nothing was promoted yet")
+        raise _never_set(name, state, alias)
     been = [move.version for move in state.moves[alias] if move.version is not None]
     earlier = [version for version in been if version != current and version not in state.swept]
     if to is None and not earlier:
@@ -141,7 +145,7 @@ def unset(name: str, state: State, alias: str, expect: Expected = ...) -> Unset 
     current = state.target(alias)
     check_expected(name, alias, current, expect)
     if alias not in state.moves:
-        raise UnknownModel.unknown(f"alias of {name}", alias, state.moves, cure="nothing was promoted yet")
+        raise _never_set(name, state, alias)
     if current is None:
         return state.moves[alias][-1].entry
     return Unset(op="unset", alias=alias, previous=current)
@@ -153,6 +157,14 @@ def check_expected(name: str, alias: str, current: int | None, expect: Expected)
         raise ConflictError(
             f"{name}@{alias} is {_said(current)}, expected {_said(expect)}; look at the log and decide anew"
         )
+
+
+def _never_set(name: str, state: State, alias: str) -> UnknownModel:
+    if alias == PRODUCTION:  # no misspelling: every model has it, once something was promoted
+        return UnknownModel(
+            f"{name}@{alias} was never set; promote a version first (rankmill models promote {name}@VERSION)"
+        )
+    return UnknownModel.unknown(f"alias of {name}", alias, state.moves, cure="nothing was promoted yet")
 
 
 def _said(version: int | None) -> str:

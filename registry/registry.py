@@ -465,6 +465,8 @@ class Registry:
         log = Log(self._store, check_name(name))
         if not self._store.exists() or not log.exists():
             cure = f"no model is registered in {self.root} yet (rankmill train DATASET --name NAME)"
+            if not self.exists():
+                cure = f"there is no registry in {self.root} (name its folder with --registry or RANKMILL_REGISTRY)"
             raise UnknownModel.unknown("model", name, self.names(), cure)
         return log
 

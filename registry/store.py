@@ -27,7 +27,7 @@ from pathlib import Path
 from registry.ballast import Ballast
 from registry.disk import Disk
 from registry.errors import InputError, IntegrityError
-from registry.format import Format
+from registry.format import NEWEST, Format
 from registry.names import PRODUCTION
 from registry.probe import Way, way_to_publish
 from registry.publishing import NO_ROOM, publish
@@ -83,7 +83,9 @@ class Store:
             data = self.read(path)
         except FileNotFoundError:
             if inhabited:
-                raise IntegrityError(f"{path} is missing, but models are here; restore it from a backup") from None
+                usual = Format(NEWEST, (PRODUCTION,)).to_bytes().decode().strip()
+                cure = f"restore it from a backup (where models init was given no options it is the line {usual})"
+                raise IntegrityError(f"{path} is missing, but models are here; {cure}") from None
             return False
         try:
             self._format = Format.from_bytes(data)
@@ -184,10 +186,10 @@ class Store:
         """
         self._walk(self._staging.folder)
         self._walk(target.parent)
-        with _telling(self._staging.folder):
+        with telling(self._staging.folder):
             staged = self._staging.write(data)
         try:
-            with _telling(target.parent, NOBODY_KNOWS):
+            with telling(target.parent, NOBODY_KNOWS):
                 held = self._publish(staged, target, data)
         finally:
             self._staging.discard(staged)
@@ -214,10 +216,10 @@ class Store:
         """
         self._walk(self._staging.folder)
         self._walk(target)
-        with _telling(self._staging.folder):
+        with telling(self._staging.folder):
             staged = self._staging.write_folder(files)
         try:
-            with _telling(target.parent):
+            with telling(target.parent):
                 self.disk.move_folder(staged, target)
         except BaseException as error:
             self._staging.discard_folder(staged)
@@ -231,10 +233,10 @@ class Store:
         """Put ``data`` in the place of ``target`` in one step, but not durably: for what may be lost or torn."""
         self._walk(self._staging.folder)
         self._walk(target.parent)
-        with _telling(self._staging.folder):
+        with telling(self._staging.folder):
             staged = self._staging.write(data, flush=False)
         try:
-            with _telling(target.parent):
+            with telling(target.parent):
                 self.disk.replace(staged, target)
         except BaseException:
             self._staging.discard(staged)
@@ -298,14 +300,14 @@ class Store:
         above = above or self.root
         for part in [part for part in (*reversed(folder.parents), folder) if above in part.parents]:
             self._walk(part)
-            with _telling(part.parent), contextlib.suppress(FileExistsError):
+            with telling(part.parent), contextlib.suppress(FileExistsError):
                 self.disk.make_folder(part)
             self.fsync_folder(part.parent)  # also where it stands: its maker may not have come so far yet
 
     def fsync_folder(self, folder: Path) -> None:
         """Make the names in ``folder`` durable; where the file system does not know how, it needs no asking (SMB)."""
         try:
-            with _telling(folder, NOT_FLUSHED):
+            with telling(folder, NOT_FLUSHED):
                 self.disk.fsync_folder(folder)
         except OSError as error:
             if error.errno not in NO_FOLDER_FSYNC:
@@ -324,7 +326,7 @@ class Store:
                 yield self.trash / name
 
     def _way_to_publish(self) -> Way:
-        with _telling(self._staging.folder):
+        with telling(self._staging.folder):
             return way_to_publish(self.disk, self._staging)
 
     def _publish(self, staged: Path, target: Path, data: bytes) -> bool:
@@ -366,7 +368,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def _telling(folder: Path, what_then: str = NOTHING_CHANGED) -> Iterator[None]:
+def telling(folder: Path, what_then: str = NOTHING_CHANGED) -> Iterator[None]:
     """Say of ``folder``, in an OSError, what went wrong and what then: of the staged file that it names nobody knows."""
     try:
         yield

@@ -22,11 +22,20 @@ class VerifyReport:
     versions: int = 0
     bytes_read: int = 0
     findings: list[str] = field(default_factory=list)
+    unread: list[OSError] = field(default_factory=list)  # those of the findings that say nothing of the bytes
 
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.findings
+
+    def add(self, error: IntegrityError | OSError) -> None:
+        """Take down what an entry or a blob could not be read for."""
+        if isinstance(error, OSError):
+            self.findings.append(f"{error.filename}: {error.strerror}; it was not checked")
+            self.unread.append(error)
+        else:
+            self.findings.append(str(error))
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -63,7 +72,7 @@ def _verify_model(log: Log, report: VerifyReport) -> None:
             chained = False
             continue
         except (IntegrityError, OSError) as error:
-            report.findings.append(str(error))
+            report.add(error)
             chained = False
             continue
         report.entries += 1
@@ -93,4 +102,4 @@ def _verify_blob(store: Store, sha256: str, report: VerifyReport, size: int | No
     try:
         report.bytes_read += len(store.read_blob(sha256, size))
     except (IntegrityError, OSError) as error:
-        report.findings.append(str(error))
+        report.add(error)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rankmill.errors import InputError
+from scorer.errors import InputError as ScorerInputError
 from scorer.metrics import Metric, parse_metric
 from scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
 
@@ -121,7 +122,13 @@ def rules_under(
         The metric is unknown.
     """
     if policy is not None:
-        metric = policy.metric if metric is None else metric
+        if metric is None and policy.metric is not None:
+            metric = policy.metric
+            try:
+                parse_metric(metric)
+            except ScorerInputError as error:
+                cure = "ask for another: rankmill models alias NAME ALIAS --protect --metric METRIC"
+                raise InputError(f"the alias asks for the metric {metric}: {error}; {cure}") from None
         margin = policy.margin if margin is None else margin
         if convention is None and policy.convention is not None:
             convention = _convention_of(policy.convention)

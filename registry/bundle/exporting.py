@@ -17,6 +17,7 @@ from registry.disk import Disk
 from registry.errors import InputError, IntegrityError, UnknownModel
 from registry.log import Log
 from registry.state import State
+from registry.store import telling
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,12 @@ class Bundle:
         try:
             _write(disk, staged, self._parts())
             disk.replace(staged, path)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(OSError):
                 disk.unlink(staged)
+            if isinstance(error, OSError) and str(error.filename) in {"None", str(staged)}:  # not what is read
+                with telling(path.parent):
+                    raise
             raise
         disk.fsync_folder(path.parent)
         return Exported(self.contents, self.versions, path)

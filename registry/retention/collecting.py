@@ -22,7 +22,7 @@ from registry.retention.keeping import Plan, Rules, plan
 from registry.retention.leases import leased, reap, stale
 from registry.retention.trash import Trashed, is_whole, listed, put_back, throw
 from registry.state import State
-from registry.store import Store
+from registry.store import Store, telling
 
 WHY_MARK = "kept by no alias, tag or lease, not among the last versions"
 WHY_SWEEP = "marked for the time of grace"
@@ -102,7 +102,8 @@ def clock(store: Store, *, look_only: bool = False) -> float:
     if not store.disk.is_folder(folder):
         store.make_folders(folder)
     path = folder / f"clock.{uuid.uuid4().hex}"
-    descriptor = store.disk.create(path)
+    with telling(folder):
+        descriptor = store.disk.create(path)
     try:
         store.disk.close(descriptor)
         return min(time.time(), store.disk.modified(path))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -363,3 +365,22 @@ def test_what_a_log_takes_a_bundle_takes(registry: Registry, other: Registry, tm
     registry.export("web", tmp_path / "web.tar")
     other.import_(tmp_path / "web.tar")
     assert other.log("web") == registry.log("web")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(errno.ENOSPC, "the disk is full"), (errno.EACCES, "nothing can be written here")]
+)
+def test_an_export_names_the_folder_that_takes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, told: str
+) -> None:
+    registry = fresh(tmp_path / "r")
+    registry.register("web", b"model", manifest=FACTS)
+
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(QuickDisk, "write", refuse, raising=False)
+    with pytest.raises(OSError, match=told) as caught:
+        registry.export("web", tmp_path / "web.tar")
+    assert caught.value.filename == str(tmp_path)
+    assert not list(tmp_path.glob("*.tar*"))

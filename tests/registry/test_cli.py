@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from registry.cli import app
 from registry.errors import ConflictError, IntegrityError, InvalidName, RegistryError, UnknownModel
 from registry.registry import Registry
+from registry.store import Store
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 
@@ -76,6 +78,27 @@ def test_list_of_nothing_says_what_to_do(tmp_path: Path) -> None:
     assert "rankmill train" in shell("list")
     assert shell.json("list") == {"registry": str(tmp_path / "none"), "models": []}
     assert not (tmp_path / "none").exists()
+
+
+def test_list_says_that_no_version_has_a_tag(models: Shell) -> None:
+    assert models("list", "web", "--tag", "season=spring") == "no version of web has the tag season=spring\n"
+
+
+def test_verify_does_not_call_damaged_what_it_may_not_read(models: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Store, path: str, *args: object) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Store, "read_blob", refuse)
+    with pytest.raises(PermissionError, match="so were not checked"):
+        models("verify", "web")
+
+
+def test_a_rollback_of_a_rollback_says_what_it_is(models: Shell) -> None:
+    words = ["rollback", "web"]
+    env = {"RANKMILL_REGISTRY": str(models.root)}
+    assert CliRunner().invoke(app, words, env=env).stderr == ""
+    assert "undoes the rollback of entry 8; for an older" in CliRunner().invoke(app, words, env=env).stderr
+    assert CliRunner().invoke(app, [*words, "--to", "1"], env=env).stderr == ""
 
 
 def test_show_tells_the_lineage(models: Shell, web: Registry) -> None:

@@ -63,15 +63,23 @@ def test_other_aliases_are_open(guarded: Registry) -> None:
 def test_a_failed_gate_refuses_even_after_a_passed_one(guarded: Registry) -> None:
     gate(guarded, 1)
     gate(guarded, 1, passed=False, report={"difference": -0.1})
-    with pytest.raises(PromotionRefused, match="did not pass"):
+    with pytest.raises(
+        PromotionRefused, match=r"did not pass the gate; rankmill models gate web@1 --show --alias .* why"
+    ):
         guarded.promote("web", 1)
+
+
+def test_going_back_where_production_was_never_set_says_so(guarded: Registry) -> None:
+    for act in (guarded.rollback, lambda name: guarded.unset(name, "production")):
+        with pytest.raises(UnknownModel, match="web@production was never set; promote a version first"):
+            act("web")
 
 
 def test_a_gate_against_what_is_no_longer_served_does_not_count(guarded: Registry) -> None:
     gate(guarded, 1)
     gate(guarded, 2)
     guarded.promote("web", 1)
-    with pytest.raises(PromotionRefused, match="compared with not set, while the alias is version 1"):
+    with pytest.raises(PromotionRefused, match="compared with nothing, while production is version 1"):
         guarded.promote("web", 2)
     gate(guarded, 2)
     guarded.promote("web", 2)

@@ -46,6 +46,7 @@ told = {
     "promote what stands": run("models", "promote", "web@2"),
     "promote": run("models", "promote", "web@1"),
     "roll back": run("models", "rollback", "web"),
+    "collect": run("models", "gc"),
 }
 for name, work in {
     "register": lambda r: r.register("web", b"new", manifest=FACTS),

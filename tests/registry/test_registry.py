@@ -97,7 +97,7 @@ def test_a_model_without_production_says_how_to_promote(registry: Registry, fact
 def test_an_empty_registry_is_no_error_until_a_model_is_asked_for(registry: Registry) -> None:
     assert registry.names() == []
     assert registry.verify().ok
-    with pytest.raises(UnknownModel, match="no model is registered"):
+    with pytest.raises(UnknownModel, match="there is no registry in"):
         registry.versions("web")
     with pytest.raises(InputError, match="no registry"):
         registry.gc()
