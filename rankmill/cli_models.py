@@ -11,7 +11,7 @@ from rankmill.errors import InputError
 from rankmill.gate.rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
 from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
 from registry.names import PRODUCTION
-from registry.printing import print_json, print_table
+from registry.printing import print_json, print_table, safe
 from scorer.cli import (
     Discount,
     Gain,
@@ -128,7 +128,7 @@ def gate(
     if as_json:
         print_json(result.to_dict())
     else:
-        typer.echo(result.render())
+        typer.echo("\n".join(map(safe, result.render().split("\n"))))
     if not show:
         result.require()
 

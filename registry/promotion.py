@@ -72,7 +72,7 @@ def promote(
         return Move(op="promote", alias=alias, version=version, previous=current)
     at = state.gates.get(version, {}).get(alias)
     gate = None if at is None or gate_at is None else gate_at(at)
-    fault = _fault(state, alias, version, policy, gate)
+    fault = _fault(state, alias, version, policy, gate) or lapsed(state, alias, at, gate)
     if fault is None:
         return Move(op="promote", alias=alias, version=version, previous=current, gate=at)
     if force:
@@ -99,6 +99,17 @@ def _fault(state: State, alias: str, version: int, policy: Policy, gate: Gate | 
         return f"the gate compared with {before}, while {alias} is {_said(current)} now"
     shortfall = policy.shortfall(gate)
     return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
+
+
+def lapsed(state: State, alias: str, at: int | None, gate: Gate | None) -> str | None:
+    """Say why the gate's result of entry ``at`` is over; None if it is not.
+
+    The bars for a first version are low: whoever takes a protected alias away must not bring back what once passed them.
+    """
+    moves = state.moves.get(alias)
+    if at is None or gate is None or gate.baseline is not None or not moves or moves[-1].entry < at:
+        return None
+    return "the gate compared with nothing, while the alias has meant a version since"
 
 
 def rollback(name: str, state: State, alias: str, to: int | None, expect: Expected = ...) -> Move | int:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from registry.bundle.exporting import Bundle, Exported
 from registry.bundle.importing import Imported, import_bundle
 from registry.bundle.opening import OpenedBundle
@@ -19,9 +21,9 @@ from registry.errors import InputError, IntegrityError, RegistryError, UnknownMo
 from registry.fsck import FsckReport, fsck
 from registry.initialise import Initialised, initialise
 from registry.log import Log
-from registry.manifest import canonical_json, manifest_bytes
+from registry.manifest import canonical_json, first_fault, manifest_bytes
 from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name, check_tag
-from registry.promotion import Expected, check_bytes, check_version, promote, rollback, unset
+from registry.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
 from registry.retention.collecting import Collected, collect
 from registry.retention.keeping import Rules
 from registry.retention.leases import kept, lease
@@ -340,7 +342,7 @@ class Registry:
         Raises
         ------
         InputError
-            The report is not JSON.
+            The report is not JSON, or what is told besides is none of a gate: a margin below 0, a digest that is none.
         UnknownModel
             There is no such model or version.
         """
@@ -350,9 +352,11 @@ class Registry:
         except (TypeError, ValueError) as error:
             raise InputError(f"report of the gate: expected JSON values: {error}") from error
         log = self._known(name)
-        check_version(name, log.state(), version)
-
-        def decide(state: State) -> Gate | int:
+        state = log.state()
+        check_version(name, state, version)
+        if baseline is not None:
+            check_version(name, state, baseline)
+        try:
             gate = Gate(
                 op="gate",
                 version=version,
@@ -367,8 +371,13 @@ class Registry:
                 convention=convention,
                 margin=margin,
             )
+        except ValidationError as error:
+            raise InputError(f"result of the gate: {first_fault(error)}") from None
+
+        def decide(state: State) -> Gate | int:
             before = state.gates.get(version, {}).get(alias)
-            return before if before is not None and gate_of(log, before) == gate else gate
+            stands = before is not None and gate_of(log, before) == gate and not lapsed(state, alias, before, gate)
+            return before if before is not None and stands else gate
 
         with kept(self._store, [data]):
             return log.commit(decide, reason)

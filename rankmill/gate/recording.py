@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.group.sketch import QuerySketch
-from rankmill.gate.judging import Contender, judge
+from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.gate.report import render
 from rankmill.gate.rules import rules_under
 from registry.changes import Gate
-from registry.errors import PromotionRefused, UnknownModel
+from registry.errors import IntegrityError, PromotionRefused, UnknownModel
 from registry.names import PRODUCTION, check_alias
 from scorer.forest import Forest
 from trainer.lineage import TRAIN_QUERIES
@@ -51,7 +51,7 @@ class GateResult:
     @property
     def passed(self) -> bool:
         """Whether the version may take the place."""
-        return bool(self.report["passed"])
+        return gate_in(self.entry).passed
 
     @property
     def carries(self) -> bool:
@@ -186,12 +186,20 @@ def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> G
     ------
     UnknownModel
         There is no such version, or it was never at this gate.
+    IntegrityError
+        The report is damaged, or was not written by a gate that this version knows.
     """
     version = store.resolve(reference, bare="latest")
     entry = version.gates.get(alias)
     if entry is None:
         cure = f"rankmill models gate {version} --on DATASET --alias {alias}"
         raise UnknownModel.unknown(f"gate of {version}", alias, version.gates, cure=cure)
+    report = store.gate_report(version.name, entry.number)
+    if report.get("format") != FORMAT:
+        found = f"its report has format {report.get('format')!r}, this version of rankmill shows format {FORMAT}"
+        raise IntegrityError(
+            f"{version}: the gate is entry {entry.number} of the log, but {found}; use a later version"
+        )
     policy = store.policy(version.state, alias)
     return GateResult(
         name=version.name,
@@ -199,7 +207,7 @@ def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> G
         alias=alias,
         entry=entry,
         new=False,
-        report=store.gate_report(version.name, entry.number),
+        report=report,
         shortfall=None if policy is None else policy.shortfall(gate_in(entry)),
     )
 

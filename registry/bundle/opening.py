@@ -7,6 +7,8 @@ to entry, all that it refers to is here and nothing else is, and every text that
 from __future__ import annotations
 
 import hashlib
+import json
+import stat
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +22,7 @@ from registry.changes import Gate, Register
 from registry.disk import Disk
 from registry.entry import Entry
 from registry.errors import InputError, IntegrityError, InvalidName
-from registry.manifest import Manifest, first_fault
+from registry.manifest import Manifest, canonical_json, first_fault
 from registry.names import check_alias
 from registry.state import Registered, State
 
@@ -47,6 +49,10 @@ class OpenedBundle:
             self.size = disk.size(self._file)
         except FileNotFoundError:
             raise InputError(f"{path}: expected the tar file of a bundle, found none") from None
+        if not stat.S_ISREG(disk.mode(self._file)):
+            raise InputError(
+                f"{path}: expected the tar file of a bundle, found a pipe or a device; copy it to a file first"
+            )
         tar = TarReader(self._read, str(path))
         self.contents = Contents.from_bytes(tar.first(FIRST, min(LARGEST_CONTENTS, self.size)), str(path))
         if self.contents.size != self.size:  # asked before anything is read through a length
@@ -113,8 +119,12 @@ class OpenedBundle:
                     Manifest.model_validate_json(data)
                 if sha256 in reports | origins:
                     _OBJECT.validate_json(data)
+                if sha256 in manifests | reports | origins:
+                    canonical_json(json.loads(data))  # they are written as JSON again, which has no NaN
             except ValidationError as error:
                 raise self._fault(f"blob {sha256} is no {error.title}: {first_fault(error)}") from None
+            except ValueError as error:
+                raise self._fault(f"blob {sha256} is no JSON: {error}") from None
         tar.finish()
 
     def _rows(self) -> list[Registered]:
@@ -143,7 +153,7 @@ def _check_words(entry: Entry) -> None:
     """Check what no digest vouches for: texts of another's making that are shown, or read as times and names, later."""
     if (alias := getattr(entry.change, "alias", None)) is not None:
         check_alias(alias)
-    for text in (entry.txid, entry.actor, entry.host, entry.reason):
+    for text in _texts(entry.to_json()):
         if not text.isprintable():
             raise IntegrityError(f"expected printable text, found {text!r}")
     try:
@@ -152,3 +162,12 @@ def _check_words(entry: Entry) -> None:
         aware = False
     if not aware:
         raise IntegrityError(f"expected a time such as 2026-05-09T07:35:25.000Z, found {entry.time!r}")
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    """Find every text in JSON values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)

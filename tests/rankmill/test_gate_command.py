@@ -160,3 +160,14 @@ def test_a_mistake_is_one_line_and_records_nothing(store, data, capsys, argument
     assert run(store, *(part.format(data=data.path) for part in arguments)) == code
     assert line in capsys.readouterr().err
     assert store.state("web").head == head
+
+
+@pytest.mark.parametrize("report", [{}, {"passed": False}, {"format": 2}], ids=str)
+def test_a_report_of_another_gate_is_named_instead_of_shown(store, capsys, report: dict[str, object]) -> None:
+    found = store.record_gate(
+        "web", 1, alias="production", passed=True, baseline=None, report=report, dataset="d" * 64, split="test",
+        metric="ndcg@10", convention="c" * 64, margin=0.002,
+    )  # fmt: skip
+    assert run(store, "gate", "web@1", "--show") == 13
+    assert f"web@1: the gate is entry {found.number} of the log, but its report has format" in capsys.readouterr().err
+    assert run(store, "show", "web@1") == 0

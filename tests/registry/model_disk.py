@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -258,7 +259,7 @@ class ModelDisk(Disk):
 
     def mode(self, path: Path) -> int:
         self.machine.find(path)
-        return 0o444
+        return stat.S_IFREG | 0o444
 
     def make_read_only(self, path: Path) -> None:
         self.machine.find(path)

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import stat
 import struct
 import tarfile
 from collections.abc import Callable
@@ -17,9 +19,9 @@ import pytest
 from registry.bundle import tar as bundle_tar
 from registry.bundle.contents import blob_member
 from registry.bundle.opening import OpenedBundle
-from registry.changes import Move, Register
+from registry.changes import Move, Policy, Protect, Register, Tag
 from registry.entry import Entry
-from registry.errors import IntegrityError, RegistryError
+from registry.errors import InputError, IntegrityError, RegistryError
 from registry.manifest import canonical_json
 from registry.registry import Registry
 from registry.state import GENESIS
@@ -39,6 +41,9 @@ class FileInMemory(QuickDisk):
 
     def size(self, path: Path) -> int:
         return len(self.data)
+
+    def mode(self, path: Path) -> int:
+        return stat.S_IFREG
 
     def read_part(self, path: Path, start: int, size: int) -> bytes:
         assert size <= len(self.data) + 1024, "asks for more memory than the file has bytes"
@@ -309,6 +314,8 @@ def move(alias: str, **values: Any) -> Move:
         {"manifest": b"{}"},
         {"manifest": b"not JSON"},
         {"manifest": b"[" * 100_000},
+        {"manifest": canonical_json(FACTS)[:-1] + b',"z":NaN}'},
+        {"manifest": canonical_json(FACTS)[:-1] + b',"z":1e999}'},
         {"manifest": canonical_json({k: v for k, v in FACTS.items() if k != "features"})},
         {"actor": "a\nb"},
         {"reason": "\x1b[31m"},
@@ -318,6 +325,9 @@ def move(alias: str, **values: Any) -> Move:
         {"changes": [move("latest")]},
         {"changes": [move("blue", version=2)]},
         {"changes": [move("blue", previous=1)]},
+        {"changes": [move("blue", op="force", waived="\x1b[2J")]},
+        {"changes": [Tag(op="tag", version=1, key="owner", value="a\nb")]},
+        {"changes": [Protect(op="protect", alias="blue", policy=Policy(metric="ndcg\n"))]},
     ],
     ids=lambda wrong: str(wrong)[:40],
 )
@@ -325,6 +335,21 @@ def test_a_history_that_could_not_have_happened_is_refused(wrong: dict[str, Any]
     assert not refused(forged())
     assert not refused(forged(changes=[move("blue")]))
     assert refused(forged(**wrong))
+
+
+def test_an_origin_that_is_no_json_to_write_again_is_refused(registry: Registry, tmp_path: Path) -> None:
+    for number, origin in enumerate((b'{"a":NaN}', b'{"a":-1e999}', b"[]", b"no JSON")):
+        registry.register(f"m{number}", b"model", manifest=FACTS, attachments={"origin": origin})
+        registry.export(f"m{number}@1", tmp_path / "m.tar", overwrite=True)
+        with pytest.raises(IntegrityError, match=r"m\.tar: the bundle is damaged: blob"):
+            Registry(tmp_path / "other", disk=QuickDisk()).import_(tmp_path / "m.tar")
+
+
+def test_a_pipe_is_no_bundle(registry: Registry, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "web.tar")
+    with pytest.raises(InputError, match=r"web\.tar: expected the tar file of a bundle, found a pipe"):
+        registry.import_(tmp_path / "web.tar")
+    assert not registry.root.exists()
 
 
 def test_what_is_refused_changes_nothing(small: dict[str, bytes], tmp_path: Path) -> None:

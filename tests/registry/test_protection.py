@@ -86,6 +86,21 @@ def test_a_gate_against_what_is_no_longer_served_does_not_count(guarded: Registr
     assert production(guarded) == 2
 
 
+def test_who_takes_the_alias_away_does_not_bring_an_old_first_pass_back(guarded: Registry) -> None:
+    """Against nothing the bars are low; version 2 was measured by them and never against version 1."""
+    gate(guarded, 1)
+    old = gate(guarded, 2)
+    guarded.promote("web", 1)
+    guarded.unset("web", "production")
+    with pytest.raises(
+        PromotionRefused, match="the gate compared with nothing, while the alias has meant a version since"
+    ):
+        guarded.promote("web", 2)
+    again = gate(guarded, 2)
+    assert (again.number, gate(guarded, 2).number) == (old.number + 3, old.number + 3)
+    assert guarded.promote("web", 2).change.gate == again.number
+
+
 def test_the_gate_of_another_alias_or_version_does_not_count(guarded: Registry) -> None:
     gate(guarded, 1, alias="canary")
     gate(guarded, 2)
@@ -146,6 +161,15 @@ def test_an_alias_is_protected_and_opened_by_entries(guarded: Registry) -> None:
 def test_the_same_result_twice_is_one_entry(guarded: Registry) -> None:
     assert gate(guarded, 1) == gate(guarded, 1)
     assert gate(guarded, 1, margin=0.001) != gate(guarded, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"margin": float("nan")}, {"margin": -0.1}, {"dataset": "web.dataset"}, {"baseline": 9}], ids=str
+)
+def test_what_no_gate_can_have_measured_is_named(guarded: Registry, wrong: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=r"margin|dataset|no version 9"):
+        gate(guarded, 1, **wrong)
+    assert len(guarded.log("web")) == 3
 
 
 def test_what_is_no_result_is_refused(guarded: Registry) -> None:
