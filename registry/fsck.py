@@ -266,7 +266,6 @@ class _Check:
             return
 
         def mend() -> bool:
-            self.store.make_folders(path.parent)
             return trash.put_back(self.store, copy)
 
         self._find(path, f"lies in the trash: the {user}", "models gc puts it back", mend)

@@ -27,6 +27,7 @@ from registry.store import Store, telling
 WHY_MARK = "kept by no alias, tag or lease, not among the last versions"
 WHY_SWEEP = "marked for the time of grace"
 _SHA256 = re.compile(rb"[0-9a-f]{64}")
+_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ def in_quarantine(store: Store) -> set[str]:
 def blobs(store: Store) -> dict[str, Path]:
     """Where each blob lies, by digest; what has no digest's name is passed over."""
     paths = _files(store, store.root / "blobs" / "sha256")
-    return {path.name: path for path in paths if path == store.blob_path(path.name)}
+    return {path.name: path for path in paths if _NAME.fullmatch(path.name) and path == store.blob_path(path.name)}
 
 
 def _put_back(store: Store, wanted: set[str], report: Collected) -> None:

@@ -60,6 +60,9 @@ def is_whole(store: Store, item: Trashed) -> bool:
 
 def put_back(store: Store, item: Trashed) -> bool:
     """Give a blob its place again; False if it went another way meanwhile."""
+    folder = store.blob_path(item.sha256).parent
+    if not store.disk.is_folder(folder):  # a copy of a registry without its empty folders
+        store.make_folders(folder)
     try:
         store.disk.replace(item.path, store.blob_path(item.sha256))
     except FileNotFoundError:

@@ -383,3 +383,22 @@ class TestCommand:
             with pytest.raises(InputError, match="no registry"):
                 Shell(tmp_path / "nowhere")(command)
         assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_blob_in_the_trash_gets_its_place_again_where_its_folder_is_gone(shop: Registry) -> None:
+    """Registries are copied by programs that leave empty folders behind."""
+    version = shop.resolve("shop@4", bare="latest")
+    trash.throw(shop._store, version.sha256, time.time())
+    version.model_path.parent.rmdir()
+    assert list(shop.gc(rules=RULES).put_back) == [version.sha256]
+    assert version.model_path.exists()
+    assert shop.fsck().ok
+
+
+def test_what_is_no_blob_is_left_to_fsck(shop: Registry) -> None:
+    file = shop.root / "blobs/sha256/no/notes.txt"
+    file.parent.mkdir()
+    file.write_text("hello")
+    os.utime(file, (0, 0))
+    assert shop.gc(rules=Rules(grace=0.0)).trashed == {}
+    assert file.exists()
