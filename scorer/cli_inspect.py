@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scorer.cli import (
+    MODEL_SUFFIX,
     Absent,
     AsJson,
     Columns,
@@ -292,7 +293,9 @@ def why(
 @app.command()
 def combine(
     model: Model,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The second ranker, another model.")],
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="The second ranker: another model, or a scored list or TREC run.")
+    ],
     on: On,
     metric: MetricName = "ndcg@10",
     low: Annotated[float, typer.Option("--from", help="Least weight of OTHER; negative ones are allowed.")] = 0.0,
@@ -313,20 +316,29 @@ def combine(
     """Find the weight a for which (1 - a) MODEL + a OTHER ranks best, of all there are.
 
     Example: rankmill inspect combine web@3 web@7 --on web.dataset --split valid --metric ndcg@10
+
+    Example: rankmill inspect combine web bm25.run --on candidates.parquet
     """
     from scorer.inspect import combine as combining
+    from scorer.inspect.documents import listed_scores
     from scorer.inspect.reports import combination_report
 
     where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    found = [find_model(name, registry) for name in (model, other)]
-    lists = [_scored(forest, where) for forest, _ in found]
-    documents, first = lists[0]
-    rules, policy, words = _policy(metric, convention, found[0][0], documents)
+    forest, identity = find_model(model, registry)
+    documents, first = _scored(forest, where)
+    path = Path(other)
+    second: tuple[ModelIdentity | str, Any]
+    if _is_list(path):
+        second = other, listed_scores(path, documents)
+    else:
+        other_forest, other_identity = find_model(other, registry)
+        second = other_identity, _scored(other_forest, where)[1]
+    rules, policy, words = _policy(metric, convention, forest, documents)
     best = combining.combine(
-        first, lists[1][1], documents.graded(), documents.starts, rules, policy, low=low, high=high,
+        first, second[1], documents.graded(), documents.starts, rules, policy, low=low, high=high,
         doc_order=documents.order(),
     )  # fmt: skip
-    typer.echo(combination_report(best, (found[0][1], found[1][1]), words).render(as_json=as_json))
+    typer.echo(combination_report(best, (identity, second[0]), words).render(as_json=as_json))
 
 
 @app.command()
@@ -375,6 +387,18 @@ def optimality(
         n_curves=curves, seed=seed, doc_order=documents.order(), n_threads=_threads(n_threads),
     )  # fmt: skip
     typer.echo(optimality_report(found, identity, words).render(as_json=as_json))
+
+
+def _is_list(path: Path) -> bool:
+    """Whether there is a file or folder that is no model."""
+    from scorer.model_file import MAGIC
+
+    if path.suffix == MODEL_SUFFIX or not path.exists():
+        return False
+    if path.is_dir():
+        return True
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) != MAGIC
 
 
 def _laid_out(model: str, registry: Path, n_rounds: int | None) -> tuple[ModelIdentity, Paths]:

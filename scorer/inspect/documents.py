@@ -30,6 +30,7 @@ from scorer.evaluate import DatasetSource
 from scorer.inspect.paths import Codes, Paths
 from scorer.predict import Predictor
 from scorer.rerank import open_sources, read_options
+from scorer.scored_file import read_scored
 
 BLOCK_BYTES = 16 << 20
 MAX_BYTES = 1 << 30  # of the features held
@@ -141,6 +142,41 @@ def read_documents(
         raise CandidatesRejected(f"{', '.join(map(str, subject))}: there are no candidates in it")
     choice.require_all(", ".join(map(str, subject)))
     return _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
+
+
+def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
+    """Look the scores (n,) of ``documents`` up in a scored list or TREC run, by query and document id.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    CandidatesRejected
+        The list lacks document ids, or the score of a document, or scores one twice for a query.
+    """
+    table = read_scored(path)
+    if "doc_id" not in table.column_names or table["doc_id"].null_count:
+        raise CandidatesRejected(f"{path}: expected a doc_id in every row, to look candidates up by; some have none")
+    wanted = pl.DataFrame(
+        {"qid": pl.Series(documents.qids, dtype=pl.String).gather(documents.query), "doc_id": documents.doc_ids}
+    )
+    listed = pl.DataFrame(table.select(["qid", "doc_id", "score"])).join(wanted, on=["qid", "doc_id"], how="semi")
+    repeated = listed.filter(pl.struct("qid", "doc_id").is_duplicated())
+    if not repeated.is_empty():
+        qid, doc_id, _ = repeated.row(0)
+        raise CandidatesRejected(
+            f"{path}: expected each document once a query, found {doc_id!r} of query {qid!r} again"
+        )
+    found = wanted.join(listed, on=["qid", "doc_id"], how="left", maintain_order="left")
+    lacking = found.filter(pl.col("score").is_null())
+    if not lacking.is_empty():
+        qid, doc_id, _ = lacking.row(0)
+        raise CandidatesRejected(
+            f"{path}: has no score for {lacking.height:,} of the {wanted.height:,} candidates, such as {doc_id!r} of query "
+            f"{qid!r}; rank all of them, or name only the candidates that it has"
+        )
+    scores: npt.NDArray[np.float64] = found["score"].to_numpy()
+    return scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,12 +220,14 @@ def why_report(
     return Report(facts, "\n".join([*head, text_table(header, rows)]))
 
 
-def combination_report(found: Combination, models: tuple[ModelIdentity, ModelIdentity], conventions: str) -> Report:
-    """Tell the best mixture of two rankers."""
+def combination_report(
+    found: Combination, rankers: tuple[ModelIdentity | str, ModelIdentity | str], conventions: str
+) -> Report:
+    """Tell the best mixture of two rankers, models or the names of scored lists."""
     pieces = list(zip(itertools.pairwise(found.borders.tolist()), found.means.tolist(), strict=True))
     best = sorted(pieces, key=lambda piece: -piece[1])[:_CURVE_SHOWN]
     facts = {
-        "models": [asdict(model) for model in models],
+        "rankers": [{"list": one} if isinstance(one, str) else asdict(one) for one in rankers],
         "metric": str(found.metric),
         "weight": found.weight,
         "interval": found.interval,
@@ -238,9 +240,9 @@ def combination_report(found: Combination, models: tuple[ModelIdentity, ModelIde
     }
     low, high = found.range
     rows = [
-        [f"(1 - a) {models[0]} + a {models[1]}", f"{found.weight:.6g}", f"{found.value:.6f}"],
-        [_alone(low, models), f"{low:g}", f"{found.at_ends[0]:.6f}"],
-        [_alone(high, models), f"{high:g}", f"{found.at_ends[1]:.6f}"],
+        [f"(1 - a) {rankers[0]} + a {rankers[1]}", f"{found.weight:.6g}", f"{found.value:.6f}"],
+        [_alone(low, rankers), f"{low:g}", f"{found.at_ends[0]:.6f}"],
+        [_alone(high, rankers), f"{high:g}", f"{found.at_ends[1]:.6f}"],
     ]
     words = [
         text_table(["scores", "a", str(found.metric)], rows),
@@ -253,9 +255,9 @@ def combination_report(found: Combination, models: tuple[ModelIdentity, ModelIde
     return Report(facts, "\n".join(words))
 
 
-def _alone(weight: float, models: tuple[ModelIdentity, ModelIdentity]) -> str:
+def _alone(weight: float, rankers: tuple[ModelIdentity | str, ModelIdentity | str]) -> str:
     if weight in (0.0, 1.0):
-        return f"{models[int(weight)]} alone"
+        return f"{rankers[int(weight)]} alone"
     return "end of the range"
 
 

@@ -164,6 +164,23 @@ def test_combine(workplace, forests):
         call("combine", "m.rankmill", "other.rankmill", "--on", "bare.csv")
 
 
+def test_combine_with_a_list(workplace, forests):
+    scores = predict(forests[1], VALUES)
+    lines = [f"{row[1]} Q0 {row[2]} 1 {score!r} x" for row, score in zip(ROWS, scores.tolist(), strict=True)]
+    (workplace / "b.run").write_text("\n".join([*lines[::-1], "q99 Q0 D 1 0.5 x"]))
+    line = ["combine", "m.rankmill", "other.rankmill", "--on", "c.txt"]
+    listed = found(*line[:2], "b.run", *line[3:])
+    assert listed["rankers"][1] == {"list": "b.run"}
+    assert listed["best_pieces"] == found(*line)["best_pieces"]
+    assert "b.run alone" in call(*line[:2], "b.run", *line[3:])
+    (workplace / "short.run").write_text("\n".join(lines[:-3]))
+    with pytest.raises(CandidatesRejected, match=r"short\.run: has no score for 3 of the 300 candidates, such as 'D"):
+        call(*line[:2], "short.run", *line[3:])
+    (workplace / "twice.run").write_text("\n".join([*lines, lines[0]]))
+    with pytest.raises(CandidatesRejected, match="expected each document once a query"):
+        call(*line[:2], "twice.run", *line[3:])
+
+
 def test_optimality(workplace):
     line = ["optimality", "m.rankmill", "--on", "c.txt", "--p0", 0.1, "--delta", 0.1, "--metric", "ndcg@5"]
     facts = found(*line, "--curves", 2, "--n-threads", 2)
