@@ -110,7 +110,7 @@ def _tree_text(number: int, tree: PlainTree) -> str:
         "num_cat=0",
         "split_feature=" + _joined(tree.feature[inner]),
         "split_gain=" + _joined(tree.gain[inner]),
-        "threshold=" + _joined(tree.cut[inner].astype(np.float64)),
+        "threshold=" + _joined(_thresholds(tree.cut[inner])),
         "decision_type=" + _joined(decisions),
         "left_child=" + _joined(place[tree.left[inner]]),
         "right_child=" + _joined(place[tree.right[inner]]),
@@ -127,6 +127,14 @@ def _tree_text(number: int, tree: PlainTree) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _thresholds(cuts: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the thresholds that are written for ``cuts``: the same numbers, but LightGBM's own for a cut at 0.
+
+    It makes no difference to LightGBM, and lleaves reads no threshold that is 0.
+    """
+    return np.where((cuts >= 0.0) & (cuts < ZERO), ZERO, cuts).astype(np.float64)
 
 
 def _joined(values: npt.NDArray[Any]) -> str:
