@@ -162,6 +162,13 @@ def evaluate(
     per_query: Annotated[
         Path | None, typer.Option(help="Write the values per query to a .tsv, .csv or .parquet.")
     ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Slice the queries by a column of the subject, by query_size, or by grade_mix; repeat for several.",
+        ),
+    ] = None,
     input_format: InputFormat = "auto",
     absent: Absent = None,
     index_base: IndexBase = None,
@@ -179,6 +186,8 @@ def evaluate(
     Example: rankmill evaluate web.dataset --split test --model web@latest
 
     Example: rankmill evaluate my.run --qrels qrels.txt --convention trec
+
+    Example: rankmill evaluate ranked --metric ndcg@10 --by query_size --by grade_mix
     """
     from pipeline.sources.parts import parse_columns
     from scorer import evaluate as evaluating
@@ -193,7 +202,8 @@ def evaluate(
         convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,
         nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
         map_normalisation=map_normalisation, precision_normalisation=precision_normalisation, complete=complete,
-        n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, announce=True, **options,
+        n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, by=by or (), announce=True,
+        **options,
     )  # fmt: skip
     if per_query is not None:
         evaluating.write_per_query(evaluation, per_query)

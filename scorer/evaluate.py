@@ -6,10 +6,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -29,10 +32,12 @@ from scorer.metrics import Metric, parse_metric
 from scorer.metrics.conventions import OURS, Convention, named_convention
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
+from scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from scorer.ranked_file import FACTS, GRADES, MANIFEST, counts_belong_to
 from scorer.rerank import PathLike, open_sources, read_options
 from scorer.schemas import SCORED_ROW
 from scorer.scored_file import read_scored
+from scorer.slices import slices_of
 from scorer.trec import read_qrels
 
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "err@10", "map", "mrr", "precision@10")
@@ -66,6 +71,7 @@ def evaluate(
     columns: Mapping[str, str] | None = None,
     n_rounds: int | None = None,
     n_threads: int = 0,
+    by: Sequence[str] = (),
     announce: bool = False,
 ) -> Evaluation:
     """Compute ranking metrics per query and on average.
@@ -93,6 +99,8 @@ def evaluate(
         With qrels: judged queries that the run lacks count as well, with nothing retrieved.
     input_format, absent, index_base, n_features, columns
         How to read candidates (see `rerank`).
+    by
+        What to slice the queries by: ``query_size``, ``grade_mix``, or a column of the subject (see `scorer.slices`).
     announce
         Tell on stderr what was guessed of the columns of candidates.
     n_rounds, n_threads
@@ -114,6 +122,7 @@ def evaluate(
     counts: Path | None = None
     scored: Path | pa.Table
     known_grade: int | None = None
+    column: Callable[[str], pl.DataFrame]
     if model is not None:
         if isinstance(subject, pa.Table):
             raise InputError("a table of scores needs no model; leave the model out, or name files of candidates")
@@ -134,16 +143,19 @@ def evaluate(
             )
         scored = pa.Table.from_batches(batches, SCORED_ROW)
         known_grade = _grade_or_none(forest.info.get("max_grade"))
+        column = partial(_column_of_candidates, subject, split, input_format, options)
     elif split is not None:
         raise InputError("--split chooses a part of a dataset, which needs a model to be scored: give --model MODEL")
     elif isinstance(subject, pa.Table):
         scored = subject
+        column = partial(column_of_scored, scored)
     else:
         scored = _one_path(subject)
+        column = partial(column_of_scored, scored)
         counts, known_grade = recorded_facts(scored, with_counts=qrels is None)
     if any(metric.name == "err" for metric in wanted):
         rules = with_scale(rules, scored, qrels, known_grade)
-    return evaluate_scored(
+    found = evaluate_scored(
         scored,
         wanted,
         rules,
@@ -151,6 +163,7 @@ def evaluate(
         grade_counts=counts,
         complete=complete,
     )
+    return replace(found, slices=tuple(part for name in by for part in slices_of(found, name, column)))
 
 
 def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int | None]:
@@ -262,6 +275,15 @@ def _candidates(
     if split is not None:
         raise InputError(f"--split chooses a part of a dataset; {paths[0]} is not the folder of one")
     return open_sources(paths, input_format, options, announce=announce), predictor
+
+
+def _column_of_candidates(
+    subject: PathLike | Sequence[PathLike], split: str | None, input_format: Format, options: ReadOptions, name: str
+) -> pl.DataFrame:
+    paths = _paths(subject)
+    if len(paths) == 1 and paths[0].is_dir():
+        return column_of_dataset(Dataset.open(paths[0]), split, name)
+    return column_of_candidates(paths, input_format, options, name)
 
 
 def _paths(subject: PathLike | Sequence[PathLike]) -> list[Path]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scorer.metrics import Metric, Policy
 from scorer.metrics.conventions import Convention
 from scorer.metrics.queries import mean_of
+from scorer.slices import Slices
 
 IDEAL_WORDS = {
     "list": "the scored documents of the query",
@@ -73,7 +74,7 @@ class Evaluation:
 
     ``values`` holds one float64 a query in the order of ``qids``, NaN where the policy skips the query; ``weights`` what
     the queries weigh where they differ, or None; ``intervals`` the 95 % bootstrap interval of each mean over queries, or
-    None.
+    None; ``slices`` the same for the queries that have something in common, where that was asked for.
     """
 
     metrics: tuple[Metric, ...]
@@ -85,6 +86,7 @@ class Evaluation:
     facts: QueryFacts
     intervals: Mapping[Metric, tuple[float, float] | None]
     counts: Counts
+    slices: tuple[Slices, ...] = ()
 
     @property
     def policy(self) -> Policy:
@@ -116,6 +118,8 @@ class Evaluation:
             "ideal": self.ideal,
             "counts": asdict(self.counts) | {"tied_share": self.counts.tied_share},
         }
+        if self.slices:
+            report["slices"] = [each.to_dict() for each in self.slices]
         if per_query:
             columns = [(str(metric), self.values[metric].tolist()) for metric in self.metrics]
             report["per_query"] = [
@@ -130,7 +134,10 @@ class Evaluation:
     def render(self, *, per_query: bool = False) -> str:
         """Return the report as text: a table of means, the conventions, and what the means hide."""
         parts = [self._table_of_queries(), ""] if per_query else []
-        parts += [self._table_of_means(), "", *self._notes()]
+        parts += [self._table_of_means(), ""]
+        for each in self.slices:
+            parts += [text_table(*each.table()), labelled("slices", f"{each.by}: {each.how}"), ""]
+        parts += self._notes()
         return "\n".join(parts) + "\n"
 
     def _table_of_means(self) -> str:

@@ -36,23 +36,42 @@ def read_scored(path: Path) -> pa.Table:
     CandidatesRejected
         A column is lacking or of another type, a line breaks the format, a score is missing or not a number.
     """
+    separator = delimiter_of(path)
+    if separator is not None:
+        return _read_delimited(path, separator)
+    shards = scored_shards(path)
+    if path.is_dir():
+        return pa.concat_tables([_read_parquet(shard) for shard in shards], promote_options="default")
+    return _read_parquet(path) if shards else read_run(path)
+
+
+def scored_shards(path: Path) -> list[Path]:
+    """Return the Parquet files of a scored list; none if it is text.  Errors as `read_scored`."""
     if path.is_dir():
         shards = [file for file in sorted(path.glob("*.parquet")) if _is_scored(file)]
         if not shards:
             raise InputError(f"{path}: no Parquet file with columns qid and score in this folder")
-        return pa.concat_tables([_read_parquet(shard) for shard in shards], promote_options="default")
+        return shards
+    return [path] if _first_bytes(path).startswith(b"PAR1") else []
+
+
+def delimiter_of(path: Path) -> str | None:
+    """Return what separates the cells of a scored list that is a table of text, a tab or a comma; else None."""
+    first = b"" if path.is_dir() else _first_bytes(path)
+    if not first.startswith(b"PAR1"):
+        for separator in ("\t", ","):
+            header = [name.strip(b'"\r\n\xef\xbb\xbf') for name in first.split(separator.encode())]
+            if b"qid" in header:
+                return separator
+    return None
+
+
+def _first_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            first = file.readline(65536)
+            return file.readline(65536)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such file") from None
-    if first.startswith(b"PAR1"):
-        return _read_parquet(path)
-    for separator in ("\t", ","):
-        header = [name.strip(b'"\r\n\xef\xbb\xbf') for name in first.split(separator.encode())]
-        if b"qid" in header:
-            return _read_delimited(path, separator)
-    return read_run(path)
 
 
 def as_scored(table: pa.Table, where: str) -> pa.Table:

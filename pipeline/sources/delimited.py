@@ -39,6 +39,7 @@ class DelimitedSource:
     def __init__(self, path: Path, delimiter: str, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
         self.path = path
         self.position = 0
+        self.delimiter = delimiter
         self._cells = DelimitedCells(path, delimiter, Quarantine() if quarantine is None else quarantine)
         self._columns = table_columns(path, self._cells.header, options)
         self.table: TableColumns | None = self._columns

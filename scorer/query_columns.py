@@ -1,0 +1,119 @@
+"""One column of whatever is evaluated, beside the ids of the queries: what slices are made by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from pipeline.dataset import Dataset
+from pipeline.sources.batch import Format, ReadOptions, Source
+from pipeline.sources.delimited import DelimitedSource
+from pipeline.sources.parquet import ParquetSource
+from scorer.errors import CandidatesRejected, InputError
+from scorer.rerank import open_sources
+from scorer.scored_file import delimiter_of, scored_shards
+
+BLOCK_BYTES = 16 << 20
+
+
+def column_of_dataset(dataset: Dataset, split: str | None, name: str) -> pl.DataFrame:
+    """Return qid and value, a row a document of ``split``; the dataset's own error for a column that is not there."""
+    return _named(pl.DataFrame(dataset.rows(split, ("qid", name))), "qid", name)
+
+
+def column_of_candidates(paths: Sequence[Path], input_format: Format, options: ReadOptions, name: str) -> pl.DataFrame:
+    """Return qid and value, a row a candidate; text only from CSV, TSV and Parquet.
+
+    Raises
+    ------
+    InputError
+        A file has no such column.
+    """
+    parts = []
+    for source in open_sources(paths, input_format, options):
+        of_numbers = source
+        if not isinstance(source, DelimitedSource | ParquetSource) and source.columns and name not in source.columns:
+            asked = replace(options, known_features=frozenset({name}))
+            (of_numbers,) = open_sources([source.path], input_format, asked)
+        parts.append(_column_of_source(of_numbers, options, name))
+    return pl.concat(parts, how="vertical_relaxed")
+
+
+def column_of_scored(scored: Path | pa.Table, name: str) -> pl.DataFrame:
+    """Return qid and value, a row a scored document.
+
+    Raises
+    ------
+    InputError
+        There is no such column; a TREC run has none but its own.
+    """
+    if isinstance(scored, pa.Table):
+        _check(scored.column_names, name, "the table")
+        return _named(pl.DataFrame(scored.select(list(dict.fromkeys(("qid", name))))), "qid", name)
+    separator = delimiter_of(scored)
+    if separator is not None:
+        return _delimited(scored, separator, "qid", name)
+    shards = scored_shards(scored)
+    if not shards:
+        raise InputError(f"--by {name}: {scored} is a TREC run, which has no columns of its own; give a table")
+    parts = []
+    for shard in shards:
+        lazy = pl.scan_parquet(shard, glob=False)
+        _check(lazy.collect_schema().names(), name, str(shard))
+        parts.append(_named(lazy.select(list(dict.fromkeys(("qid", name)))).collect(), "qid", name))
+    return pl.concat(parts, how="vertical_relaxed")
+
+
+def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.DataFrame:
+    qid = "qid" if source.table is None else source.table.column_of["qid"]
+    if isinstance(source, DelimitedSource):
+        return _delimited(source.path, source.delimiter, qid, name)
+    if isinstance(source, ParquetSource):
+        lazy = pl.scan_parquet(source.path, glob=False)
+        _check(lazy.collect_schema().names(), name, str(source.path))
+        return _named(lazy.select(list(dict.fromkeys((qid, name)))).collect(), qid, name)
+    if source.columns is None:
+        index = re.fullmatch("f(0|[1-9][0-9]{0,8})", name)
+        if index is None or int(index[1]) < options.index_base:
+            raise InputError(f"--by {name}: {source.path} is LETOR text, whose columns are f{options.index_base}, ..")
+        place = int(index[1]) - options.index_base
+    else:
+        _check(source.columns, name, str(source.path))
+        place = source.columns.index(name)
+    parts = []
+    for batch in source.batches(BLOCK_BYTES):
+        there = place < batch.values.shape[1]
+        value = batch.values[:, place].copy() if there else np.full(len(batch), options.absent_value, np.float32)
+        parts.append(pl.DataFrame({"qid": pl.Series(batch.qid), "value": value}))
+    return pl.concat(parts) if parts else pl.DataFrame(schema={"qid": pl.String, "value": pl.Float32})
+
+
+def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
+    """Read two columns of delimited text: numbers where every cell that is not empty is one, else text."""
+    try:
+        lazy = pl.scan_csv(path, separator=separator, infer_schema=False)
+        _check(lazy.collect_schema().names(), name, str(path))
+        rows = _named(lazy.select(list(dict.fromkeys((qid, name)))).collect(), qid, name)
+    except pl.exceptions.PolarsError as error:
+        raise CandidatesRejected(f"{path}: {str(error).splitlines()[0]}") from None
+    rows = rows.with_columns(pl.when(pl.col("value") != "").then("value"))
+    numbers = rows["value"].cast(pl.Float64, strict=False)
+    return rows.with_columns(value=numbers) if numbers.null_count() == rows["value"].null_count() else rows
+
+
+def _named(rows: pl.DataFrame, qid: str, name: str) -> pl.DataFrame:
+    value = pl.col(name)
+    if not (rows.schema[name].is_numeric() or rows.schema[name] == pl.Boolean):
+        value = value.cast(pl.String)
+    return rows.select(pl.col(qid).cast(pl.String).alias("qid"), value.alias("value"))
+
+
+def _check(names: Sequence[str], name: str, where: str) -> None:
+    if name not in names:
+        raise InputError.unknown(f"--by column of {where}", name, [*names, "query_size", "grade_mix"])

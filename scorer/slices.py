@@ -1,0 +1,222 @@
+"""Slices of queries: the same metrics for the queries that have something in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from scorer.errors import CandidatesRejected
+from scorer.metrics import Metric
+from scorer.metrics.bootstrap import percentile_interval
+
+if TYPE_CHECKING:
+    from scorer.evaluation import Evaluation
+
+QUERY_SIZE, GRADE_MIX = "query_size", "grade_mix"
+FEW_VALUES = 10  # up to so many different numbers are a slice each
+BINS = 5
+MOST_NAMES = 20  # slices of text; what is rarer goes together
+MISSING = "missing"
+WITHOUT_SLICES = frozenset({"balanced_error"})  # its parts are shares of counts over all queries
+
+Place = tuple[float, float] | None  # the least and the greatest number of a slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The queries of one slice.
+
+    ``metrics`` has the mean, its 95 % interval (or None) and the number of queries that count, of each metric; ``limits``
+    the least and the greatest value of a slice of numbers.
+    """
+
+    name: str
+    limits: Place
+    n_queries: int
+    n_documents: int
+    metrics: dict[Metric, tuple[float, tuple[float, float] | None, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """All slices by one column.  ``how`` says in words how the queries were told apart."""
+
+    by: str
+    how: str
+    slices: tuple[Slice, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; what is not a finite number is None."""
+        return {
+            "by": self.by,
+            "how": self.how,
+            "slices": [
+                {
+                    "name": each.name,
+                    "limits": None if each.limits is None else [_finite(value) for value in each.limits],
+                    "n_queries": each.n_queries,
+                    "n_documents": each.n_documents,
+                    "metrics": {
+                        str(metric): {"mean": _finite(mean), "interval": interval, "n_queries": counted}
+                        for metric, (mean, interval, counted) in each.metrics.items()
+                    },
+                }
+                for each in self.slices
+            ],
+        }
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return heading and rows for a person: a mean and its interval a metric."""
+        metrics = list(self.slices[0].metrics) if self.slices else []
+        rows = [
+            [each.name, f"{each.n_queries:,}", f"{each.n_documents:,}", *(_cell(*each.metrics[m]) for m in metrics)]
+            for each in self.slices
+        ]
+        return [self.by, "queries", "documents", *map(str, metrics)], rows
+
+
+def slices_of(evaluation: Evaluation, by: str, columns: Callable[[str], pl.DataFrame]) -> list[Slices]:
+    """Slice an evaluation ``by`` ``query_size``, ``grade_mix`` (by number and by share of relevant documents) or a column.
+
+    ``columns`` gives a column's rows for its name: qid, and value (text or numbers).
+
+    Raises
+    ------
+    CandidatesRejected
+        A column of text has two values in one query.
+    """
+    facts = evaluation.facts
+    if by == QUERY_SIZE:
+        return [_by_number(evaluation, by, facts.n_documents.astype(np.float64), "documents of the query")]
+    if by == GRADE_MIX:
+        least = evaluation.policy.relevant_from
+        share = np.full(len(facts.n_known), np.nan)
+        np.divide(facts.n_relevant, facts.n_known, out=share, where=facts.n_known > 0)
+        words = f"of grade {least} or more among the documents that rule the ideal list"
+        return [
+            _by_number(evaluation, "n_relevant", facts.n_relevant.astype(np.float64), f"the number of those {words}"),
+            _by_number(evaluation, "share_relevant", share, f"the share of those {words}"),
+        ]
+    rows = columns(by)
+    if rows.schema["value"].is_numeric() or rows.schema["value"] == pl.Boolean:
+        values = _in_order(_medians(rows), evaluation.qids)
+        return [_by_number(evaluation, by, values.to_numpy(), "the lower median of the query's documents")]
+    return [_by_name(evaluation, by, _in_order(_only(rows, by), evaluation.qids).to_list())]
+
+
+def _by_number(evaluation: Evaluation, by: str, values: npt.NDArray[np.float64], what: str) -> Slices:
+    """Make a slice of each number where they are few, else of about as many queries each."""
+    known = np.sort(values[~np.isnan(values)])
+    different = np.unique(known)
+    if len(different) <= FEW_VALUES:
+        uppers, how = different, f"{what}; a slice a value"
+    else:
+        uppers = np.unique(known[[math.ceil(len(known) * (b + 1) / BINS) - 1 for b in range(BINS)]])
+        how = f"{what}; {len(uppers)} quantile bins of about as many queries each, both limits included"
+    place = np.where(np.isnan(values), -1, np.searchsorted(uppers, values))
+    groups: list[tuple[str, Place, npt.NDArray[np.bool_]]] = []
+    for b in range(len(uppers)):
+        inside = values[place == b]
+        low, high = float(inside.min()), float(inside.max())
+        groups.append((_plain(low) if low == high else f"{_plain(low)} to {_plain(high)}", (low, high), place == b))
+    if (place < 0).any():
+        groups.append((MISSING, None, place < 0))
+    return _sliced(evaluation, by, how, groups)
+
+
+def _by_name(evaluation: Evaluation, by: str, values: Sequence[str | None]) -> Slices:
+    """Make a slice of each text, those of most queries first."""
+    counts = pl.Series(values, dtype=pl.String).drop_nulls().value_counts(name="n")
+    names = counts.sort(["n", counts.columns[0]], descending=[True, False])[counts.columns[0]].to_list()
+    how = "the value of the query's documents; a slice a value"
+    kept = names if len(names) <= MOST_NAMES else names[: MOST_NAMES - 1]
+    number = {name: i for i, name in enumerate(kept)}
+    rest, nothing = len(kept), len(kept) + 1
+    place = np.array([nothing if value is None else number.get(value, rest) for value in values], dtype=np.int64)
+    groups: list[tuple[str, Place, npt.NDArray[np.bool_]]] = [
+        (name, None, np.equal(place, i)) for i, name in enumerate(kept)
+    ]
+    if len(names) > len(kept):
+        groups.append((f"{len(names) - len(kept):,} other values", None, np.equal(place, rest)))
+        how += f", the {len(kept)} of most queries"
+    if (place == nothing).any():
+        groups.append((MISSING, None, np.equal(place, nothing)))
+    return _sliced(evaluation, by, how, groups)
+
+
+def _sliced(
+    evaluation: Evaluation, by: str, how: str, groups: Sequence[tuple[str, Place, npt.NDArray[np.bool_]]]
+) -> Slices:
+    metrics = [metric for metric in evaluation.metrics if metric.name not in WITHOUT_SLICES]
+    return Slices(
+        by=by,
+        how=how,
+        slices=tuple(
+            Slice(
+                name=name,
+                limits=limits,
+                n_queries=int(np.count_nonzero(chosen)),
+                n_documents=int(evaluation.facts.n_documents[chosen].sum()),
+                metrics={metric: _figure(evaluation, metric, chosen) for metric in metrics},
+            )
+            for name, limits, chosen in groups
+        ),
+    )
+
+
+def _figure(
+    evaluation: Evaluation, metric: Metric, chosen: npt.NDArray[np.bool_]
+) -> tuple[float, tuple[float, float] | None, int]:
+    """Return mean, interval and number of the queries of a slice that count; weighted queries keep their weights."""
+    values, weights = evaluation.values[metric][chosen], evaluation.weights[metric]
+    counted = ~np.isnan(values)
+    n = int(np.count_nonzero(counted))
+    own = None if weights is None else weights[chosen]
+    whole = n if own is None else math.fsum(own[counted].tolist())
+    mean = math.fsum(values[counted].tolist()) / whole if n else math.nan
+    return mean, percentile_interval(values, weights=own), n
+
+
+def _medians(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return each query's lower median, which no order of its documents and no rounding changes."""
+    numbers = rows.with_columns(pl.col("value").cast(pl.Float64).fill_nan(None)).drop_nulls("value")
+    return numbers.group_by("qid").agg(pl.col("value").quantile(0.5, "lower"))
+
+
+def _only(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return each query's only text; CandidatesRejected where a query has two."""
+    found = rows.drop_nulls("value").group_by("qid").agg(least=pl.col("value").min(), most=pl.col("value").max())
+    several = found.filter(pl.col("least") != pl.col("most")).sort("qid")
+    if not several.is_empty():
+        qid, least, most = several.row(0)
+        raise CandidatesRejected(
+            f"--by {by}: expected one text in all documents of a query, found {least!r} and {most!r} in query {qid!r}; "
+            "slices are of queries"
+        )
+    return found.select("qid", value="least")
+
+
+def _in_order(values: pl.DataFrame, qids: Sequence[str]) -> pl.Series:
+    asked = pl.DataFrame({"qid": pl.Series(qids, dtype=pl.String)})
+    return asked.join(values, on="qid", how="left", maintain_order="left")["value"]
+
+
+def _plain(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _cell(mean: float, interval: tuple[float, float] | None, counted: int) -> str:
+    if not counted:
+        return "none counts"
+    limits = f" ({interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
+    return f"{mean:.4f}{limits}"
