@@ -24,6 +24,7 @@ import rankmill.cli_convert
 import rankmill.cli_models
 import rankmill.errors
 import registry.cli
+import registry.cli_move
 import registry.errors
 import scorer.cli
 import scorer.cli_compare
@@ -31,6 +32,7 @@ import scorer.cli_inspect
 import scorer.errors
 import trainer.cli
 import trainer.errors
+from scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,6 +153,7 @@ app.registered_commands += scorer.cli_compare.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.add_typer(pipeline.cli.app, name="data")
 models = typer.Typer(no_args_is_help=True, help=registry.cli.app.info.help)
+registry.cli_move.metric_checks.append(parse_metric)  # a policy that no gate can satisfy would lock the alias
 models.registered_commands += registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands
 app.add_typer(models, name="models")
 app.add_typer(scorer.cli_inspect.app, name="inspect")

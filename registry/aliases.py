@@ -80,7 +80,10 @@ def policy_of(terms: Mapping[str, Any]) -> Policy:
     try:
         return Policy(**{name: term for name, term in terms.items() if term is not None})
     except ValidationError as error:
-        raise InputError(f"--protect: {first_fault(error)}; digests are the 64 letters that --json shows") from None
+        where, how = error.errors()[0]["loc"], "64 hex digits, such as models gate --json shows"
+        if where in {("convention",), ("dataset",)}:
+            raise InputError(f"--{where[0]} {terms[str(where[0])]!r}: expected a digest of {how}") from None
+        raise InputError(f"--protect: {first_fault(error)}") from None
 
 
 def _version(number: int | None) -> str:

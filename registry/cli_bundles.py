@@ -72,7 +72,8 @@ def import_bundle(
             f"imported {done.origin} as {here}" if done.added else f"nothing to do: {done.origin} is here as {here}"
         )
     elif not done.added:
-        typer.echo(f"nothing to do: {done.name} has all of it, and {_counted(done.head, 'entry', 'entries')}")
+        did = f"put back {_counted(done.mended, 'lost blob')}" if done.mended else "nothing to do"
+        typer.echo(f"{did}: {done.name} has all of it, and {_counted(done.head, 'entry', 'entries')}")
     else:
         typer.echo(
             f"imported {done.origin} as {done.name}: {_counted(done.added, 'new entry', 'new entries')} of {done.head}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from registry.promotion import Expected
 
 app = typer.Typer()
+
+metric_checks: list[Callable[[str], object]] = []
+"""What refuses metrics that nobody can measure: whoever knows of metrics adds it, the registry knows of none."""
 
 Alias = Annotated[str, typer.Option("--alias", help="Which alias to move.")]
 Expect = Annotated[
@@ -127,6 +131,9 @@ def alias(
     for word, term in terms.items():
         if term is not None and not protect:
             raise InputError(f"--{word} says what the gate must have found; it goes with --protect")
+    if metric is not None:
+        for check in metric_checks:
+            check(metric)
     if expect is not None and not unset:
         raise InputError("--expect goes with --unset")
     store = Registry(registry)

@@ -253,7 +253,8 @@ class Forest:
         try:
             data = Path(path).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise InputError(f"{path}: expected a model file, found none") from error
+            found = "a folder" if isinstance(error, IsADirectoryError) else "none"
+            raise InputError(f"{path}: expected a model file, found {found}") from error
         return cls.from_bytes(data, str(path))
 
 

@@ -43,6 +43,8 @@ class Imported:
     """Entries that the log has now."""
     version: int | None
     """The number that the one version has here; None for a history."""
+    mended: int = 0
+    """Blobs of a history that is here already which were lost, and were put back."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -54,6 +56,7 @@ class Imported:
             "added": self.added,
             "head": self.head,
             "version": self.version,
+            "mended": self.mended,
         }
 
 
@@ -76,16 +79,16 @@ def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "
 def _import_history(store: Store, log: Log, opened: OpenedBundle) -> Imported:
     contents, entries = opened.contents, opened.entries
 
-    def done(added: int, head: int) -> Imported:
-        return Imported("history", log.name, contents.name, added, head, None)
+    def done(added: int, head: int, mended: int = 0) -> Imported:
+        return Imported("history", log.name, contents.name, added, head, None, mended)
 
     for _ in range(ATTEMPTS):
         state = log.state() if log.exists() else State()
         _check_same_history(log, opened, state)
         if state.head >= len(entries):
             log.settle(state)
-            _put_lost_blobs(store, opened, state.blobs())
-            return done(0, state.head)
+            mended = _put_lost_blobs(store, opened, state.blobs())
+            return done(0, state.head, mended)
         with _kept(store, opened, opened.state.blobs()):
             added = _add(store, log, entries[state.head :])
         if added:
@@ -162,10 +165,11 @@ def _kept(store: Store, opened: OpenedBundle, wanted: set[str]) -> Iterator[None
         _put_lost_blobs(store, opened, wanted)
 
 
-def _put_lost_blobs(store: Store, opened: OpenedBundle, wanted: set[str]) -> None:
-    """Put those that are not there: a collector has moved them away, or they were lost."""
+def _put_lost_blobs(store: Store, opened: OpenedBundle, wanted: set[str]) -> int:
+    """Put those that are not there, and count them: a collector has moved them away, or they were lost."""
     if lost := {sha256 for sha256, _ in opened.contents.blobs if sha256 in wanted and not store.has_blob(sha256)}:
         _put_blobs(store, opened, lost)
+    return len(lost)
 
 
 def _put_blobs(store: Store, opened: OpenedBundle, wanted: set[str]) -> None:

@@ -131,6 +131,7 @@ def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, c
     assert "which is none that has a name" in capsys.readouterr().err
     store.protect("web", "production", Policy(metric="ndgc@10"))
     assert run(store, "gate", "web@1", "--on", str(data.path)) == 2
+    assert run(store, "alias", "web", "production", "--protect", "--metric", "ndgc@10") == 2
     assert "the alias asks for the metric ndgc@10: unknown metric 'ndgc'; did you mean" in capsys.readouterr().err
 
 

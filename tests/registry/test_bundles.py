@@ -134,6 +134,7 @@ def test_one_version_becomes_the_next_of_the_model(
         "added": 1,
         "head": 3,
         "version": 2,
+        "mended": 0,
     }
     taken = other.resolve("web@2", bare="latest")
     assert (taken.read(), taken.manifest, taken.aliases) == (version.read(), version.manifest, ())
@@ -384,3 +385,15 @@ def test_an_export_names_the_folder_that_takes_no_file(
         registry.export("web", tmp_path / "web.tar")
     assert caught.value.filename == str(tmp_path)
     assert not list(tmp_path.glob("*.tar*"))
+
+
+def test_a_history_that_is_here_already_mends_what_was_lost(
+    registry: Registry, other: Registry, tmp_path: Path
+) -> None:
+    registry.register("web", b"model", manifest=FACTS)
+    registry.export("web", tmp_path / "web.tar")
+    assert other.import_(tmp_path / "web.tar").mended == 0
+    other.resolve("web", bare="latest").model_path.unlink()
+    again = other.import_(tmp_path / "web.tar")
+    assert (again.added, again.mended) == (0, 1)
+    assert other.verify().ok

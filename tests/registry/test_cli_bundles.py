@@ -30,6 +30,7 @@ def test_there_and_back(web: Registry, tmp_path: Path) -> None:
         "added": 1,
         "head": 8,
         "version": None,
+        "mended": 0,
     }
 
 
