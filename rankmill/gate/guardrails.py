@@ -167,9 +167,18 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
     words = "; ".join(parts) + ("; allowed" if parts and allowed else "")
     if not parts:
         words = "none that " + " or ".join(known) + " was trained on"
+        partly = [
+            f"of {found.queries:,} the sketch of {name} tells {found.looked_at:,}"
+            for name, found in known.items()
+            if not found.exact
+        ]
+        words = "; ".join([words, *partly])
     if unknown:
         words += f"; {lacking}"
-    return Guardrail("seen queries", _verdict(allowed or not parts), value, None if allowed else 0, words)
+    limit = None if allowed else 0
+    if not any(found.looked_at for found in known.values()):  # a few queries, and a model that has seen millions
+        return Guardrail("seen queries", "told", value, limit, words)
+    return Guardrail("seen queries", _verdict(allowed or not parts), value, limit, words)
 
 
 def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> Guardrail:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.drift.compare import compare
-from pipeline.group.sketch import QuerySketch, overlap
+from pipeline.group.sketch import Overlap, QuerySketch, overlap
 from rankmill.gate import guardrails, judging
 from rankmill.gate.judging import judge
 from rankmill.gate.lists import scores_of
@@ -184,3 +184,11 @@ def test_what_is_common_in_the_first_ten(seed: int) -> None:
     assert guardrails.top_overlap(one, one, starts).value == 1.0
     assert guardrails.top_overlap(one, None, starts).value is None
     assert guardrails.top_overlap(one[:10], other[:10], np.array([0, 10])).value is None
+
+
+@pytest.mark.parametrize(("looked_at", "verdict"), [(3, "passed"), (1, "passed"), (0, "told")])
+def test_what_a_sketch_cannot_tell_is_not_said_to_be_unseen(looked_at: int, verdict: str) -> None:
+    """Of a model trained on millions of queries a sketch knows an even sample."""
+    found = guardrails.seen_queries({"web@1": Overlap(found=0, looked_at=looked_at, queries=3)}, allowed=False)
+    assert found.verdict == verdict
+    assert (f"of 3 the sketch of web@1 tells {looked_at}" in found.words) == (looked_at < 3)
