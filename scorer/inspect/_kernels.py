@@ -213,9 +213,12 @@ def _is_met(mask, e, d):
 
 
 @njit(nogil=True, cache=True)
-def count_met(codes, first, last, starts, slot, low, high, missing, a, b, counts):
-    """Add to ``counts`` (n_paths,) the rows that meet every element of a path but for those of the slots ``a`` and ``b``."""
-    for p in range(starts.shape[0] - 1):
+def count_met(codes, first, last, chosen, starts, slot, low, high, missing, a, b, counts):
+    """Add to ``counts`` (n_paths,) the rows that meet every element of a path but for those of the slots ``a`` and ``b``.
+
+    Only the paths ``chosen`` are looked at.
+    """
+    for p in chosen:
         found = 0
         for i in range(first, last):
             along = True

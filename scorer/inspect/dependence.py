@@ -143,12 +143,17 @@ def some_steps(paths: Paths, slot: int | None, n: int) -> npt.NDArray[np.float32
 
 
 def path_weights(
-    paths: Paths, known: tuple[int, ...], codes: Codes | None, *, n_threads: int = 1
+    paths: Paths,
+    known: tuple[int, ...],
+    codes: Codes | None,
+    *,
+    chosen: npt.NDArray[np.bool_] | None = None,
+    n_threads: int = 1,
 ) -> npt.NDArray[np.float64]:
     """Return what each path adds, (n_paths,), where the features of the slots ``known`` go along it.
 
     It is the leaf's value times the share of the training rows, or of the documents ``codes`` (n, n_slots), that go along
-    by all other features.
+    by all other features.  ``chosen`` (n_paths,): only of these paths it is asked for, and may be 0 elsewhere.
 
     Raises
     ------
@@ -164,10 +169,11 @@ def path_weights(
         raise ValueError("there are no documents to take the mean over")
     first, second = (*known, -1)[:2]
     counts = np.zeros((max(1, n_threads), paths.n_paths), dtype=np.int64)
+    numbers = np.arange(paths.n_paths) if chosen is None else np.flatnonzero(chosen)
 
     def work(thread: int, start: int, stop: int) -> None:
         _kernels.count_met(
-            codes, start, stop, paths.starts, paths.slot, paths.low, paths.high, paths.missing, first, second,
+            codes, start, stop, numbers, paths.starts, paths.slot, paths.low, paths.high, paths.missing, first, second,
             counts[thread],
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from scorer.inspect.influence import relative_influence
 from scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
 
 MOST_INFLUENTIAL = 10
+_Weights: TypeAlias = dict[int, npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +107,20 @@ def interactions_at(
     over_codes = codes if over == "documents" else None
     if over_codes is None:
         require_rows(paths)
-    alone = _with_any(paths, codes, slots, output, over_codes, n_threads)
-    found = [
-        Interaction((name,), *ratio) for name, ratio in zip(names, alone, strict=True)
-    ]  # fmt: skip
+    alone = {
+        slot: path_weights(paths, (slot,), over_codes, chosen=paths.holding(slot), n_threads=n_threads)
+        for slot in slots
+        if slot is not None
+    }
+    ratios = _with_any(paths, codes, slots, alone, output, over_codes, n_threads)
+    found = [Interaction((name,), *ratio) for name, ratio in zip(names, ratios, strict=True)]
     pairs = []
     for i, first in enumerate(slots):
         for j in range(i):
             second = slots[j]
             ratio = (0.0, 0.0)
             if first is not None and second is not None:
-                ratio = _of_pair(paths, codes, (second, first), output, over_codes, n_threads)
+                ratio = _of_pair(paths, codes, (second, first), alone, output, over_codes, n_threads)
             pairs.append(Interaction((names[j], names[i]), *ratio))
     found.sort(key=lambda one: -one.h)
     pairs.sort(key=lambda one: -one.h)
@@ -130,36 +135,49 @@ def most_influential(paths: Paths, n: int = MOST_INFLUENTIAL) -> list[str]:
 
 
 def _of_pair(
-    paths: Paths, codes: Codes, pair: tuple[int, int], output: int, over: Codes | None, n_threads: int
+    paths: Paths,
+    codes: Codes,
+    pair: tuple[int, int],
+    alone: _Weights,
+    output: int,
+    over: Codes | None,
+    n_threads: int,
 ) -> tuple[float, float]:
-    """H and strength of two slots.  Paths that do not ask for both add nothing to the numerator but constants."""
+    """H and strength of two slots, each with its `path_weights`.
+
+    Paths that do not ask for both add nothing to the numerator but constants, and weigh the same where both are known.
+    """
     cells, counts = np.unique(codes[:, pair], axis=0, return_counts=True)
     both_known = [np.ascontiguousarray(cells[:, i]) for i in (0, 1)]
     holding = [paths.holding(slot) for slot in pair]
     joint = holding[0] & holding[1]
-    weights = path_weights(paths, pair, over, n_threads=n_threads)
+    weights = path_weights(paths, pair, over, chosen=joint, n_threads=n_threads)
     together = sum_at(paths, pair, both_known, weights, joint)[output]
     numerator, denominator = together.copy(), together
     for i, slot in enumerate(pair):
         steps, place = np.unique(both_known[i], return_inverse=True)
-        alone = path_weights(paths, (slot,), over, n_threads=n_threads)
-        numerator -= sum_at(paths, (slot,), [steps], alone, joint)[output][place]
-        denominator = denominator + sum_at(paths, (slot,), [steps], weights, holding[i] & ~joint)[output][place]
+        numerator -= sum_at(paths, (slot,), [steps], alone[slot], joint)[output][place]
+        denominator = denominator + sum_at(paths, (slot,), [steps], alone[slot], holding[i] & ~joint)[output][place]
     return _ratio(numerator, denominator, counts.astype(np.float64))
 
 
 def _with_any(
-    paths: Paths, codes: Codes, slots: Sequence[int | None], output: int, over: Codes | None, n_threads: int
+    paths: Paths,
+    codes: Codes,
+    slots: Sequence[int | None],
+    alone: _Weights,
+    output: int,
+    over: Codes | None,
+    n_threads: int,
 ) -> list[tuple[float, float]]:
-    """H and strength of each slot with all the others."""
+    """H and strength of each slot, with its `path_weights`, with all the others."""
     share = paths.share if over is None else _shares_of(paths, over, n_threads)
     n_outputs, n_slots = paths.forest.n_outputs, max(len(paths.features), 1)
     effects: dict[int, tuple[Codes, npt.NDArray[np.float64]]] = {}
     for slot in slots:
         if slot is not None:
             steps = np.unique(codes[:, slot])
-            weights = path_weights(paths, (slot,), over, n_threads=n_threads)
-            effects[slot] = steps, sum_at(paths, (slot,), [steps], weights, paths.holding(slot))[output]
+            effects[slot] = steps, sum_at(paths, (slot,), [steps], alone[slot], paths.holding(slot))[output]
     numerators = np.zeros((len(slots), len(codes)))
     whole = np.zeros(len(codes))
 
