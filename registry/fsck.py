@@ -311,7 +311,12 @@ class _Check:
             self.store.sweep()
             return name not in self.store.names(folder)
 
-        for name in filter(is_old, self.store.names(folder)):
+        try:
+            staged = self.store.names(folder)
+        except PermissionError:  # who may read everything else may not look at what is being written
+            self._find(folder, "may be looked at by its owner and group only", "run models fsck as one of them")
+            return
+        for name in filter(is_old, staged):
             cure = "the next models register removes it when its writer is surely dead"
             self._find(folder / name, "left by a writer that died", cure, partial(is_swept, name))
 

@@ -192,8 +192,9 @@ def stored_result(store: Registry, reference: str, alias: str = PRODUCTION) -> G
     version = store.resolve(reference, bare="latest")
     entry = version.gates.get(alias)
     if entry is None:
+        others = f" (it was for {', '.join(sorted(version.gates))})" if version.gates else ""
         cure = f"rankmill models gate {version} --on DATASET --alias {alias}"
-        raise UnknownModel.unknown(f"gate of {version}", alias, version.gates, cure=cure)
+        raise UnknownModel(f"{version} was not put to the gate for {alias}{others}; {cure}")
     report = store.gate_report(version.name, entry.number)
     if report.get("format") != FORMAT:
         found = f"its report has format {report.get('format')!r}, this version of rankmill shows format {FORMAT}"

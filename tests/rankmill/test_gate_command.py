@@ -107,7 +107,10 @@ def test_the_stored_report_is_shown_again(store, data, capsys) -> None:
     assert run(store, "gate", "web@1", "--show") == 0
     assert "web@1 passed" in capsys.readouterr().out
     assert run(store, "gate", "web@2", "--show") == 2
-    assert "unknown gate of web@2 'production'; rankmill models gate web@2 --on DATASET" in capsys.readouterr().err
+    assert (
+        "web@2 was not put to the gate for production; rankmill models gate web@2 --on DATASET"
+        in capsys.readouterr().err
+    )
     gate(store, "web@3", data, "test")
     assert run(store, "gate", "web@3", "--show") == 0  # looking is no verdict
 

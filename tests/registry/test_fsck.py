@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from registry import log
+from registry.disk import Disk
 from registry.errors import IntegrityError
 from registry.manifest import canonical_json
 from registry.registry import Registry
@@ -283,3 +285,19 @@ class TestCommand:
         assert "damage: " in text
         assert "repaired" in text
         assert models.json("fsck")["ok"]
+
+
+def test_whoever_may_not_look_at_staged_files_is_told_of_the_rest(
+    web: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Disk.names
+
+    def guarded(self: Disk, folder: Path) -> list[str]:
+        if folder.name == "tmp":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return names(self, folder)
+
+    monkeypatch.setattr(Disk, "names", guarded)
+    told = Shell(web.root).json("fsck")
+    assert told["ok"]
+    assert [(finding["file"], finding["damage"]) for finding in told["findings"]] == [(str(web.root / "tmp"), False)]
