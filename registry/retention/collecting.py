@@ -165,7 +165,11 @@ def _decide(log: Log, rules: Rules, now: float, state: State, *, dry_run: bool) 
     def when(number: int) -> float:
         return written(log, number)
 
+    latest = state
+
     def planned(state: State) -> Plan:
+        nonlocal latest
+        latest = state
         return plan(state, rules, leased(log.store, now), when, now)
 
     last = first = planned(state)
@@ -190,12 +194,12 @@ def _decide(log: Log, rules: Rules, now: float, state: State, *, dry_run: bool) 
             log.commit(sweep, WHY_SWEEP)
         if set(first.mark) | set(first.sweep) - set(swept) != set(state.marked) - set(swept):
             log.commit(mark, WHY_MARK)
-    sizes = {version: row.size for version, row in state.versions.items()}
+    sizes = {version: row.size for version, row in enumerate(latest.versions.values(), start=1)}
     marked = sorted({*last.mark, *last.sweep} - {*swept})
     return Model(
         kept=last.kept,
         swept={version: sizes[version] for version in swept},
-        marked={version: sizes[version] for version in marked if version in sizes},
+        marked={version: sizes[version] for version in marked},
         unmarked=[version for version in state.marked if version in last.kept],
     )
 

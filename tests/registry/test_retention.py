@@ -402,3 +402,24 @@ def test_what_is_no_blob_is_left_to_fsck(shop: Registry) -> None:
     os.utime(file, (0, 0))
     assert shop.gc(rules=Rules(grace=0.0)).trashed == {}
     assert file.exists()
+
+
+def test_what_came_and_was_marked_since_it_looked_is_swept_and_told(
+    shop: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a look at the log and the sweep others register versions, and another collector marks them."""
+    rules, commit = Rules(keep=1, grace=0.0), collecting.Log.commit
+
+    def late(self: log.Log, *arguments: object) -> object:
+        monkeypatch.setattr(collecting.Log, "commit", commit)
+        for number in (7, 8):
+            opened(shop).register("shop", bytes([number]) * 700, manifest=FACTS | {"best_round": number})
+        opened(shop).gc(rules=rules)
+        return commit(self, *arguments)
+
+    shop.gc(rules=rules)
+    monkeypatch.setattr(collecting.Log, "commit", late)
+    report = shop.gc(rules=rules).models["shop"]
+    assert report.swept[7] == 700
+    assert shop.state("shop").swept.keys() >= report.swept.keys()
+    assert shop.verify().ok
