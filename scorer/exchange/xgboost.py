@@ -193,8 +193,9 @@ def _base_score(shape: _Node, objective: str) -> tuple[float, list[str]]:
 
 
 def _read_tree(tree: _Node) -> PlainTree:
-    left, right = tree.array("left_children", np.int64), tree.array("right_children", np.int64)
+    left = tree.array("left_children", np.int64)
     n = len(left)
+    right = tree.array("right_children", np.int64, n)
     if n == 0:
         raise ModelFormatError(f"{tree.where}: {tree.path} has no nodes")
     if np.any(tree.array("split_type", np.int64, n, optional=True)):
@@ -225,8 +226,8 @@ def _read_tree(tree: _Node) -> PlainTree:
         feature=np.where(inner, feature, -1).astype(NODE)[reached],
         cut=np.where(inner, np.nextafter(condition, CUT(-np.inf)), CUT(np.nan)).astype(CUT)[reached],
         missing_left=(tree.array("default_left", np.int64, n) != 0)[reached],
-        left=np.where(inner, place[left], -1).astype(NODE)[reached],
-        right=np.where(inner, place[right], -1).astype(NODE)[reached],
+        left=np.where(inner, place[np.where(inner, left, 0)], -1).astype(NODE)[reached],
+        right=np.where(inner, place[np.where(inner, right, 0)], -1).astype(NODE)[reached],
         value=np.where(inner, weight, condition)[reached].astype(np.float64),
         gain=gain[reached].astype(np.float64),
         rows=np.zeros(int(reached.sum()), dtype=np.int64),  # XGBoost keeps sums of curvatures, no counts

@@ -169,6 +169,7 @@ def changed(edit):
         (lambda m, t: m.pop("objective"), "m.json: expected learner.objective, found none"),
         (lambda m, t: t[0].update(left_children="1"), r"expected a list of int64 at .*trees\[0\].left_children"),
         (lambda m, t: t[0].update(left_children=[0.5]), r"expected a list of int64 at .*trees\[0\].left_children"),
+        (lambda m, t: t[0].update(right_children=[-1]), r"expected \d values at .*right_children, found 1"),
         (lambda m, t: t[0].update(split_indices=[0]), r"expected \d values at .*split_indices, found 1"),
         (lambda m, t: t[0]["left_children"].__setitem__(0, 0), "tree 0 is not sound: a node has two parents"),
         (lambda m, t: t[0]["left_children"].__setitem__(0, 99), "a child that is no node of it"),
@@ -205,13 +206,17 @@ def test_other_files_are_no_models(data):
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_any_damage_to_binary_is_a_typed_error_or_a_sound_forest(data):
-    text = bytearray(binary(json.loads(exchange.write(SMALL, "web").data)))
+def test_any_damage_is_a_typed_error_or_a_sound_forest(data):
+    as_text = exchange.write(SMALL, "web").data
+    damaged = bytearray(data.draw(st.sampled_from([as_text, binary(json.loads(as_text))])))
+    pieces = st.one_of(
+        st.binary(max_size=9), st.sampled_from([b"-", b"9", b"[", b"]", b'"', b"null", b"1e999", b"-7", b","])
+    )
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(text) - 1))
-        text[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[at : at + data.draw(st.integers(0, 9))] = data.draw(pieces)
     with suppress(ModelFormatError, ConversionRefused):
-        forest = exchange.read(bytes(text), "m.ubj").forest
+        forest = exchange.read(bytes(damaged), "m").forest
         assert np.all(np.isfinite(predict(forest, np.zeros((1, forest.n_features), dtype=np.float32))))
 
 
