@@ -8,6 +8,7 @@ import pytest
 
 from scorer.errors import InputError
 from scorer.exchange.lightgbm import read
+from scorer.inspect.dependence import partial_dependence
 from scorer.inspect.paths import leaf_paths
 from scorer.inspect.quadrature import rules_up_to
 from scorer.inspect.shap import Explainer, shap_values
@@ -140,6 +141,35 @@ def test_without_the_mean_of_their_query_the_values_add_up_to_what_is_above_it()
         assert np.ptp(found.base[rows], axis=0) == pytest.approx([0.0] * 3)
         differences = whole.values[rows][:1] - whole.values[rows][1:]
         assert found.values[rows][:1] - found.values[rows][1:] == pytest.approx(differences, abs=1e-12)
+
+
+def test_what_is_worth_more_on_one_side_of_a_feature_lifts_that_feature_alone() -> None:
+    """Monotonicity: all leaves on the right of a root are raised by 2."""
+    forest = random_forest(11, n_trees=1, max_leaves=9)
+    right = int(forest.node_right[0])
+    below = {right}
+    for node in range(len(forest.node_feature)):
+        if node in below and forest.node_feature[node] >= 0:
+            below |= {int(forest.node_left[node]), int(forest.node_right[node])}
+    raised = forest.node_value + 2.0 * np.isin(np.arange(len(forest.node_value)), list(below))
+    x = random_values(11, forest)
+    more = shap_values(replace(forest, node_value=raised), x).values - shap_values(forest, x).values
+    rows = forest.node_rows[[int(forest.node_left[0]), right]]
+    feature = int(forest.node_feature[0])
+    value = x[:, feature]
+    goes_right = np.where(np.isnan(value), not forest.node_missing_left[0], value > forest.thresholds[0])
+    lifted = 2.0 * forest.tree_weights[0] * (goes_right - rows[1] / rows.sum())
+    assert more[:, 0, feature] == pytest.approx(lifted, abs=1e-12)
+    assert np.delete(more[:, 0], feature, axis=1) == pytest.approx(np.zeros((len(x), 4)), abs=1e-12)
+
+
+def test_of_features_that_do_not_interact_the_values_are_their_partial_dependence() -> None:
+    forest = random_forest(8, n_trees=25, max_leaves=2)
+    x = random_values(8, forest)
+    found = shap_values(forest, x)
+    for f, name in enumerate(forest.feature_names):
+        alone = partial_dependence(forest, [name], points=[x[:, f]]).outputs[0]
+        assert found.values[:, 0, f] == pytest.approx(alone - found.base[:, 0], abs=1e-12)
 
 
 def test_a_share_of_nothing_is_no_division_by_it() -> None:
