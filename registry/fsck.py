@@ -220,7 +220,7 @@ class _Check:
         present = blobs(self.store)
         known = in_quarantine(self.store) | leases.leased(self.store, time.time())
         for path in _files(self.store, self.store.root / "blobs"):
-            if path != present.get(path.name) or not _SHA256.fullmatch(path.name):
+            if path != self.store.blob_path(path.name) or not _SHA256.fullmatch(path.name):
                 self._find(path, "no blob", "move it elsewhere", self._set_aside(path), damage=False)
                 continue
             self.report.blobs += 1

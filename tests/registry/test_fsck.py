@@ -14,13 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from registry import log
+from registry import fsck, log
 from registry.disk import Disk
 from registry.errors import IntegrityError
 from registry.manifest import canonical_json
 from registry.registry import Registry
 from registry.retention import leases, trash
+from registry.retention.collecting import blobs
 from registry.retention.keeping import DAY, Rules
+from registry.store import Store
 from tests.registry.conftest import FACTS
 from tests.registry.faults import CRASHES, Failing
 from tests.registry.interposed import Interposed, Killed
@@ -272,6 +274,20 @@ def test_what_comes_and_goes_while_it_looks_is_no_damage(web: Registry, monkeypa
 
     monkeypatch.setattr(web._store.disk, "names", stale)
     assert web.fsck().ok
+
+
+def test_a_repair_leaves_alone_what_was_registered_since_it_looked(
+    web: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(store: Store) -> dict[str, Path]:
+        found = blobs(store)
+        opened(web).register("web", b"new", manifest=FACTS | {"best_round": 9})
+        return found
+
+    monkeypatch.setattr(fsck, "blobs", late)
+    web.fsck(repair=True)
+    assert not (web.root / "quarantine").exists()
+    assert web.verify().ok
 
 
 class TestCommand:
