@@ -129,13 +129,14 @@ class _Check:
 
     def _check_log(self, log: Log) -> State:
         self.report.models += 1
+        kept = self._checkpoint(log)  # before the log, which may grow meanwhile
         names = [name for name in self.store.names(log.folder) if not name.startswith(".")]  # NFS keeps .nfs files
         for name in names:
             if not is_entry_name(name):
                 file = log.folder / name
                 self._find(file, "no entry of the log", "move it elsewhere", self._set_aside(file), damage=True)
         numbers = [int(name[:20]) for name in names if is_entry_name(name)]
-        state, kept, fault = State(), self._checkpoint(log), ""
+        state, fault = State(), ""
         fits = kept is None
         for number in range(1, max(numbers, default=0) + 1):
             try:

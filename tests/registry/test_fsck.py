@@ -22,6 +22,7 @@ from registry.registry import Registry
 from registry.retention import leases, trash
 from registry.retention.collecting import blobs
 from registry.retention.keeping import DAY, Rules
+from registry.state import State
 from registry.store import Store
 from tests.registry.conftest import FACTS
 from tests.registry.faults import CRASHES, Failing
@@ -288,6 +289,18 @@ def test_a_repair_leaves_alone_what_was_registered_since_it_looked(
     web.fsck(repair=True)
     assert not (web.root / "quarantine").exists()
     assert web.verify().ok
+
+
+def test_a_checkpoint_that_came_while_it_looked_is_no_damage(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "is_due", lambda head, checkpoint: True)
+    read = fsck._Check._checkpoint
+
+    def late(self: fsck._Check, of: log.Log) -> State | None:
+        opened(web).promote("web", 2, alias="canary")
+        return read(self, of)
+
+    monkeypatch.setattr(fsck._Check, "_checkpoint", late)
+    assert web.fsck().findings == []
 
 
 class TestCommand:
