@@ -69,6 +69,13 @@ def score_sources(
             if bar is not None:
                 bar.update(rows, done + source.position)
         done += source.position
+    check_rows(sources, layouts, options, rows, width)
+
+
+def check_rows(
+    sources: Sequence[Source], layouts: Sequence[Columns], options: ReadOptions, rows: int, width: int
+) -> None:
+    """Raise CandidatesRejected if ``sources`` had no ``rows``, or text that was at most ``width`` wide and had to be wider."""
     if rows == 0:
         raise CandidatesRejected(f"{', '.join(str(source.path) for source in sources)}: there are no candidates in it")
     needed = max((layout.needed for layout in layouts), default=0)
@@ -112,13 +119,18 @@ def named_by_row(doc_id: pa.Array[Any] | None, first_row: int, n: int) -> pa.Arr
     return numbers if doc_id is None else pc.coalesce(doc_id, numbers)
 
 
-def _scored(batch: RowBatch, scores: npt.NDArray[np.float64], first_row: int, where: str) -> pa.RecordBatch:
+def check_finite(scores: npt.NDArray[np.float64], qid: pa.Array[Any], first_row: int, where: str) -> None:
+    """Raise CandidatesRejected if one of ``scores`` is no finite number; ``first_row`` rows come before them."""
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise CandidatesRejected(
-            f"{where}: the score of row {first_row + row + 1}, query {batch.qid[row].as_py()!r}, is {scores[row]}; "
+            f"{where}: the score of row {first_row + row + 1}, query {qid[row].as_py()!r}, is {scores[row]}; "
             "expected a finite number: the model's values are out of range"
         )
+
+
+def _scored(batch: RowBatch, scores: npt.NDArray[np.float64], first_row: int, where: str) -> pa.RecordBatch:
+    check_finite(scores, batch.qid, first_row, where)
     n = len(batch)
     grade = (
         pa.nulls(n, pa.int32())

@@ -13,6 +13,9 @@ DEFAULT = "2GB"
 FLOOR = 230 * MIB
 """Interpreter, libraries, compiled kernels and the allocators' slack: about 210 MiB measured, before any data."""
 
+GROWTH = 12
+"""Parsed text and dense rows take up to about so many times as much as a block."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -21,7 +24,7 @@ class MemoryPlan:
     total: int
     """Bytes that the process may take at its peak."""
     block_bytes: int
-    """Bytes of input read at a time.  Parsed text and dense rows take up to about twelve times as much."""
+    """Bytes of input that a thread reads at a time."""
     sort_bytes: int
     """Bytes that the sort may hold before it spills; its buffers outside of the count take about as much again."""
 
@@ -31,13 +34,17 @@ class MemoryPlan:
         if total < LEAST:
             raise InputError(f"--memory must be at least 512MB, got {total / MB:,.0f}MB")
         left = total - FLOOR
-        return cls(total=total, block_bytes=min(max(left // 64, MIB), 16 * MIB), sort_bytes=left * 3 // 8)
+        return cls(total=total, block_bytes=min(max(left // 128, MIB), 8 * MIB), sort_bytes=left * 3 // 8)
+
+    def scoring_threads(self, wanted: int) -> int:
+        """Return how many of the ``wanted`` threads there is room for, each with a block of its own; 1 or more."""
+        return max(1, min(wanted, (self.total - FLOOR) // (GROWTH * self.block_bytes)))
 
     def render(self) -> str:
         """One line for a person.
 
         >>> MemoryPlan.of(2_000_000_000).render()
-        'memory 2,000 MB: 241 MB for the process itself; then input blocks of 17 MB, and a sort that spills above 660 MB'
+        'memory 2,000 MB: 241 MB for the process itself; then input blocks of 8 MB, and a sort that spills above 660 MB'
         """
         return (
             f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself; then input blocks of "

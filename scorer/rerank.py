@@ -21,7 +21,6 @@ from pipeline.sources.batch import Format, ReadOptions, Source
 from pipeline.sources.columns import guesses_line, guesses_of
 from pipeline.sources.files import find_files
 from scorer import memory, ranked_file
-from scorer.candidates import score_sources
 from scorer.errors import InputError
 from scorer.forest import Forest
 from scorer.memory import MemoryPlan
@@ -30,6 +29,7 @@ from scorer.predict import Predictor
 from scorer.progress import DocumentBar
 from scorer.ranked_file import BELONGS, FACTS, GRADES, MANIFEST, counts_belong_to, grades_path, is_ranked_folder
 from scorer.replacing import replace_folder, restore_replaced
+from scorer.scoring import Place, Scored, score_in_order
 from scorer.sorting import Spill
 
 FORMAT = 1
@@ -163,16 +163,24 @@ def rerank(
         private.mkdir()
         with Spill(private, sort_bytes=plan.sort_bytes, n_threads=threads) as spill:
             total = sum(path.stat().st_size for path in paths)
-            rows = 0
             with (
                 DocumentBar("scoring", total) as bar,
-                closing(
-                    score_sources(sources, predictor, options, block_bytes=plan.block_bytes, n_threads=threads, bar=bar)
-                ) as batches,
             ):
-                for batch in batches:
-                    spill.write(batch)
-                    rows += batch.num_rows
+
+                def take(results: list[list[Scored]], place: Place, used: int) -> None:
+                    for scored in results[0]:
+                        spill.write(scored.rows, scored.dropped)
+                    bar.update(place.all_rows, used)
+
+                rows = score_in_order(
+                    sources,
+                    [predictor],
+                    options,
+                    take,
+                    block_bytes=plan.block_bytes,
+                    n_threads=plan.scoring_threads(threads),
+                    top_k=top_k,
+                )
             spill.close_for_reading()
             report = _write(spill, staging, target, known, forest, rows, top_k)
     return replace(report, columns_guessed=guesses_of(sources))

@@ -8,8 +8,8 @@ the ranges lie depends on a sample, what comes out does not.
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.publish import fsync_file
 from scorer.schemas import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
@@ -27,31 +28,59 @@ BATCH_ROWS = 131_072  # rows of a batch of the spill, and of one that comes back
 MEMORY_OF_A_THREAD = 32 << 20
 SAMPLE = 65_536  # ids that the ranges are cut by
 PARTS_OF_THE_LIMIT = 6  # a part is a sixth of what the sort may hold: with its copies and buffers it does not spill
+DEALT = "part"
 MOST_PARTS = 128  # files open at a time; beyond, parts grow
+
+_SCHEMAS = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
 
 
 @dataclass(frozen=True, slots=True)
 class RankedBatch:
-    """Ranked rows, and which of them begin a query."""
+    """Ranked rows, and which of them begin a query; ``part`` and ``row`` say where in what is sorted they begin."""
 
     rows: pa.Table
     first_of_query: npt.NDArray[np.bool_]
+    part: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a spill has on disk for sure: so many files of each kind, and the bytes of their rows."""
+
+    files: int = 0
+    n_bytes: int = 0
 
 
 class Spill:
-    """Scored rows on disk.  Use as a context: ``write``, ``close_for_reading``, then read as often as needed."""
+    """Scored rows on disk.  Use as a context: ``write``, ``close_for_reading``, then read as often as needed.
 
-    def __init__(self, folder: Path, *, sort_bytes: int, n_threads: int) -> None:
+    Parameters
+    ----------
+    folder
+        A folder of its own; what is not ``written`` is removed from it.
+    sort_bytes, n_threads
+        What the sort may use.
+    written
+        What an earlier run left in ``folder``.
+    """
+
+    def __init__(self, folder: Path, *, sort_bytes: int, n_threads: int, written: Written | None = None) -> None:
         self._folder = folder
         self._sort_bytes = sort_bytes
         self._n_threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
-        self._parts = [folder / "scored.arrows"]
-        self._writer: pa.RecordBatchStreamWriter | None = _open_writer(self._parts[0])
+        self.written = written or Written()
         self._held: list[pa.RecordBatch] = []
         self._n_held = 0
-        self._bytes = 0
-        self._sample = _Sample()
+        self._n_bytes = 0
+        self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
+        self._parts: list[list[Path]] = []
+        self._counts: list[list[Path]] = []
         self._connection: Any = None
+        known = {self._file(kind, number).name for kind in _SCHEMAS for number in range(self.written.files)}
+        for path in folder.glob("*.arrows"):
+            if path.name not in known and not path.name.startswith(DEALT):
+                path.unlink()
 
     def __enter__(self) -> Spill:
         return self
@@ -59,30 +88,63 @@ class Spill:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        for writer in self._writers.values():
+            with suppress(OSError):  # a full disk, most likely, is what we are giving up for
+                writer.close()
+        self._writers = {}
         if self._connection is not None:
             self._connection.close()
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows of the schema ``SCORED_ROW``."""
-        self._held.append(batch)
-        self._n_held += batch.num_rows
+    def write(self, rows: pa.RecordBatch, dropped: pa.RecordBatch | None = None) -> None:
+        """Add rows of the schema ``SCORED_ROW``, and how often grades occur in rows that are not to be ranked."""
+        self._held.append(rows)
+        self._n_held += rows.num_rows
+        if dropped is not None:
+            self._writer("dropped").write_batch(dropped)
         if self._n_held >= BATCH_ROWS:
             self._flush()
 
-    def close_for_reading(self) -> None:
-        """End the writing, deal the rows out if they are many, and open the sorter."""
+    def settle(self) -> Written:
+        """Have all that was written so far on the disk for sure, and say what that is."""
+        self._flush()
+        for kind in _SCHEMAS:
+            self._writer(kind).close()
+            fsync_file(self._file(kind, self.written.files))
+        self._writers = {}
+        self.written = Written(self.written.files + 1, self.written.n_bytes + self._n_bytes)
+        self._n_bytes = 0
+        return self.written
+
+    def deal_out(self) -> int:
+        """End the writing, and deal the rows out to parts by ranges of qid if they are many; returns how many parts."""
+        if self._held or self._writers:
+            self.settle()
+        files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in _SCHEMAS}
+        n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * self.written.n_bytes // self._sort_bytes))
+        if n_parts > 1:
+            bounds = _sample(files["scored"]).bounds(n_parts)
+            if len(bounds) > 0:
+                for kind, schema in _SCHEMAS.items():
+                    paths = [self._dealt(kind, part) for part in range(len(bounds) + 1)]
+                    _deal_out(files[kind], paths, bounds, schema)
+                    for path in paths:
+                        fsync_file(path)
+                return len(bounds) + 1
+        return 0
+
+    def close_for_reading(self, n_dealt: int | None = None) -> None:
+        """Open the sorter on ``n_dealt`` parts, those of `deal_out`, which is called first where this is None."""
         import duckdb
 
-        self._flush()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * self._bytes // self._sort_bytes))
-        bounds = self._sample.bounds(n_parts)
-        if len(bounds) > 0:
-            self._parts = _deal_out(self._parts[0], self._folder, bounds)
+        n_dealt = self.deal_out() if n_dealt is None else n_dealt
+        for kind, parts in (("scored", self._parts), ("dropped", self._counts)):
+            files = [self._file(kind, number) for number in range(self.written.files)]
+            if n_dealt == 0:
+                parts.append(files)
+            else:
+                parts.extend([self._dealt(kind, part)] for part in range(n_dealt))
+                for path in files:
+                    path.unlink(missing_ok=True)
         pa.default_memory_pool().release_unused()  # what scoring took is the sort's now
         self._connection = duckdb.connect(
             ":memory:",
@@ -97,14 +159,21 @@ class Spill:
         )
         self._connection.execute("SET enable_progress_bar = false")  # it would go to stdout, into the middle of JSON
 
-    def ranked(self, top_k: int | None) -> Generator[RankedBatch, None, None]:
+    def ranked(self, top_k: int | None, part: int = 0, row: int = 0) -> Generator[RankedBatch, None, None]:
         """Yield the rows by qid, score (highest first), doc_id, input row, with their ranks; ``top_k`` a query at most.
 
-        Ids are compared byte by byte.  Where a batch ends means nothing.
+        Ids are compared byte by byte.  Where a batch ends means nothing.  It begins at ``row`` of ``part``, which must be the
+        first of a query.
         """
+        for number in range(part, len(self._parts)):
+            yield from self._ranked_part(number, top_k, row if number == part else 0)
+
+    def _ranked_part(self, part: int, top_k: int | None, begin_at: int) -> Generator[RankedBatch, None, None]:
         last_qid: str | None = None
-        last_rank = 0
-        for batch in self._query("SELECT qid, doc_id, score, grade FROM part ORDER BY qid, score DESC, doc_id, row"):
+        last_rank = done = 0
+        for batch in self._query(
+            part, "SELECT qid, doc_id, score, grade FROM part ORDER BY qid, score DESC, doc_id, row"
+        ):
             qid = batch.column("qid")
             n = batch.num_rows
             first = np.ones(n, dtype=np.bool_)
@@ -117,42 +186,57 @@ class Spill:
             last_qid, last_rank = qid[n - 1].as_py(), int(rank[-1])
             columns = [qid, batch.column("doc_id"), batch.column("score"), pa.array(rank, pa.int32())]
             table = pa.Table.from_arrays([*columns, batch.column("grade")], schema=RANKED)
-            if top_k is None:
-                yield RankedBatch(table, first)
-            else:
+            if top_k is not None:
                 kept = rank <= top_k
-                yield RankedBatch(table.filter(pa.array(kept)), first[kept])
+                table, first = table.filter(pa.array(kept)), first[kept]
+            skipped = min(max(begin_at - done, 0), table.num_rows)
+            yield RankedBatch(table.slice(skipped), first[skipped:], part, done + skipped)
+            done += table.num_rows
 
     def grade_counts(self) -> Generator[pa.Table, None, None]:
-        """Yield (qid, grade, count) of the known grades, by qid and grade."""
+        """Yield (qid, grade, count) of the known grades, by qid and grade, with those of the rows that were dropped."""
         counts = (
-            "SELECT qid, grade, count(*)::BIGINT AS count FROM part WHERE grade IS NOT NULL "
-            "GROUP BY qid, grade ORDER BY qid, grade"
+            "SELECT qid, grade, sum(count)::BIGINT AS count FROM ("
+            "SELECT qid, grade, count(*)::BIGINT AS count FROM part WHERE grade IS NOT NULL GROUP BY qid, grade "
+            "UNION ALL SELECT qid, grade, count FROM dropped) GROUP BY qid, grade ORDER BY qid, grade"
         )
-        for batch in self._query(counts):
-            yield pa.Table.from_arrays(batch.columns, schema=GRADE_COUNTS)
+        for part in range(len(self._parts)):
+            for batch in self._query(part, counts):
+                yield pa.Table.from_arrays(batch.columns, schema=GRADE_COUNTS)
+
+    def _file(self, kind: str, number: int) -> Path:
+        return self._folder / f"{kind}-{number}.arrows"
+
+    def _dealt(self, kind: str, part: int) -> Path:
+        return self._folder / f"{DEALT}-{kind}-{part}.arrows"
+
+    def _writer(self, kind: str) -> pa.RecordBatchStreamWriter:
+        if kind not in self._writers:
+            self._writers[kind] = _open_writer(self._file(kind, self.written.files), _SCHEMAS[kind])
+        return self._writers[kind]
 
     def _flush(self) -> None:
-        if self._held and self._writer is not None:
+        if self._held:
             for batch in pa.Table.from_batches(self._held, SCORED_ROW).combine_chunks().to_batches():
-                self._writer.write_batch(batch)
-                self._bytes += batch.nbytes
-                self._sample.add(batch.column("qid"))
+                self._writer("scored").write_batch(batch)
+                self._n_bytes += batch.nbytes
         self._held, self._n_held = [], 0
 
-    def _query(self, sql: str) -> Generator[pa.RecordBatch, None, None]:
-        """Run ``sql`` on one part after the other; a query's rows are all in one part, and the parts ascend by qid."""
+    def _query(self, part: int, sql: str) -> Generator[pa.RecordBatch, None, None]:
+        """Run ``sql`` on one part; a query's rows are all in one part, and the parts ascend by qid."""
         import duckdb
 
         try:
-            for path in self._parts:
-                with _open_reader(path) as reader:
-                    self._connection.register("part", reader)
-                    # A relation's reader streams; a plain execute() would hold the whole result.
-                    for batch in self._connection.sql(sql).to_arrow_reader(BATCH_ROWS):
-                        if batch.num_rows:
-                            yield batch
-                    self._connection.unregister("part")
+            scored, dropped = self._parts[part], self._counts[part]
+            with closing(_batches_of(scored)) as rows, closing(_batches_of(dropped)) as counts:
+                self._connection.register("part", pa.RecordBatchReader.from_batches(SCORED_ROW, rows))
+                self._connection.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))
+                # A relation's reader streams; a plain execute() would hold the whole result.
+                for batch in self._connection.sql(sql).to_arrow_reader(BATCH_ROWS):
+                    if batch.num_rows:
+                        yield batch
+                self._connection.unregister("part")
+                self._connection.unregister("dropped")
         except (duckdb.Error, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -192,24 +276,30 @@ class _Sample:
         return ascending.take(places).unique()
 
 
-def _open_writer(path: Path) -> pa.RecordBatchStreamWriter:
-    return pa.ipc.new_stream(str(path), SCORED_ROW, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+def _sample(paths: Sequence[Path]) -> _Sample:
+    sample = _Sample()
+    for batch in _batches_of(paths):
+        sample.add(batch.column("qid"))
+    return sample
 
 
-def _open_reader(path: Path) -> pa.RecordBatchStreamReader:
-    return pa.ipc.open_stream(pa.OSFile(str(path), "r"))
+def _open_writer(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+    return pa.ipc.new_stream(str(path), schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
 
-def _deal_out(source: Path, folder: Path, bounds: pa.Array[Any]) -> list[Path]:
-    """Move the rows of ``source`` to one file a range: file i holds the qids of at least bound i - 1 and below bound i."""
-    paths = [folder / f"part-{i}.arrows" for i in range(len(bounds) + 1)]
+def _batches_of(paths: Sequence[Path]) -> Generator[pa.RecordBatch, None, None]:
+    for path in paths:
+        with pa.ipc.open_stream(pa.OSFile(str(path), "r")) as reader:
+            yield from reader
+
+
+def _deal_out(sources: Sequence[Path], paths: Sequence[Path], bounds: pa.Array[Any], schema: pa.Schema) -> None:
+    """Copy the rows of ``sources`` to ``paths``: file i gets the qids of at least bound i - 1 and below bound i."""
     with ExitStack() as stack:
-        writers = [stack.enter_context(_open_writer(path)) for path in paths]
-        for batch in stack.enter_context(_open_reader(source)):
+        writers = [stack.enter_context(_open_writer(path, schema)) for path in paths]
+        for batch in _batches_of(sources):
             for i, rows in _by_range(batch, bounds):
                 writers[i].write_batch(rows)
-    source.unlink()
-    return paths
 
 
 def _by_range(batch: pa.RecordBatch, bounds: pa.Array[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:

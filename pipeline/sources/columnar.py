@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -12,19 +14,20 @@ import pyarrow.types as kinds
 
 from pipeline.arrow import as_array, parts_of
 from pipeline.errors import DataRejected, MalformedRow
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch, shorten
+from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
 from pipeline.sources.columns import TableColumns, table_columns
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.parts import PARTS
 from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from pipeline.sources.grades import GradeRules
 
 ROWS = (256, 65536)  # least and most rows of a batch
+STRIP = 1024  # rows that are filled together
 PART_NUMBER = {part: number for number, part in enumerate([*PARTS, TIME], start=1)}
 
 Mask = npt.NDArray[np.bool_]
@@ -54,7 +57,8 @@ class ColumnarSource:
         self.columns: tuple[str, ...] | None = columns.features
         self.fields = columns.fields
         self._columns = columns
-        self._reader = RecordReader(columns, options.grade_rules)
+        self._rules = options.grade_rules
+        self._reader = RecordReader(columns, self._rules)
 
     def schema(self) -> pa.Schema:
         """Return names and types of the columns."""
@@ -64,6 +68,22 @@ class ColumnarSource:
         """Yield (at most ``rows`` rows of the columns that are read, the share of the file used up with them), in order."""
         raise NotImplementedError
 
+    def record_batches_from(self, rows: int, first: int) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Do what ``record_batches`` does, without the first ``first`` rows of the file."""
+        done = 0
+        for batch, share in self.record_batches(rows):
+            skipped = min(max(first - done, 0), len(batch))
+            done += len(batch)
+            if skipped < len(batch):
+                yield batch.slice(skipped), share
+
+    def leave_out_features(self, wanted: Collection[str]) -> None:
+        """Read no features but those that are ``wanted``, before anything is read."""
+        features = tuple(name for name in self._columns.features if name in wanted)
+        self._columns = replace(self._columns, features=features)
+        self.table, self.columns = self._columns, features
+        self._reader = RecordReader(self._columns, self._rules)
+
     def names(self, width: int) -> tuple[str, ...]:
         """Return the names of the features."""
         if width != len(self._columns.features):
@@ -72,18 +92,25 @@ class ColumnarSource:
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
+        for task in self.tasks_from(block_bytes):
+            yield from task.rows()
+            self.position = task.position
+        self.position = self.path.stat().st_size
+
+    def tasks_from(self, block_bytes: int = DEFAULT_BLOCK_BYTES, first: int = 0) -> Iterator[ReadTask]:
+        """Yield what makes rows of each batch of the file, without its first ``first`` rows."""
         least, most = ROWS
         size = min(max(block_bytes // (4 * max(1, len(self._columns.features))), least), most)
-        first = 1
         bytes_of_file = self.path.stat().st_size
-        for batch, share in self.record_batches(size):
-            rows, problems = self._reader.rows(batch)
-            for problem in problems:
-                self._put_aside(first + problem.row, problem)
-            yield rows
+        for batch, share in self.record_batches_from(size, first):
+            yield ReadTask(partial(self._rows_of, batch, first + 1), int(bytes_of_file * share))
             first += len(batch)
-            self.position = int(bytes_of_file * share)
-        self.position = bytes_of_file
+
+    def _rows_of(self, batch: pa.RecordBatch, first: int) -> tuple[RowBatch]:
+        rows, problems = self._reader.rows(batch)
+        for problem in problems:
+            self._put_aside(first + problem.row, problem)
+        return (rows,)
 
     def _put_aside(self, row: int, problem: Problem) -> None:
         column = self._columns.column_of[problem.part]
@@ -102,9 +129,7 @@ class RecordReader:
         """Return the good rows of ``batch``, and the first problem of each of the others in their order."""
         values = np.empty((len(batch), len(self._columns.features)), dtype=np.float32)
         with np.errstate(over="ignore"):
-            for number, name in enumerate(self._columns.features):
-                values[:, number] = as_floats(batch.column(name))
-        values[np.isnan(values)] = np.nan  # one bit pattern for all of them
+            _fill(values, [batch.column(name) for name in self._columns.features])
         column_of = self._columns.column_of
         qid = as_strings(batch.column(column_of["qid"]))
         doc_id = as_strings(batch.column(column_of["doc_id"])) if "doc_id" in column_of else None
@@ -176,6 +201,25 @@ class RecordReader:
             found, cure = ("nothing", NO_TIME) if cell is None else (str(cell), "")
             problems.add(row, TIME, found, TIME_RULE, cure)
         return when
+
+
+def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]]) -> None:
+    """Put ``columns`` into those of ``values``, NaN for null; NaN has one bit pattern.
+
+    Columns that need no other form go a strip of rows at a time, which stays in the cache until its rows are full.
+    """
+    ready: list[tuple[int, npt.NDArray[Any]]] = []
+    for number, column in enumerate(columns):
+        numbers = as_floats(column)
+        if column.null_count == 0 and kinds.is_floating(column.type):
+            ready.append((number, numbers))
+        else:
+            values[:, number] = numbers
+    for first in range(0, len(values), STRIP):
+        strip = values[first : first + STRIP]
+        for number, numbers in ready:
+            strip[:, number] = numbers[first : first + STRIP]
+        strip[np.isnan(strip)] = np.nan
 
 
 class _Problems:

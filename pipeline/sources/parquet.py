@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,11 +26,22 @@ class ParquetSource(ColumnarSource):
 
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield the columns that are read."""
+        yield from self.record_batches_from(rows, 0)
+
+    def record_batches_from(self, rows: int, first: int) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Yield the columns that are read, from row ``first`` on; groups of rows before it are not read at all."""
         with open_parquet(self.path) as file:
-            done = 0
-            for batch in read_batches(file, self.path, rows, self._columns.read):
+            sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+            ends = list(accumulate(sizes))
+            groups = [number for number, end in enumerate(ends) if end > first]
+            if not groups:
+                return
+            done = ends[groups[0]] - sizes[groups[0]]
+            for batch in read_batches(file, self.path, rows, self._columns.read, groups, done):
+                skipped = min(max(first - done, 0), len(batch))
                 done += len(batch)
-                yield batch, done / file.metadata.num_rows
+                if skipped < len(batch):
+                    yield batch.slice(skipped), done / ends[-1]
 
 
 def schema_of_file(path: Path) -> pa.Schema:
@@ -43,17 +55,26 @@ def schema_of_file(path: Path) -> pa.Schema:
 
 
 def read_batches(
-    file: pq.ParquetFile, path: Path, rows: int, columns: Sequence[str] | None = None
+    file: pq.ParquetFile,
+    path: Path,
+    rows: int,
+    columns: Sequence[str] | None = None,
+    groups: Sequence[int] | None = None,
+    rows_before: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """Yield ``columns`` of the Parquet file ``path``, open as ``file``, at most ``rows`` at a time.
+
+    With ``groups`` only those groups of rows, which come after ``rows_before`` rows.
 
     Raises
     ------
     DataRejected
         The data are damaged, or text in them is not UTF-8: Parquet does not see to that.
     """
-    batches = file.iter_batches(batch_size=rows, columns=None if columns is None else list(columns))
-    first = 1
+    of_columns = None if columns is None else list(columns)
+    of_groups = None if groups is None else list(groups)
+    batches = file.iter_batches(batch_size=rows, columns=of_columns, row_groups=of_groups)
+    first = rows_before + 1
     while True:
         try:
             batch = next(batches, None)
