@@ -1,10 +1,15 @@
 """Every list of a few grades with every pattern of ties, every metric, and rules that no preset combines."""
 
+import functools
 import itertools
+import math
+
+import numpy as np
 
 from scorer.metrics import Metric
 from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
 from scorer.metrics.queries import POOLED
+from tests import naive, naive_metrics
 
 CUTS = (None, 1, 2, 3, 7)
 METRICS = [
@@ -30,3 +35,43 @@ def lists(longest, levels):
             scores = tuple(float(-s) for s in itertools.accumulate((0, *steps)))
             for grades in itertools.product(levels, repeat=n):
                 yield grades, scores
+
+
+class Orders:
+    """Which orders of its grades a list may be read in: the same for every metric and convention, so worked out once.
+
+    ``different`` are the orders met in any list; list ``i`` may be read in ``different[j]`` for the j in
+    ``of_list[firsts[i]:firsts[i + 1]]``.
+    """
+
+    def __init__(self, cases, ties, ids=None, seed=0):
+        places, of_list, self.firsts = {}, [], []
+        for query, (ys, ss) in enumerate(cases):
+            orders = ORDERS(ss) if ties == "expected" else naive_metrics.orders_under(
+                ties, ss, ys, ids=None if ids is None else ids[query], seed=seed, query=query
+            )  # fmt: skip
+            self.firsts.append(len(of_list))
+            of_list += [places.setdefault(tuple([ys[i] for i in order]), len(places)) for order in orders]
+        self.different, self.of_list = list(places), np.array(of_list)
+
+    def expected(self, metric, policy, summary=np.add):
+        """What the twin makes of each list: the mean over its orders, or the least or the greatest."""
+        found = [naive_metrics.of_order(metric, order, policy) for order in self.different]
+        dcg = metric.name == "dcg"
+        fill = {"skip": math.nan, "zero": 0.0, "one": 0.0 if dcg else 1.0}[policy.nothing_relevant]
+        values = np.array([fill if value is naive_metrics.NOTHING else value for value in found])[self.of_list]
+        counts = np.diff([*self.firsts, len(values)]) if summary is np.add else 1
+        return summary.reduceat(values, self.firsts) / counts
+
+
+ORDERS = functools.cache(lambda scores: list(naive.orders_of(scores)))
+
+
+@functools.cache
+def cases_up_to(longest):
+    return list(lists(longest, (0, 1, 3)))
+
+
+@functools.cache
+def orders_up_to(longest, ties="expected"):
+    return Orders(cases_up_to(longest), ties)

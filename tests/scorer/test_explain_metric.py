@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from scorer.cli import app
 from scorer.errors import InputError
-from scorer.evaluate import evaluate
+from scorer.evaluate_scored import evaluate_scored
 from scorer.explain_metric import explain_metric
 from scorer.metrics import TIES, Policy, parse_metric
 from scorer.metrics.conventions import CONVENTIONS as TOOLS
+from scorer.metrics.conventions import named_convention
 from scorer.metrics.queries import PreparedQueries
 from scorer.metrics.steps import RankedQuery, steps_of
-from tests import naive_metrics
-from tests.scorer.small_lists import CONVENTIONS, METRICS, lists
+from tests.scorer.small_lists import CONVENTIONS, METRICS, cases_up_to, orders_up_to
 
 EVERY = [
     *("ndcg@2", "ndcg", "dcg@3", "err@2", "err", "map@2", "map", "mrr", "precision@3", "recall@2", "wta", "rbp(0.7)@3"),
@@ -30,25 +30,29 @@ EVERY = [
 def test_the_steps_of_every_list_sum_to_the_metric(convention):
     """Up to three or four documents, every pattern of ties; the divisor is the kernels' own, the value the twin's."""
     policy = Policy(**convention, max_grade=3)
-    cases = list(lists(4 if convention.get("gain") == "linear" else 3, (0, 1, 3)))
+    longest = 4 if convention.get("gain") == "linear" else 3
+    cases = cases_up_to(longest)
     grades = np.array([y for ys, _ in cases for y in ys], np.int32)
-    queries = PreparedQueries(grades, np.cumsum([0] + [len(ys) for ys, _ in cases]), policy)
+    prepared = PreparedQueries(grades, np.cumsum([0] + [len(ys) for ys, _ in cases]), policy)
+    queries = [ranked(ys, ss, policy) for ys, ss in cases]
     for metric in METRICS:
-        divisors = queries.divisor(metric)
-        for (ys, ss), divisor in zip(cases, divisors, strict=True):
-            if divisor == 0.0:
-                continue
-            rows = sorted(range(len(ys)), key=lambda i: (-ss[i], -ys[i]))
-            cuts = [0, *(i for i in range(1, len(ys)) if ss[rows[i]] != ss[rows[i - 1]]), len(ys)]
-            query = RankedQuery(
-                scores=tuple(ss[i] for i in rows),
-                grades=tuple(ys[i] for i in rows),
-                groups=tuple(itertools.pairwise(cuts)),
-                pool=tuple(sorted(ys, reverse=True)),
-                policy=policy,
-            )
-            expected = naive_metrics.value(metric, ss, ys, policy)
-            assert steps_of(metric, query).total / divisor == pytest.approx(expected, abs=1e-12), (metric, ys, ss)
+        divisors = prepared.divisor(metric)
+        some = np.flatnonzero(divisors)
+        found = np.array([steps_of(metric, queries[i]).total for i in some]) / divisors[some]
+        expected = orders_up_to(longest).expected(metric, policy)[some]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12, err_msg=str(metric))
+
+
+def ranked(ys, ss, policy):
+    rows = sorted(range(len(ys)), key=lambda i: (-ss[i], -ys[i]))
+    cuts = [0, *(i for i in range(1, len(ys)) if ss[rows[i]] != ss[rows[i - 1]]), len(ys)]
+    return RankedQuery(
+        scores=tuple(ss[i] for i in rows),
+        grades=tuple(ys[i] for i in rows),
+        groups=tuple(itertools.pairwise(cuts)),
+        pool=tuple(sorted(ys, reverse=True)),
+        policy=policy,
+    )
 
 
 def table(seed=0, n=60):
@@ -73,7 +77,10 @@ def table(seed=0, n=60):
 def test_the_value_is_that_of_evaluate(options):
     scored = table()
     options = {"max_grade": 4} | options
-    found = evaluate(scored, metrics=EVERY, **options)
+    rules = named_convention(options.get("convention", "rankmill")).but(
+        **{name: value for name, value in options.items() if name != "convention"}
+    )
+    found = evaluate_scored(scored, [parse_metric(metric) for metric in EVERY], rules, replicates=0)
     for metric, qid in itertools.product(EVERY, ("q0", "q3", "lone", "nothing", "alike")):
         shown = explain_metric(scored, qid, metric, **options)
         value = found.values[parse_metric(metric)][found.qids.index(qid)]

@@ -9,8 +9,8 @@ import pytest
 
 from scorer.metrics import TIES, Metric, Policy
 from scorer.metrics.queries import PreparedQueries, evaluate_queries
-from tests import naive, naive_metrics
-from tests.scorer.small_lists import CONVENTIONS, METRICS, lists
+from tests import naive_metrics
+from tests.scorer.small_lists import CONVENTIONS, METRICS, ORDERS, Orders, cases_up_to, lists, orders_up_to
 
 
 def prepared(cases, policy, **more):
@@ -20,55 +20,31 @@ def prepared(cases, policy, **more):
     return PreparedQueries(grades, starts, policy, **more), scores
 
 
-def naive_over_orders(metric, policy, summary):
-    of_order = functools.lru_cache(maxsize=None)(lambda ordered: naive_metrics.of_order(metric, ordered, policy))
-    orders = functools.lru_cache(maxsize=None)(lambda scores: list(naive.orders_of(scores)))
-
-    def value(grades, scores):
-        found = [of_order(tuple(grades[i] for i in order)) for order in orders(scores)]
-        return math.nan if found[0] is naive_metrics.NOTHING else summary(found)
-
-    return value
-
-
-def mean(values):
-    return math.fsum(values) / len(values)
-
-
 @pytest.mark.parametrize(
     ("ties", "summary"),
-    [("expected", mean), ("pessimistic", min), ("optimistic", max)],
+    [("expected", np.add), ("pessimistic", np.minimum), ("optimistic", np.maximum)],
     ids=("expected", "pessimistic", "optimistic"),
 )
 @pytest.mark.parametrize(("gain", "relevant_from"), [("exp", 1), ("linear", 2)])
 def test_every_list_of_up_to_five_grades(ties, summary, gain, relevant_from):
     policy = Policy(gain=gain, relevant_from=relevant_from, ties=ties, max_grade=3)
-    cases = list(lists(4 if gain == "linear" else 5, (0, 1, 3)))
-    queries, scores = prepared(cases, policy)
+    queries, scores = prepared(cases_up_to(5), policy)
     for metric, ours in queries.evaluate(METRICS, scores).items():
-        twin = naive_over_orders(metric, policy, summary)
-        expected = [twin(*case) for case in cases]
+        expected = orders_up_to(5).expected(metric, policy, summary)
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-13, err_msg=str(metric))
 
 
 @pytest.mark.parametrize("ties", sorted(set(TIES) - {"expected"}))
 def test_a_rule_that_breaks_ties_picks_one_of_the_orders(ties):
     policy = Policy(ties=ties, max_grade=3, ties_seed=11)
-    cases = list(lists(5, (0, 1, 3)))
+    cases = cases_up_to(5)
     rng = np.random.default_rng(5)
     ids = [rng.permutation(len(grades)) for grades, _ in cases]
     queries, scores = prepared(cases, policy, doc_order=np.concatenate(ids))
-    order_of = [
-        naive_metrics.orders_under(ties, ss, ys, ids=of, seed=11, query=q)[0]
-        for q, ((ys, ss), of) in enumerate(zip(cases, ids, strict=True))
-    ]
+    orders = Orders(cases, ties, [of.tolist() for of in ids], seed=11)
+    assert len(orders.of_list) == len(cases)
     for metric, ours in queries.evaluate(METRICS, scores).items():
-        of_order = functools.lru_cache(maxsize=None)(
-            lambda ordered, m=metric: naive_metrics.of_order(m, ordered, policy)
-        )
-        true = [of_order(tuple(ys[i] for i in order)) for (ys, _), order in zip(cases, order_of, strict=True)]
-        true = [math.nan if value is naive_metrics.NOTHING else value for value in true]
-        np.testing.assert_allclose(ours, true, rtol=0, atol=1e-13, err_msg=str(metric))
+        np.testing.assert_allclose(ours, orders.expected(metric, policy), rtol=0, atol=1e-13, err_msg=str(metric))
 
 
 @pytest.mark.parametrize("nothing_relevant", ["skip", "zero", "one"])
@@ -77,16 +53,9 @@ def test_a_rule_that_breaks_ties_picks_one_of_the_orders(ties):
 def test_every_list_under_every_other_convention(convention, ties, nothing_relevant):
     policy = Policy(**CONVENTIONS[convention], ties=ties, nothing_relevant=nothing_relevant, max_grade=3)
     longest = 5 if (ties, nothing_relevant) == ("expected", "skip") else 3
-    cases = list(lists(longest, (0, 1, 3)))
-    queries, scores = prepared(cases, policy)
-    changed = {"ndcg", "dcg", "map", "precision", "recall", "mrr", "rbp"}
-    metrics = [metric for metric in METRICS if metric.name in changed or longest == 3]
-    for metric, ours in queries.evaluate(metrics, scores).items():
-        if longest == 5:
-            twin = naive_over_orders(metric, policy, mean)
-            expected = [twin(*case) for case in cases]
-        else:
-            expected = [naive_metrics.value(metric, ss, ys, policy, query=q) for q, (ys, ss) in enumerate(cases)]
+    queries, scores = prepared(cases_up_to(longest), policy)
+    for metric, ours in queries.evaluate(METRICS, scores).items():
+        expected = orders_up_to(longest, ties).expected(metric, policy)
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-13, err_msg=str(metric))
 
 
@@ -108,10 +77,12 @@ def test_the_ideal_may_know_more_documents_than_the_list(map_normalisation):
         ideal_starts=np.cumsum([0] + [len(pool) for pool in pools]),
     )
     for metric, ours in queries.evaluate(METRICS, scores).items():
-        true = [
-            naive_metrics.value(metric, ss, grades, policy, pool=pool)
-            for (grades, ss, _), pool in zip(cases, pools, strict=True)
-        ]
+        of_order = functools.cache(lambda order, pool, m=metric: naive_metrics.of_order(m, order, policy, pool))
+        true = []
+        for (grades, ss, _), pool in zip(cases, pools, strict=True):
+            known = tuple(sorted(max(y, 0) for y in pool))  # no metric asks in which order they are known
+            found = [of_order(tuple([grades[i] for i in order]), known) for order in ORDERS(ss)]
+            true.append(math.nan if found[0] is naive_metrics.NOTHING else math.fsum(found) / len(found))
         np.testing.assert_allclose(ours, true, rtol=0, atol=1e-13, err_msg=str(metric))
 
 

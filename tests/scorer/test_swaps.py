@@ -11,7 +11,7 @@ from scorer.errors import InputError
 from scorer.metrics import Metric, Policy, parse_metric
 from scorer.metrics.metric import NEED_CUTOFF, WITHOUT_CUTOFF
 from scorer.metrics.queries import PreparedQueries
-from scorer.metrics.swaps import SWAPPABLE, swap_deltas, swap_matrix
+from scorer.metrics.swaps import BY_PLACE, SWAPPABLE, TABLE, swap_deltas, swap_matrix
 from tests import naive_pairs
 
 MAX_GRADE = 3
@@ -41,18 +41,56 @@ def metrics_of(name, *cuts):
     return [Metric(name, k) for k in cuts if k is not None or name not in NEED_CUTOFF]
 
 
+def matrices(metric, every):
+    """|dZ| of all pairs i < j of many lists of one length at once, (lists, n, n), read as `SwapDeltas` says."""
+    m, n = every.shape
+    starts, order = np.arange(0, m * n + 1, n), np.arange(m * n, dtype=np.uint32)
+    deltas = swap_deltas(metric, every.ravel(), starts, POLICY)
+    deltas.prepare(order, 0, m)
+    if deltas.shape == TABLE:
+        found = np.zeros(m * n * n)
+        deltas.fill(order, 0, m, n, np.arange(0, m * n * n + 1, n * n), found)
+        found = found.reshape(m, n, n)
+    else:
+        x = deltas.values.reshape(m, n)
+        by_place = deltas.shape == BY_PLACE
+        upper, lower = (
+            part[: m * n].reshape(m, n) if by_place else np.tile(part[:n], (m, 1))
+            for part in (deltas.upper, deltas.lower)
+        )
+        found = np.abs(x[:, :, None] - x[:, None]) * (upper[:, :, None] - lower[:, None])
+        if by_place:
+            found *= deltas.lift[: m * n].reshape(m, n)[:, :, None]
+    return np.triu(found, 1) * deltas.scales[:, None, None]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_delta_is_what_the_metric_changes_by(name):
     for metric in metrics_of(name, None, 1, 2, 3, 4, 5, 6):
         values = measured(metric, 5)
-        for grades in lists(5):
-            found = swap_matrix(metric, np.array(grades, dtype=np.int32), POLICY)
-            assert (found == found.T).all()
-            for i, j in itertools.combinations(range(len(grades)), 2):
-                swapped = list(grades)
-                swapped[i], swapped[j] = grades[j], grades[i]
-                expected = abs(values[grades] - values[tuple(swapped)])
-                assert abs(found[i, j] - expected) <= 1e-13, (metric, grades, i, j)
+        for n in range(1, 6):
+            lists_of_n = [g for g in values if len(g) == n]
+            every = np.array(lists_of_n, dtype=np.int32)
+            digits = (MAX_GRADE + 1) ** np.arange(n - 1, -1, -1)
+            assert (every @ digits == np.arange(len(every))).all()  # a list's number is its digits
+            own = np.array([values[g] for g in lists_of_n])
+            found = matrices(metric, every)
+            for i, j in itertools.combinations(range(n), 2):
+                swapped = every.copy()
+                swapped[:, [i, j]] = every[:, [j, i]]
+                expected = np.abs(own - own[swapped @ digits])
+                np.testing.assert_allclose(found[:, i, j], expected, rtol=0, atol=1e-13, err_msg=f"{metric} {i} {j}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_list_has_the_deltas_that_it_has_among_others(name):
+    for metric in metrics_of(name, None, 1, 2, 4):
+        for n in (1, 2, 3):
+            every = np.array(list(itertools.product(range(MAX_GRADE + 1), repeat=n)), dtype=np.int32)
+            for grades, among in zip(every, matrices(metric, every), strict=True):
+                alone = swap_matrix(metric, grades, POLICY)
+                assert (alone == alone.T).all()
+                np.testing.assert_allclose(np.triu(alone, 1), among, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["ndcg", "dcg"])
