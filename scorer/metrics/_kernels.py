@@ -110,6 +110,9 @@ def expected_dcg(slots, base, gain, discount, bounds, groups, cut):
         hi = bounds[g + 1]
         if lo >= cut:
             break
+        if hi - lo == 1:
+            total += gain[base + slots[lo]] * discount[lo]
+            continue
         mass = 0.0
         for rank in range(lo, hi):
             mass += gain[base + slots[rank]]
@@ -153,11 +156,16 @@ def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
         if lo >= cut:
             break
         m = hi - lo
+        if m == 1:
+            hit = relevant[base + slots[lo]]
+            before += hit
+            total += hit * (before / (lo + 1))  # adds 0 where there is none: no branch to guess
+            continue
         r = 0
         for rank in range(lo, hi):
             r += relevant[base + slots[rank]]
         if r > 0:
-            slope = (r - 1) / (m - 1) if m > 1 else 0.0
+            slope = (r - 1) / (m - 1)
             part = 0.0
             for rank in range(lo, min(hi, cut)):
                 part += (before + 1 + (rank - lo) * slope) / (rank + 1)

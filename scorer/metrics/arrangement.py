@@ -14,6 +14,8 @@ Grades = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
 IntegerT = TypeVar("IntegerT", np.int32, np.int64)
 
+_KEY_BITS = 63  # of an int64 of 0 or more
+
 
 def tie_order(
     policy: Policy, grades: Grades, starts: Offsets, doc_order: npt.NDArray[np.int64] | None
@@ -34,9 +36,9 @@ def tie_order(
     if policy.ties == "row_order":
         return np.arange(grades.shape[0], dtype=np.int64)
     if policy.ties in {"expected", "optimistic"}:
-        return np.lexsort((-grades, query_of_row))
+        return rows_by(-grades, starts)
     if policy.ties == "pessimistic":
-        return np.lexsort((grades, query_of_row))
+        return rows_by(grades, starts)
     if doc_order is None:
         if policy.ties != "random":
             raise InputError(f"ties {policy.ties} needs document ids; where there are none, choose ties expected")
@@ -50,6 +52,29 @@ def tie_order(
     by_id = np.lexsort((order, query_of_row))
     place = np.arange(grades.shape[0], dtype=np.int64) - starts[query_of_row]
     return by_id[np.lexsort((place, _shuffle_keys(policy.ties_seed, query_of_row, place), query_of_row))]
+
+
+def rows_by(values: Grades, starts: Offsets) -> npt.NDArray[np.int64]:
+    """Return the rows (n,) of each query by ascending ``values`` (n,) int32; equal ones keep their order.
+
+    Query, value and place are one number where they fit into 63 bits: sorting numbers is several times faster than
+    sorting places by two keys.
+    """
+    query_of_row = queries_of(starts)
+    if values.shape[0] == 0:
+        return np.empty(0, dtype=np.int64)
+    least = int(values.min())
+    value_bits = (int(values.max()) - least).bit_length()
+    place_bits = int(np.diff(starts).max()).bit_length()
+    if starts.shape[0].bit_length() + value_bits + place_bits > _KEY_BITS:
+        return np.lexsort((values, query_of_row))
+    first = starts[query_of_row]
+    keys = (query_of_row << value_bits) + (values.astype(np.int64) - least)
+    keys = (keys << place_bits) + (np.arange(values.shape[0]) - first)
+    keys.sort()
+    keys &= (1 << place_bits) - 1
+    keys += first
+    return keys
 
 
 def queries_of(starts: Offsets) -> npt.NDArray[np.int64]:

@@ -18,6 +18,7 @@ from scorer.metrics.arrangement import (
     grade_levels,
     offsets,
     queries_of,
+    rows_by,
     tie_order,
     whole_numbers,
 )
@@ -133,7 +134,10 @@ class PreparedQueries:
             if pool_starts.shape != starts.shape:
                 raise ValueError(f"ideal_starts {pool_starts.shape} and starts {starts.shape} must be equal")
         query_of_pool = queries_of(pool_starts)
-        pool = pool[np.lexsort((-pool, query_of_pool))]
+        if ideal_grades is None and policy.ties in {"expected", "optimistic"}:
+            pool = self._grades  # which are by grade already
+        else:
+            pool = pool[rows_by(-pool, pool_starts)]
         self._pool_gain = gains(pool, policy.gain)
         self._pool_starts = pool_starts
         self._highest_grade = max(int(grades.max(initial=0)), int(pool.max(initial=0)))

@@ -61,6 +61,27 @@ def test_lightgbm_agrees_on_ndcg_and_map(draw):
         assert value(name, CONVENTIONS["lightgbm"], grades, scores, sizes) == pytest.approx(theirs, abs=1e-12), name
 
 
+@pytest.mark.filterwarnings("ignore")  # of Numba about its kernels, as they compile
+@pytest.mark.parametrize("draw", range(3))
+def test_ranx_agrees_where_no_scores_tie(draw):
+    """It compiles for a minute, has no rule for ties, and knows relevant documents only."""
+    ranx = loaded("ranx")
+    grades, scores, sizes = drawn(draw)
+    scores = np.argsort(np.argsort(scores + np.linspace(0, 0.1, len(scores)))).astype(float)
+    starts = np.cumsum([0, *sizes])
+    rows = {f"q{q}": range(starts[q], starts[q + 1]) for q in range(len(sizes))}
+    qrels = ranx.Qrels({qid: {f"d{i}": int(grades[i]) for i in some} for qid, some in rows.items()})
+    run = ranx.Run({qid: {f"d{i}": scores[i] for i in some} for qid, some in rows.items()})
+    names = ("ndcg", "ndcg@3", "map", "map@3", "mrr", "precision@5", "recall@5")
+    found = ranx.evaluate(qrels, run, [*names, "ndcg_burges@3"])
+    rules = CONVENTIONS["trec"].but(ties="row_order")
+    for name in names:
+        assert value(name, rules, grades, scores, sizes) == pytest.approx(found[name], abs=1e-9), name
+    assert value("ndcg@3", rules.but(gain="exp"), grades, scores, sizes) == pytest.approx(
+        found["ndcg_burges@3"], abs=1e-9
+    )
+
+
 @pytest.mark.parametrize("draw", range(DRAWS))
 def test_xgboost_agrees_on_ndcg_map_and_precision(draw):
     """Its map and precision need labels 0 and 1; ``-`` is nothing relevant zero; sums are in float64, means in float32."""

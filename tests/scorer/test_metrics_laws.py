@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorer.errors import CandidatesRejected, InputError
-from scorer.metrics import TIES, Metric, Policy, _kernels
+from scorer.metrics import TIES, Metric, Policy, _kernels, arrangement
 from scorer.metrics.bootstrap import percentile_interval
 from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
 from scorer.metrics.queries import POOLED, PreparedQueries, evaluate_queries, mean_of
@@ -351,3 +351,17 @@ def test_the_selected_top_is_that_of_the_whole_sort(values, cut):
     assert found == n or keys[found] < keys[found - 1] == keys[min(cut, n) - 1]  # whole groups of ties
     assert top[:found].tolist() == keys[:found].tolist()
     assert places[:found].tolist() == slots[:found].tolist()
+
+
+@pytest.mark.parametrize("highest", [1, 4, 2**31 - 1])
+@pytest.mark.parametrize("bits", [63, 8])
+def test_rows_by_value_are_those_of_a_sort_by_two_keys(highest, bits, monkeypatch):
+    """Packed into one number or, where that has too few bits, sorted by two keys: the same rows."""
+    monkeypatch.setattr(arrangement, "_KEY_BITS", bits)
+    rng = np.random.default_rng(highest)
+    for n_queries in (1, 5, 300):
+        sizes = rng.integers(0, 2000 if n_queries == 5 else 9, n_queries)
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        values = rng.integers(-highest, highest, starts[-1], endpoint=True).astype(np.int32)
+        expected = np.lexsort((values, np.repeat(np.arange(n_queries), sizes)))
+        assert arrangement.rows_by(values, starts).tolist() == expected.tolist()
