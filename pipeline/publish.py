@@ -13,10 +13,10 @@ import shutil
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LOCK_NAME = "lock"
 _LEFT_BEHIND = 3600  # seconds after which what has no lock yet, but takes milliseconds, belongs to a killed process
@@ -107,8 +107,11 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def staging_folder(destination: Path) -> Iterator[Path]:
+def staging_folder(destination: Path, goes_on: Callable[[Path], bool] | None = None) -> Iterator[Path]:
     """Yield a new folder next to ``destination``; whatever is left of it at the end is removed.
+
+    Where ``goes_on`` says of a folder that a killed run for ``destination`` left that the work can go on in it, that folder is
+    yielded instead; and where it says so of this one, an interrupt or a request to end leaves it for a later run.
 
     Folders above that do not exist are made, and removed again if nothing was put into them.
 
@@ -127,21 +130,50 @@ def staging_folder(destination: Path) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     for above in made:
         fsync_folder(above.parent)
+    taken = None if goes_on is None else _take_over(destination, goes_on)
     _sweep_abandoned(destination)
-    folder = parent / f".{destination.name}.{secrets.token_hex(6)}.staging"
+    folder = parent / f".{destination.name}.{secrets.token_hex(6)}.staging" if taken is None else taken[0]
+    kept = False
     try:
         with _telling_of_room(destination):
+            if taken is not None:
+                with taken[1]:
+                    yield folder
+                return
             folder.mkdir(mode=0o700)
             with (folder / f"{LOCK_NAME}.new").open("xb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 # it gets its name when it is held: a sweeper leaves a folder without it alone
                 (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
                 yield folder
+    except (KeyboardInterrupt, SystemExit):
+        kept = goes_on is not None and goes_on(folder)
+        raise
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             for above in made:
                 above.rmdir()
+
+
+def _take_over(destination: Path, goes_on: Callable[[Path], bool]) -> tuple[Path, BinaryIO] | None:
+    """Return a folder that a killed run left and that the work ``goes_on`` in, with its lock, held; None if there is none."""
+    import fcntl
+
+    for folder in sorted(destination.parent.glob(f".{_literal(destination.name)}.*.staging")):
+        with suppress(OSError):
+            lock = (folder / LOCK_NAME).open("rb")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # a sweeper may have been faster: then the file that is held has no name any more
+                if os.fstat(lock.fileno()).st_nlink and goes_on(folder):
+                    return folder, lock
+            except BaseException:
+                lock.close()
+                raise
+            lock.close()
+    return None
 
 
 def _sweep_abandoned(destination: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,7 +91,14 @@ def rerank(
     candidates: Annotated[
         list[Path], typer.Argument(help="Files of candidates, or folders of them: any format of judgments.")
     ],
-    model: Annotated[str, ModelOption],
+    model: Annotated[
+        list[str],
+        typer.Option(
+            "--model",
+            "-m",
+            help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.  Repeat for several: OUT/NAME@7, .. of each.",
+        ),
+    ],
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="A folder of Parquet shards, or one .parquet, .run (TREC) or .tsv file."),
@@ -105,26 +113,39 @@ def rerank(
     n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the model.")] = None,
     n_threads: NThreads = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over, where a run that was killed could be gone on with.")
+    ] = False,
     registry: RegistryFolder = Path("registry-data"),
     as_json: AsJson = False,
 ) -> None:
     """Score CANDIDATES and write each query's documents in order, best first, in bounded memory.
 
-    Rows of one query may be anywhere in the files.  Ties are broken by ascending doc_id.
+    Rows of one query may be anywhere in the files.  Ties are broken by ascending doc_id.  A run that was killed is gone on
+    with by the next one of the same models, candidates, options and OUT.
 
     Example: rankmill rerank candidates.parquet --model web -o ranked --top-k 100
+
+    Example: rankmill rerank candidates.parquet --model web@7 --model web@8 -o both --top-k 100
     """
     from pipeline.sources.parts import parse_columns
     from scorer import rerank as reranking
 
-    forest, identity = find_model(model, registry)
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     options["columns"] = None if columns is None else parse_columns(columns)
-    report = reranking.rerank(
-        candidates, forest, out, top_k=top_k, memory_limit=memory, n_features=n_features, n_rounds=n_rounds,
-        n_threads=n_threads, overwrite=overwrite, identity=identity, announce=True, **options,
-    )  # fmt: skip
-    typer.echo(report.to_json() if as_json else report.render())
+    options |= {"top_k": top_k, "memory_limit": memory, "n_features": n_features, "n_rounds": n_rounds}
+    options |= {"n_threads": n_threads, "overwrite": overwrite, "fresh": fresh, "announce": True}
+    if len(model) == 1:
+        forest, identity = find_model(model[0], registry)
+        report = reranking.rerank(candidates, forest, out, identity=identity, **options)
+        typer.echo(report.to_json() if as_json else report.render())
+        return
+    models = find_models(model, registry)
+    reports = dict(zip(models, reranking.rerank_several(candidates, models, out, **options), strict=True))
+    if as_json:
+        typer.echo(reranking.reports_to_json(out, reports))
+    else:
+        typer.echo("\n".join(report.render() for report in reports.values()))
 
 
 @app.command()
@@ -259,3 +280,27 @@ def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
     version = Registry(registry).resolve(reference, bare="production")
     forest = Forest.from_bytes(version.read(), str(version))
     return forest, ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)
+
+
+def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Forest, ModelIdentity]]:
+    """Read several models, each under the name that its folder gets: NAME@7, or that of a file without its suffix.
+
+    Raises
+    ------
+    InputError
+        Two of them have the same name.
+    """
+    from scorer.errors import InputError
+
+    models: dict[str, tuple[Forest, ModelIdentity]] = {}
+    said: dict[str, str] = {}
+    for reference in references:
+        forest, identity = find_model(reference, registry)
+        label = Path(reference).stem if identity.name is None else str(identity)
+        if label in models:
+            raise InputError(
+                f"--model {said[label]} and --model {reference} would both be {label!r} in OUT; leave one out, or give the file "
+                "another name"
+            )
+        models[label], said[label] = (forest, identity), reference
+    return models

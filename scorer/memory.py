@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from scorer.errors import InputError
 
@@ -50,3 +53,11 @@ class MemoryPlan:
             f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself; then input blocks of "
             f"{self.block_bytes / MB:,.0f} MB, and a sort that spills above {self.sort_bytes / MB:,.0f} MB"
         )
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had so far."""
+    if sys.platform == "linux":  # what getrusage says there includes the process that this one was started by
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -27,6 +27,7 @@ ROW_GROUP_ROWS = 131_072
 RUN_TAG = "rankmill"
 SUFFIXES = (".parquet", ".run", ".tsv")
 MANIFEST = "manifest.json"
+SEVERAL = "ranked by several"  # the kind of a folder of folders, one for each model
 GRADES = "grades.parquet"
 FACTS = "rankmill"  # the key in a Parquet file's metadata, what the manifest says of a folder
 BELONGS = "rankmill.ranked"  # the key in a side table's metadata, the digest of the file that it is of
@@ -106,12 +107,24 @@ class _ParquetFile:
         self._held, self._n_held = ([rest] if rest.num_rows else []), rest.num_rows
 
 
-class ShardWriter:
-    """``part-00000.parquet``, .. of whole queries, each of about ``shard_rows`` rows."""
+Finished = Callable[[Written, int, int], None]
+"""Called with each shard but the last once it is written, and with the part and row of what was sorted where the next begins."""
 
-    def __init__(self, folder: Path, metadata: Mapping[str, str], shard_rows: int = SHARD_ROWS) -> None:
-        self._folder, self._metadata, self._shard_rows = folder, metadata, shard_rows
-        self._done: list[Written] = []
+
+class ShardWriter:
+    """``part-00000.parquet``, .. of whole queries, each of about ``shard_rows`` rows, after those that are ``done``."""
+
+    def __init__(
+        self,
+        folder: Path,
+        metadata: Mapping[str, str],
+        shard_rows: int | None = None,
+        done: Iterable[Written] = (),
+        finished: Finished | None = None,
+    ) -> None:
+        self._folder, self._metadata, self._shard_rows = folder, metadata, shard_rows or SHARD_ROWS
+        self._done = list(done)
+        self._finished = finished
         self._open = self._next()
 
     def write(self, batch: RankedBatch) -> None:
@@ -126,6 +139,8 @@ class ShardWriter:
             end = int(ends[0])
             self._open.write(rows.slice(begin, end - begin), int(first[begin:end].sum()))
             self._done.append(self._open.close())
+            if self._finished is not None:
+                self._finished(self._done[-1], batch.part, batch.row + end)
             self._open, begin = self._next(), end
         self._open.write(rows.slice(begin), int(first[begin:].sum()))
 
@@ -187,8 +202,16 @@ class LinesWriter:
             self._file.close()
 
 
-def open_writer(path: Path, folder: Path, metadata: Mapping[str, str]) -> RankedWriter:
+def open_writer(
+    path: Path,
+    folder: Path,
+    metadata: Mapping[str, str],
+    done: Iterable[Written] = (),
+    finished: Finished | None = None,
+) -> RankedWriter:
     """Open the writer that the name ``path`` asks for, with its files in ``folder``; no suffix asks for shards.
+
+    Shards go on after those that are ``done``; of each that is complete ``finished`` is told.
 
     Raises
     ------
@@ -202,7 +225,7 @@ def open_writer(path: Path, folder: Path, metadata: Mapping[str, str]) -> Ranked
         return LinesWriter(folder / path.name, "", _run_lines)
     if suffix == ".tsv":
         return LinesWriter(folder / path.name, "qid\tdoc_id\tscore\trank\tgrade\n", _tsv_lines)
-    return ShardWriter(folder, metadata)
+    return ShardWriter(folder, metadata, done=done, finished=finished)
 
 
 def checked_suffix(path: Path) -> str:
@@ -228,7 +251,7 @@ def is_ranked_folder(folder: Path) -> bool:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
-    return isinstance(manifest, dict) and manifest.get("kind") == "ranked"
+    return isinstance(manifest, dict) and manifest.get("kind") in {"ranked", SEVERAL}
 
 
 def counts_belong_to(path: Path) -> str | None:

@@ -1,21 +1,23 @@
 """Re-rank candidates of any number, in any order, in bounded memory.
 
 Batches of input are scored and reduced to narrow rows (qid, doc_id, score, grade), which are sorted on disk and written
-as ranked lists.  Everything is staged next to OUT and appears there in one step.
+as ranked lists.  Everything is staged next to OUT and appears there in one step; what a killed run has staged is gone on with.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from pipeline.cores import available_cores
-from pipeline.publish import file_digest, fsync_file, fsync_folder, staging_folder
+from pipeline.publish import file_digest, staging_folder
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions, Source
 from pipeline.sources.columns import guesses_line, guesses_of
@@ -23,16 +25,21 @@ from pipeline.sources.files import find_files
 from scorer import memory, ranked_file
 from scorer.errors import InputError
 from scorer.forest import Forest
-from scorer.memory import MemoryPlan
+from scorer.journal import Journal, OfModel, Shard, run_key
+from scorer.memory import MB, MemoryPlan, peak_bytes
 from scorer.model_file import canonical_json
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
-from scorer.ranked_file import BELONGS, FACTS, GRADES, MANIFEST, counts_belong_to, grades_path, is_ranked_folder
-from scorer.replacing import replace_folder, restore_replaced
+from scorer.ranked_file import MANIFEST, SEVERAL
+from scorer.replacing import replace_folder
 from scorer.scoring import Place, Scored, score_in_order
 from scorer.sorting import Spill
+from scorer.targets import check_apart, check_target
+from scorer.writing import Lists, publish_file, write_lists
 
 FORMAT = 1
+SETTLED_ROWS = 1_000_000
+"""After so many candidates what is known of them is settled on the disk: a later run need not score them again."""
 
 PathLike = str | os.PathLike[str]
 
@@ -79,6 +86,12 @@ class RerankReport:
         )
 
 
+def reports_to_json(out: PathLike, reports: Mapping[str, RerankReport]) -> str:
+    """Return the ``reports`` of several models, by their labels, as one JSON object."""
+    models = {label: asdict(report) for label, report in reports.items()}
+    return json.dumps({"out": os.fspath(out), "models": models}, sort_keys=True)
+
+
 def rerank(
     candidates: PathLike | Sequence[PathLike],
     model: Forest | PathLike,
@@ -94,6 +107,7 @@ def rerank(
     n_rounds: int | None = None,
     n_threads: int = 0,
     overwrite: bool = False,
+    fresh: bool = False,
     identity: ModelIdentity | None = None,
     announce: bool = False,
 ) -> RerankReport:
@@ -129,6 +143,9 @@ def rerank(
         Threads for scoring and sorting; 0 takes all cores.
     overwrite
         Replace an ``out`` that exists; a folder only if it is one of ranked lists.
+    fresh
+        Start over.  Else what a run with the same model, candidates and options was killed over is gone on with; the bytes
+        are the same.
     identity
         What to record about the model; its digest if left out.
     announce
@@ -143,47 +160,265 @@ def rerank(
     pipeline.errors.DataRejected
         The candidates break their format.
     """
+    forest = model if isinstance(model, Forest) else Forest.load(model)
+    (report,) = _run(
+        candidates, {"": (forest, identity)}, Path(out), top_k=top_k, memory_limit=memory_limit, n_rounds=n_rounds,
+        input_format=input_format, absent=absent, index_base=index_base, n_features=n_features, columns=columns,
+        n_threads=n_threads, overwrite=overwrite, fresh=fresh, announce=announce,
+    )  # fmt: skip
+    return report
+
+
+class RerankOptions(TypedDict, total=False):
+    """What `rerank` takes by name, but for the identity of the model."""
+
+    top_k: int | None
+    memory_limit: int | str
+    input_format: Format
+    absent: Literal["zero", "missing"] | None
+    index_base: Literal[0, 1] | None
+    n_features: int | None
+    columns: Mapping[str, str] | None
+    n_rounds: int | None
+    n_threads: int
+    overwrite: bool
+    fresh: bool
+    announce: bool
+
+
+def rerank_several(
+    candidates: PathLike | Sequence[PathLike],
+    models: Mapping[str, tuple[Forest, ModelIdentity | None]],
+    out: PathLike,
+    **options: Unpack[RerankOptions],
+) -> list[RerankReport]:
+    """Rank ``candidates`` by each of ``models``, and read them once.
+
+    The folder ``out`` gets a folder for each model, named by its key, with the files that `rerank` would write, and a manifest of
+    its own.  Returns a report for each model.
+
+    Raises
+    ------
+    InputError
+        As `rerank`; ``out`` is the name of one file, a key is no name of a folder, or the models were trained on text or grades that
+        were read in different ways.
+    """
+    for label in models:
+        if not label or label.startswith(".") or "/" in label:
+            raise InputError(f"{label!r} is no name for a folder in {os.fspath(out)}; give the model file another name")
+    return _run(candidates, models, Path(out), several=True, **options)
+
+
+def _run(
+    candidates: PathLike | Sequence[PathLike],
+    models: Mapping[str, tuple[Forest, ModelIdentity | None]],
+    target: Path,
+    *,
+    several: bool = False,
+    top_k: int | None = None,
+    memory_limit: int | str = memory.DEFAULT,
+    input_format: Format = "auto",
+    absent: Literal["zero", "missing"] | None = None,
+    index_base: Literal[0, 1] | None = None,
+    n_features: int | None = None,
+    columns: Mapping[str, str] | None = None,
+    n_rounds: int | None = None,
+    n_threads: int = 0,
+    overwrite: bool = False,
+    fresh: bool = False,
+    announce: bool = False,
+) -> list[RerankReport]:
+    started = time.monotonic()
     plan = MemoryPlan.of(parse_size(memory_limit, "--memory") if isinstance(memory_limit, str) else memory_limit)
     if top_k is not None and top_k < 1:
         raise InputError(f"--top-k must be 1 or more, got {top_k}")
-    target = Path(out)
     paths = [file for path in _as_list(candidates) for file in _files_of(Path(path))]
-    _check_apart(target, paths)
-    _check_target(target, overwrite=overwrite)
-    forest = model if isinstance(model, Forest) else Forest.load(model)
-    options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns)
+    check_apart(target, paths)
+    check_target(target, overwrite=overwrite, several=several)
+    ranking = {
+        label: _Model(forest, identity or ModelIdentity(sha256=forest.sha256), Predictor(forest, n_rounds=n_rounds))
+        for label, (forest, identity) in models.items()
+    }
+    options = _shared_options(
+        {
+            label: read_options(
+                model.forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns
+            )
+            for label, model in ranking.items()
+        }
+    )
     sources = open_sources(paths, input_format, options, announce=announce)
-    predictor = Predictor(forest, n_rounds=n_rounds)
-    known = identity or ModelIdentity(sha256=forest.sha256)
-    threads = n_threads or available_cores()
     if announce:
         _say(plan.render())
-    with staging_folder(target) as staging:
-        private = staging / "spill"
-        private.mkdir()
-        with Spill(private, sort_bytes=plan.sort_bytes, n_threads=threads) as spill:
-            total = sum(path.stat().st_size for path in paths)
-            with (
-                DocumentBar("scoring", total) as bar,
-            ):
+    told = {each.name: getattr(options, each.name) for each in fields(options)}
+    key = run_key(
+        [*paths, *(sizes for source in sources if (sizes := getattr(source, "sizes_path", None)) is not None)],
+        {
+            "format": FORMAT,
+            "models": [[label, *asdict(model.identity).values()] for label, model in ranking.items()],
+            "reading": repr(told | {"known_features": sorted(options.known_features)}),
+            "input_format": input_format,
+            "n_rounds": n_rounds,
+            "top_k": top_k,
+            "block_bytes": plan.block_bytes,
+            "form": ranked_file.checked_suffix(target),
+            "several": several,
+        },
+    )
+    taking_over = not fresh
+    with (
+        staging_folder(target, lambda folder: taking_over and Journal.read(folder, key) is not None) as staging,
+        ExitStack() as stack,
+    ):
+        taking_over = True  # from here on it is about leaving the folder to a later run
+        journal = Journal.read(staging, key) or Journal(key=key, models={label: OfModel() for label in ranking})
+        if announce and journal.place.all_rows:
+            _say(
+                f"going on after {journal.place.all_rows:,} candidates, which an earlier run scored; --fresh starts over"
+            )
+        threads = n_threads or available_cores()
+        work = _Work(target, staging, ranking, journal, top_k, several)
+        for number, label in enumerate(ranking):
+            folder = staging / f"spill-{number}"
+            folder.mkdir(exist_ok=True)
+            spill = Spill(folder, sort_bytes=plan.sort_bytes, n_threads=threads, written=journal.models[label].spilled)
+            work.spills.append(stack.enter_context(spill))
+        if not journal.scored:
+            work.score(sources, options, plan.block_bytes, plan.scoring_threads(threads))
+        lists = work.write()
+        work.publish(lists)
+    rows = journal.place.all_rows
+    if announce:
+        seconds = time.monotonic() - started
+        _say(
+            f"{rows:,} candidates in {seconds:,.1f} s ({rows / seconds:,.0f}/s), peak memory {peak_bytes() / MB:,.0f} MB"
+        )
+    return [
+        RerankReport(
+            out=str(target / label if several else target),
+            model=model.identity,
+            rows=rows,
+            rows_written=sum(file.rows for file in of_model.ranked),
+            queries=sum(file.queries for file in of_model.ranked),
+            top_k=top_k,
+            files=of_model.names,
+            columns_guessed=guesses_of(sources),
+        )
+        for (label, model), of_model in zip(ranking.items(), lists, strict=True)
+    ]
 
-                def take(results: list[list[Scored]], place: Place, used: int) -> None:
-                    for scored in results[0]:
-                        spill.write(scored.rows, scored.dropped)
-                    bar.update(place.all_rows, used)
 
-                rows = score_in_order(
-                    sources,
-                    [predictor],
-                    options,
-                    take,
-                    block_bytes=plan.block_bytes,
-                    n_threads=plan.scoring_threads(threads),
-                    top_k=top_k,
+class _Model(NamedTuple):
+    forest: Forest
+    identity: ModelIdentity
+    predictor: Predictor
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One run over its staging folder: scoring, writing, publishing, each of which may have been begun by an earlier run."""
+
+    target: Path
+    staging: Path
+    models: Mapping[str, _Model]
+    journal: Journal
+    top_k: int | None
+    several: bool
+    spills: list[Spill] = field(default_factory=list)
+
+    def score(self, sources: Sequence[Source], options: ReadOptions, block_bytes: int, n_threads: int) -> None:
+        """Score what the journal does not have yet, and settle it on the disk now and then."""
+
+        def take(results: list[list[Scored]], place: Place, used: int) -> None:
+            for spill, parts in zip(self.spills, results, strict=True):
+                for part in parts:
+                    spill.write(part.rows, part.dropped)
+            if place.all_rows - self.journal.place.all_rows >= SETTLED_ROWS:
+                self._settle(place)
+            bar.update(place.all_rows, used)
+
+        begin = self.journal.place
+        with DocumentBar("scoring", sum(source.path.stat().st_size for source in sources), done=begin.all_rows) as bar:
+            end = score_in_order(
+                sources, [model.predictor for model in self.models.values()], options, take,
+                block_bytes=block_bytes, n_threads=n_threads, top_k=self.top_k, begin=begin,
+            )  # fmt: skip
+        self.journal.scored = True
+        self._settle(end)
+
+    def write(self) -> list[Lists]:
+        """Sort and write the lists of each model, after the shards that are there."""
+        out = self.staging / "out"
+        if ranked_file.checked_suffix(self.target):
+            shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(exist_ok=True)
+        lists = []
+        for (label, model), spill in zip(self.models.items(), self.spills, strict=True):
+            folder = out / label
+            folder.mkdir(exist_ok=True)
+            of_model = self.journal.models[label]
+            if of_model.dealt is None:
+                of_model.dealt = spill.deal_out()
+                self.journal.write(self.staging)
+            of_model.keep_whole_shards(folder)
+
+            def finished(shard: Shard, of_model: OfModel = of_model) -> None:
+                of_model.shards.append(shard)
+                self.journal.write(self.staging)
+
+            facts = {
+                "format": FORMAT,
+                "kind": "ranked",
+                "max_grade": model.forest.info.get("max_grade"),
+                "model": asdict(model.identity),
+                "top_k": self.top_k,
+            }
+            spill.close_for_reading(of_model.dealt)
+            lists.append(
+                write_lists(
+                    spill, folder, self.target, facts, rows=self.journal.place.all_rows, top_k=self.top_k,
+                    done=list(of_model.shards), finished=finished,
                 )
-            spill.close_for_reading()
-            report = _write(spill, staging, target, known, forest, rows, top_k)
-    return replace(report, columns_guessed=guesses_of(sources))
+            )  # fmt: skip
+            spill.close()
+        return lists
+
+    def publish(self, lists: Sequence[Lists]) -> None:
+        """Put what was written in the place of OUT."""
+        if ranked_file.checked_suffix(self.target):
+            publish_file(lists[0], self.target)
+            return
+        out = self.staging / "out"
+        if self.several:
+            each = [{"label": label, "sha256": file_digest(out / label / MANIFEST)} for label in self.models]
+            (out / MANIFEST).write_bytes(canonical_json({"format": FORMAT, "kind": SEVERAL, "models": each}) + b"\n")
+        shutil.rmtree(self.staging / "ready", ignore_errors=True)
+        replace_folder(out, self.target, self.staging)
+
+    def _settle(self, place: Place) -> None:
+        for label, spill in zip(self.models, self.spills, strict=True):
+            written = spill.settle()
+            of_model = self.journal.models[label]
+            of_model.files, of_model.n_bytes = written.files, written.n_bytes
+        self.journal.place = place
+        self.journal.write(self.staging)
+
+
+def _shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
+    """Return the one way to read candidates for models that ask for ``options``; InputError if they need several."""
+    (first, shared), *others = options.items()
+    for label, other in others:
+        for each in fields(ReadOptions):
+            mine, yours = getattr(shared, each.name), getattr(other, each.name)
+            if each.name == "known_features":
+                shared = replace(shared, known_features=mine | yours)
+            elif mine != yours:
+                cure = {"absent": "say which with --absent", "index_base": "say which with --index-base"}
+                raise InputError(
+                    f"the models {first} and {label} were trained on data read in different ways ({each.name} {mine!r} and "
+                    f"{yours!r}); {cure.get(each.name, 'rank with one after the other')}"
+                )
+    return shared
 
 
 def read_options(
@@ -252,116 +487,3 @@ def _say(line: str) -> None:
     import sys
 
     sys.stderr.write(f"{line}\n")
-
-
-def _check_apart(target: Path, candidates: Sequence[Path]) -> None:
-    """Refuse an ``OUT`` whose replacement would destroy what it was made from."""
-    places = [target.resolve()]
-    if ranked_file.checked_suffix(target):
-        places.append(grades_path(target).resolve())
-    for path in candidates:
-        found = path.resolve()
-        if any(found.is_relative_to(place) for place in places):
-            raise InputError(
-                f"{target}: {path} is a file of candidates, and would be lost; choose another name for OUT"
-            )
-
-
-def _check_target(target: Path, *, overwrite: bool) -> None:
-    single = bool(ranked_file.checked_suffix(target))
-    if not single:
-        restore_replaced(target)
-    if target.exists():
-        if not overwrite:
-            raise InputError(f"{target}: exists already; choose another name, or replace it with --overwrite")
-        if single and target.is_dir():
-            raise InputError(f"{target}: is a folder, a file was asked for; remove it or choose another name")
-        if not single and not is_ranked_folder(target):
-            raise InputError(f"{target}: is not a folder of ranked lists, so it is not replaced; choose another name")
-    if single:
-        _check_grades(grades_path(target), target, overwrite=overwrite)
-
-
-def _check_grades(grades: Path, target: Path, *, overwrite: bool) -> None:
-    """Refuse what is in the place of the side table of ``target``: it would be replaced, or taken for that table."""
-    if not os.path.lexists(grades):
-        return
-    if counts_belong_to(grades) is None:
-        raise InputError(
-            f"{grades}: has the name of the grade counts of {target.name}, but is no such table, so it is not "
-            "replaced; choose another name"
-        )
-    if not overwrite:
-        raise InputError(
-            f"{grades}: grade counts for {target.name} exist already; choose another name, or replace them with --overwrite"
-        )
-
-
-def _write(
-    spill: Spill, staging: Path, target: Path, model: ModelIdentity, forest: Forest, rows: int, top_k: int | None
-) -> RerankReport:
-    single = bool(ranked_file.checked_suffix(target))
-    folder = staging / "out"
-    folder.mkdir()
-    facts: dict[str, Any] = {
-        "format": FORMAT,
-        "kind": "ranked",
-        "max_grade": forest.info.get("max_grade"),
-        "model": asdict(model),
-        "top_k": top_k,
-    }
-    metadata = {FACTS: canonical_json(facts).decode()}
-    writer = ranked_file.open_writer(target, folder, metadata)
-    try:
-        with closing(spill.ranked(top_k)) as ranked:
-            for batch in ranked:
-                writer.write(batch)
-        shards = writer.close()
-    except BaseException:
-        writer.abandon()
-        raise
-    listed = [asdict(shard) | {"sha256": file_digest(folder / shard.name)} for shard in shards]
-    grades = grades_path(target) if single else folder / GRADES
-    counted = None
-    if top_k is not None:
-        belongs = {BELONGS: listed[0]["sha256"]} if single else {}
-        counted = ranked_file.write_grade_counts(folder / grades.name, spill.grade_counts(), metadata | belongs)
-    report = RerankReport(
-        out=str(target),
-        model=model,
-        rows=rows,
-        rows_written=sum(shard.rows for shard in shards),
-        queries=sum(shard.queries for shard in shards),
-        top_k=top_k,
-        files=tuple(shard.name for shard in shards) + (() if counted is None else (counted.name,)),
-    )
-    if single:
-        _publish_file(folder, target, grades if counted is not None else None, stale=grades)
-        return report
-    facts |= {
-        "grades": None if counted is None else {"name": GRADES, "sha256": file_digest(folder / GRADES)},
-        "queries": report.queries,
-        "rows": rows,
-        "rows_written": report.rows_written,
-        "shards": listed,
-    }
-    (folder / MANIFEST).write_bytes(canonical_json(facts) + b"\n")
-    replace_folder(folder, target, staging)
-    return report
-
-
-def _publish_file(folder: Path, target: Path, grades: Path | None, *, stale: Path) -> None:
-    """Put the ranked file in its place; between the steps it stands beside a side table that is not of it.
-
-    Whoever reads it then is told so.  A new side table hence goes first, an old one that has no successor goes last.
-    """
-    for path in folder.iterdir():
-        fsync_file(path)
-    if grades is not None:
-        (folder / grades.name).replace(grades)
-        fsync_folder(target.parent)
-    (folder / target.name).replace(target)
-    fsync_folder(target.parent)
-    if grades is None and os.path.lexists(stale):
-        stale.unlink()
-        fsync_folder(target.parent)

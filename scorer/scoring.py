@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -61,8 +61,8 @@ def score_in_order(
     n_threads: int,
     top_k: int | None = None,
     begin: Place | None = None,
-) -> int:
-    """Score the rows of all ``sources`` with each of ``predictors``, and return how many rows there are.
+) -> Place:
+    """Score the rows of all ``sources`` with each of ``predictors``, and return where that ends.
 
     A document without an id is named by its row number in the whole input.  Rows that cannot be among the first ``top_k`` of
     their query are left out.  Memory: a block of input a thread.
@@ -93,6 +93,13 @@ def score_in_order(
     def work(item: _Item) -> None:
         turn = False
         try:
+            if item.known:
+                for _ in item.task.rows():
+                    pass
+                turn = line.wait(item.number)
+                if turn:
+                    line.go_on(line.place)
+                return
             of_source, absent = layouts[item.source], options.absent_value
             pieces = [
                 _Piece.of(
@@ -129,7 +136,7 @@ def score_in_order(
         line.place.all_rows,
         line.place.width,
     )
-    return line.place.all_rows
+    return line.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +144,8 @@ class _Item:
     number: int
     source: int
     task: ReadTask
+    known: bool
+    """Whether an earlier run scored its rows, and they are only read past."""
 
 
 def _items(sources: Sequence[Source], block_bytes: int, begin: Place) -> Generator[_Item, None, None]:
@@ -146,18 +155,12 @@ def _items(sources: Sequence[Source], block_bytes: int, begin: Place) -> Generat
             continue
         here = begin if index == begin.source else Place()
         if isinstance(source, ColumnarSource):
-            tasks = source.tasks_from(WIDER * block_bytes, here.rows)
+            skipped, tasks = 0, source.tasks_from(WIDER * block_bytes, here.rows)
         else:
-            tasks = _without_first(tasks_of(source, block_bytes), here.tasks)
+            skipped, tasks = here.tasks, tasks_of(source, block_bytes)
         for task in tasks:
-            yield _Item(number, index, task)
-            number += 1
-
-
-def _without_first(tasks: Iterator[ReadTask], n: int) -> Iterator[ReadTask]:
-    for number, task in enumerate(tasks):
-        if number >= n:
-            yield task
+            yield _Item(number, index, task, skipped > 0)
+            number, skipped = number + 1, skipped - 1
 
 
 def _scores(predictor: Predictor, batch: RowBatch, layout: Columns, absent: float) -> npt.NDArray[np.float64]:

@@ -8,6 +8,7 @@ the ranges lie depends on a sample, what comes out does not.
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class RankedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Spilled:
     """What a spill has on disk for sure: so many files of each kind, and the bytes of their rows."""
 
     files: int = 0
@@ -65,11 +66,11 @@ class Spill:
         What an earlier run left in ``folder``.
     """
 
-    def __init__(self, folder: Path, *, sort_bytes: int, n_threads: int, written: Written | None = None) -> None:
+    def __init__(self, folder: Path, *, sort_bytes: int, n_threads: int, written: Spilled | None = None) -> None:
         self._folder = folder
         self._sort_bytes = sort_bytes
         self._n_threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
-        self.written = written or Written()
+        self.written = written or Spilled()
         self._held: list[pa.RecordBatch] = []
         self._n_held = 0
         self._n_bytes = 0
@@ -77,6 +78,7 @@ class Spill:
         self._parts: list[list[Path]] = []
         self._counts: list[list[Path]] = []
         self._connection: Any = None
+        shutil.rmtree(folder / "sort", ignore_errors=True)
         known = {self._file(kind, number).name for kind in _SCHEMAS for number in range(self.written.files)}
         for path in folder.glob("*.arrows"):
             if path.name not in known and not path.name.startswith(DEALT):
@@ -88,12 +90,17 @@ class Spill:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of open files and of the sorter's memory."""
         for writer in self._writers.values():
             with suppress(OSError):  # a full disk, most likely, is what we are giving up for
                 writer.close()
         self._writers = {}
         if self._connection is not None:
             self._connection.close()
+            self._connection = None
 
     def write(self, rows: pa.RecordBatch, dropped: pa.RecordBatch | None = None) -> None:
         """Add rows of the schema ``SCORED_ROW``, and how often grades occur in rows that are not to be ranked."""
@@ -104,14 +111,14 @@ class Spill:
         if self._n_held >= BATCH_ROWS:
             self._flush()
 
-    def settle(self) -> Written:
+    def settle(self) -> Spilled:
         """Have all that was written so far on the disk for sure, and say what that is."""
         self._flush()
         for kind in _SCHEMAS:
             self._writer(kind).close()
             fsync_file(self._file(kind, self.written.files))
         self._writers = {}
-        self.written = Written(self.written.files + 1, self.written.n_bytes + self._n_bytes)
+        self.written = Spilled(self.written.files + 1, self.written.n_bytes + self._n_bytes)
         self._n_bytes = 0
         return self.written
 

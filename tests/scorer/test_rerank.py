@@ -301,7 +301,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
     def full(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
-    for name in ("replacing.publish_folder", "rerank.file_digest"):
+    for name in ("replacing.publish_folder", "writing.file_digest"):
         with monkeypatch.context() as patch:
             patch.setattr(f"scorer.{name}", full)
             with pytest.raises(OSError, match="No space"):
@@ -318,7 +318,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
             rerank(source, forest, tmp_path / name)
         assert tree_of(tmp_path / name) == before
         with monkeypatch.context() as patch:
-            patch.setattr("scorer.rerank.file_digest", lambda _path: 1 / 0)
+            patch.setattr("scorer.writing.file_digest", lambda _path: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 rerank(source, forest, tmp_path / name, overwrite=True)
         assert tree_of(tmp_path / name) == before

@@ -1,0 +1,85 @@
+"""Several models in one pass write what each of them would write alone."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from scorer.cli import find_models
+from scorer.errors import CandidatesRejected, InputError
+from scorer.forest import Forest
+from scorer.rerank import rerank, rerank_several
+from tests.scorer.candidate_files import as_table, random_candidates, write_letor
+from tests.scorer.forests import random_forest
+from tests.scorer.test_rerank import tree_of
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return random_candidates(4, n_rows=400, n_queries=6, nameless=0.1)
+
+
+@pytest.fixture(scope="module")
+def forests():
+    names = [f"f{i}" for i in range(1, 6)]
+    return {
+        "one": random_forest(5, n_trees=3, max_leaves=4, names=names),
+        "web@2": random_forest(3, n_features=5, n_trees=4, names=names, n_outputs=2, link="softmax_gain"),
+        "none": random_forest(7, n_features=5, n_trees=2, max_leaves=1, names=names),
+    }
+
+
+@pytest.mark.parametrize("suffix", ["txt", "parquet"])
+@pytest.mark.parametrize("top_k", [None, 10])
+def test_each_list_has_the_bytes_of_a_run_of_its_own(tmp_path, rows, forests, suffix, top_k):
+    source = tmp_path / f"c.{suffix}"
+    if suffix == "txt":
+        write_letor(source, rows)
+    else:
+        pq.write_table(as_table(rows), source, row_group_size=50)
+    models = {label: (forest, None) for label, forest in forests.items()}
+    reports = rerank_several(source, models, tmp_path / "all", top_k=top_k, n_threads=2)
+    manifest = json.loads((tmp_path / "all" / "manifest.json").read_text())
+    assert [model["label"] for model in manifest["models"]] == list(forests)
+    for (label, forest), report in zip(forests.items(), reports, strict=True):
+        alone = rerank(source, forest, tmp_path / "alone" / label, top_k=top_k)
+        assert tree_of(tmp_path / "all" / label) == tree_of(tmp_path / "alone" / label)
+        assert (report.rows, report.rows_written, report.files) == (alone.rows, alone.rows_written, alone.files)
+    before = tree_of(tmp_path / "all")
+    with pytest.raises(InputError, match="exists already"):
+        rerank_several(source, models, tmp_path / "all", top_k=top_k)
+    rerank_several(source, models, tmp_path / "all", top_k=top_k, overwrite=True, n_threads=1, memory_limit="600MB")
+    assert tree_of(tmp_path / "all") == before
+
+
+def test_what_cannot_be_done_is_refused_with_a_reason(tmp_path, rows, forests):
+    source = write_letor(tmp_path / "c.txt", rows)
+    two = {label: (forests[label], None) for label in ("one", "web@2")}
+    with pytest.raises(InputError, match=r"out\.run: is one file, several models need a folder"):
+        rerank_several(source, two, tmp_path / "out.run")
+    for label in ("", ".", "a/b"):
+        with pytest.raises(InputError, match="is no name for a folder"):
+            rerank_several(source, {label: two["one"]}, tmp_path / "out")
+    other = random_forest(5, info={"absent": "missing"})
+    with pytest.raises(
+        InputError, match=r"models one and x were trained .* \(absent 'zero' and 'missing'\); say which with --absent"
+    ):
+        rerank_several(source, {"one": two["one"], "x": (other, None)}, tmp_path / "out")
+    rerank_several(source, {"one": two["one"], "x": (other, None)}, tmp_path / "out", absent="zero")
+    foreign = random_forest(5, names=["a", "b", "c", "d", "e"])
+    with pytest.raises(CandidatesRejected, match="the model uses"):
+        rerank_several(source, {"one": two["one"], "x": (foreign, None)}, tmp_path / "out", overwrite=True)
+
+
+def test_files_of_one_name_are_refused(tmp_path, forests):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        forests["one"].save(tmp_path / folder / "m.rankmill")
+    forests["one"].save(tmp_path / "n.rankmill")
+    with pytest.raises(InputError, match=r"would both be 'm' in OUT"):
+        find_models([str(tmp_path / folder / "m.rankmill") for folder in ("a", "b")], tmp_path)
+    found = find_models([str(tmp_path / "a" / "m.rankmill"), str(tmp_path / "n.rankmill")], tmp_path)
+    assert list(found) == ["m", "n"]
+    assert isinstance(found["n"][0], Forest)
