@@ -19,13 +19,13 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from registry.changes import Change, Move, Register
-from registry.disk import Disk
-from registry.entry import Entry
-from registry.log import Log
+from registry.files.disk import Disk
+from registry.files.store import Store
+from registry.history.changes import Change, Move, Register
+from registry.history.entry import Entry
+from registry.history.log import Log
+from registry.history.state import GENESIS
 from registry.registry import Registry
-from registry.state import GENESIS
-from registry.store import Store
 
 FACTS = {"features": ["f1"], "dataset_digest": None, "parameters": {}, "metrics": {"valid": {"ndcg@10": 0.5}}}
 

@@ -11,7 +11,7 @@ from rankmill.errors import InputError
 from rankmill.gate.rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
 from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
 from registry.names import PRODUCTION
-from registry.printing import print_json, print_table, safe
+from registry.telling.printing import print_json, print_table, safe
 from scorer.cli import (
     Discount,
     Gain,

@@ -27,8 +27,8 @@ from pipeline.sources.files import find_files
 from rankmill.errors import ConfigError, InputError
 from rankmill.gate.recording import GateResult, gate, stored_result
 from registry import Registry, Version
+from registry.history.state import State
 from registry.names import PRODUCTION
-from registry.state import State
 from scorer.evaluate import evaluate
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
-from registry.printing import print_json, size_text
+from registry.telling.printing import print_json, size_text
 
 app = typer.Typer()
 

@@ -9,7 +9,7 @@ import typer
 
 from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
 from registry.errors import InputError, IntegrityError
-from registry.printing import print_json, print_table, safe, size_text
+from registry.telling.printing import print_json, print_table, safe, size_text
 
 if TYPE_CHECKING:
     from registry.retention.collecting import Collected

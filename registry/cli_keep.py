@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder
-from registry.printing import print_json
+from registry.telling.printing import print_json
 
 app = typer.Typer()
 

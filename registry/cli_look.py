@@ -8,11 +8,11 @@ import typer
 
 from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
 from registry.errors import InputError, IntegrityError, RegistryError
-from registry.printing import print_json, print_lines, print_table, safe, size_text
+from registry.telling.printing import print_json, print_lines, print_table, safe, size_text
 
 if TYPE_CHECKING:
     from registry import Registry
-    from registry.state import State
+    from registry.history.state import State
 
 app = typer.Typer()
 
@@ -76,7 +76,7 @@ def _told(store: Registry, model: str) -> dict[str, Any]:
 
 
 def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
-    from registry import listing
+    from registry.telling import listing
 
     wanted, total = listing.parse_tags(tags), 0
 
@@ -109,7 +109,7 @@ def show(
     Example: rankmill models show web@production
     """
     from registry import Registry
-    from registry.story import Story
+    from registry.telling.story import Story
 
     store = Registry(registry)
     version = store.resolve(model, bare="latest")
@@ -132,7 +132,7 @@ def log(
     Example: rankmill models log web --last 20
     """
     from registry import Registry
-    from registry.sentences import entry_json, stands_out, what_of, when_of, who_of, why_of
+    from registry.telling.sentences import entry_json, stands_out, what_of, when_of, who_of, why_of
 
     store = Registry(registry)
     after = 0 if last is None else max(0, store.state(bare_name(name)).head - last)

@@ -10,12 +10,12 @@ import typer
 from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
 from registry.errors import InputError, InvalidName
 from registry.names import PRODUCTION, check_tag
-from registry.printing import print_json, print_table, safe
-from registry.sentences import entry_json, what_of, when_of
+from registry.telling.printing import print_json, print_table, safe
+from registry.telling.sentences import entry_json, what_of, when_of
 
 if TYPE_CHECKING:
-    from registry.entry import Entry
-    from registry.promotion import Expected
+    from registry.history.entry import Entry
+    from registry.history.promotion import Expected
 
 app = typer.Typer()
 
@@ -119,7 +119,8 @@ def alias(
 
     Example: rankmill models alias web production --protect --metric ndcg@10 --margin 0.002
     """
-    from registry import Registry, aliases
+    from registry import Registry
+    from registry.telling import aliases
 
     bare_name(name)
     asked = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
@@ -171,7 +172,7 @@ def tag(
     Example: rankmill models tag web@7 owner=search-team season=autumn
     """
     from registry import Registry
-    from registry.listing import parse_tags
+    from registry.telling.listing import parse_tags
 
     if "@" not in model:
         raise InvalidName(f"{model!r}: say which version to tag, such as {model}@7 or {model}@latest")

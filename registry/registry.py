@@ -14,21 +14,21 @@ from pydantic import ValidationError
 from registry.bundle.exporting import Bundle, Exported
 from registry.bundle.importing import Imported, import_bundle
 from registry.bundle.opening import OpenedBundle
-from registry.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
-from registry.disk import Disk
-from registry.entry import Entry
 from registry.errors import InputError, IntegrityError, RegistryError, UnknownModel
+from registry.files.disk import Disk
+from registry.files.initialise import Initialised, initialise
+from registry.files.store import LARGEST_BLOB, Store
 from registry.fsck import FsckReport, fsck
-from registry.initialise import Initialised, initialise
-from registry.log import Log
+from registry.history.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
+from registry.history.entry import Entry
+from registry.history.log import Log
+from registry.history.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
+from registry.history.state import State
 from registry.manifest import canonical_json, first_fault, manifest_bytes
 from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name, check_tag
-from registry.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
 from registry.retention.collecting import Collected, collect
 from registry.retention.keeping import Rules
 from registry.retention.leases import kept, lease
-from registry.state import State
-from registry.store import LARGEST_BLOB, Store
 from registry.verify import VerifyReport, verify
 from registry.version import Version
 
@@ -64,7 +64,7 @@ class Registry:
         self._store.prepare(protected)
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Make the registry on purpose; see `registry.initialise.initialise`."""
+        """Make the registry on purpose; see `registry.files.initialise.initialise`."""
         return initialise(self._store, leave_open=leave_open, protect=protect)
 
     def names(self) -> list[str]:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from registry.changes import Register
 from registry.errors import IntegrityError
-from registry.log import Log, is_entry_name
-from registry.state import State
-from registry.store import Store
+from registry.files.store import Store
+from registry.history.changes import Register
+from registry.history.log import Log, is_entry_name
+from registry.history.state import State
 
 
 @dataclass(slots=True)

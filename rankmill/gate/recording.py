@@ -9,8 +9,8 @@ from pipeline.group.sketch import QuerySketch
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.gate.report import render
 from rankmill.gate.rules import rules_under
-from registry.changes import Gate
 from registry.errors import IntegrityError, PromotionRefused, UnknownModel
+from registry.history.changes import Gate
 from registry.names import PRODUCTION, check_alias
 from scorer.forest import Forest
 from trainer.lineage import TRAIN_QUERIES
@@ -18,7 +18,7 @@ from trainer.lineage import TRAIN_QUERIES
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset
     from registry import Registry, Version
-    from registry.entry import Entry
+    from registry.history.entry import Entry
     from scorer.metrics.conventions import Convention
 
 

@@ -14,7 +14,7 @@ from scorer.metrics import Metric, parse_metric
 from scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
 
 if TYPE_CHECKING:
-    from registry.changes import Policy
+    from registry.history.changes import Policy
 
 METRIC = "ndcg@10"
 MARGIN = 0.002

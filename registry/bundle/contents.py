@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from registry.bundle.tar import LARGEST, total
 from registry.errors import IntegrityError, InvalidName
+from registry.files.store import LARGEST_ENTRY
 from registry.manifest import Sha256, canonical_json, first_fault
 from registry.names import check_name
-from registry.store import LARGEST_ENTRY
 
 FORMAT: Final = 1
 FIRST = "contents.json"

@@ -13,11 +13,11 @@ from typing import Any
 
 from registry.bundle.contents import FIRST, FORMAT, Contents, blob_member
 from registry.bundle.tar import LARGEST, ending, header, padding
-from registry.disk import Disk
 from registry.errors import InputError, IntegrityError, UnknownModel
-from registry.log import Log
-from registry.state import State
-from registry.store import telling
+from registry.files.disk import Disk
+from registry.files.store import telling
+from registry.history.log import Log
+from registry.history.state import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 from registry.bundle.opening import OpenedBundle
 from registry.bundle.origin import ORIGIN, origin_bytes
-from registry.changes import Register
-from registry.checkpoint import is_due, write_checkpoint
-from registry.entry import Entry
 from registry.errors import ConflictError
-from registry.log import Log
+from registry.files.store import Store
+from registry.history.changes import Register
+from registry.history.checkpoint import is_due, write_checkpoint
+from registry.history.entry import Entry
+from registry.history.log import Log
+from registry.history.state import State
 from registry.retention.leases import kept, lease
-from registry.state import State
-from registry.store import Store
 
 ATTEMPTS = 20  # against other writers
 

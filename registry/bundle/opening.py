@@ -18,13 +18,13 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from registry.bundle.contents import FIRST, LARGEST_CONTENTS, Contents, blob_member
 from registry.bundle.origin import ORIGIN
 from registry.bundle.tar import TarReader
-from registry.changes import Gate, Register
-from registry.disk import Disk
-from registry.entry import Entry
 from registry.errors import InputError, IntegrityError, InvalidName
+from registry.files.disk import Disk
+from registry.history.changes import Gate, Register
+from registry.history.entry import Entry
+from registry.history.state import Registered, State
 from registry.manifest import Manifest, canonical_json, first_fault
 from registry.names import check_alias
-from registry.state import Registered, State
 
 _OBJECT = TypeAdapter(dict[str, JsonValue])
 

@@ -6,10 +6,10 @@ import json
 
 from pydantic import ConfigDict, ValidationError
 
-from registry.changes import Number, Record
-from registry.entry import Entry
+from registry.history.changes import Number, Record
+from registry.history.entry import Entry
 from registry.manifest import Sha256, canonical_json
-from registry.sentences import when_of, who_of, why_of
+from registry.telling.sentences import when_of, who_of, why_of
 
 ORIGIN = "origin"
 

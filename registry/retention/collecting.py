@@ -14,15 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from registry.changes import Mark, Sweep
 from registry.errors import IntegrityError
-from registry.log import Log
+from registry.files.store import Store, telling
+from registry.history.changes import Mark, Sweep
+from registry.history.log import Log
+from registry.history.state import State
 from registry.names import NAME
 from registry.retention.keeping import Plan, Rules, plan
 from registry.retention.leases import leased, reap, stale
 from registry.retention.trash import Trashed, is_whole, listed, put_back, throw
-from registry.state import State
-from registry.store import Store, telling
 
 WHY_MARK = "kept by no alias, tag or lease, not among the last versions"
 WHY_SWEEP = "marked for the time of grace"

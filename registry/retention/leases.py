@@ -18,10 +18,10 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, ValidationError
 
-from registry.changes import Record
 from registry.errors import IntegrityError
+from registry.files.store import Store
+from registry.history.changes import Record
 from registry.manifest import Sha256, canonical_json, first_fault
-from registry.store import Store
 
 LASTS = timedelta(days=7)  # where nobody can see whether its process lives
 

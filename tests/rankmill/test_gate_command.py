@@ -12,8 +12,8 @@ from rankmill.cli import execute
 from rankmill.gate.recording import gate, stored_result
 from rankmill.gate.rules import canonical, convention_digest
 from registry import Registry
-from registry.changes import Policy
 from registry.errors import PromotionRefused
+from registry.history.changes import Policy
 from scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 

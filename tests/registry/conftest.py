@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from registry import ballast, log
-from registry.disk import Disk
-from registry.entry import Entry
+from registry.files import ballast
+from registry.files.disk import Disk
+from registry.history import log
+from registry.history.entry import Entry
 from registry.registry import Registry
 from registry.retention import leases
 from registry.version import Version

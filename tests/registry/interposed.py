@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from registry.disk import Disk
+from registry.files.disk import Disk
 from registry.registry import Registry
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 

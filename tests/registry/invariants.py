@@ -7,7 +7,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import Any
 
-from registry.entry import Entry
+from registry.history.entry import Entry
 from registry.registry import Registry
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from registry.entry import Entry
 from registry.errors import ConflictError, UnknownModel
+from registry.history.entry import Entry
 from registry.registry import Registry
 from registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from registry import ballast
-from registry.changes import Policy
-from registry.entry import Entry
+from registry.files import ballast
+from registry.history.changes import Policy
+from registry.history.entry import Entry
 from registry.registry import Registry
 from registry.retention import trash
 from registry.retention.keeping import Rules

@@ -19,12 +19,12 @@ import pytest
 from registry.bundle import tar as bundle_tar
 from registry.bundle.contents import blob_member
 from registry.bundle.opening import OpenedBundle
-from registry.changes import Move, Policy, Protect, Register, Tag
-from registry.entry import Entry
 from registry.errors import InputError, IntegrityError, RegistryError
+from registry.history.changes import Move, Policy, Protect, Register, Tag
+from registry.history.entry import Entry
+from registry.history.state import GENESIS
 from registry.manifest import canonical_json
 from registry.registry import Registry
-from registry.state import GENESIS
 from tests.registry.conftest import FACTS, QuickDisk
 
 Parts = list[tuple[str, bytes]]

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from registry.cli import app
 from registry.errors import ConflictError, IntegrityError, InvalidName, RegistryError, UnknownModel
+from registry.files.store import Store
 from registry.registry import Registry
-from registry.store import Store
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from registry import ballast, log, staging
 from registry.errors import ConflictError, RegistryError
+from registry.files import ballast, staging
+from registry.history import log
 from registry.registry import Registry
 from registry.retention import collecting, leases, trash
 from tests.registry.conftest import QuickDisk

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from registry import ballast
+from registry.files import ballast
+from registry.files.store import Store
 from registry.registry import Registry
-from registry.store import Store
 from tests.registry.conftest import FACTS, QuickDisk
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from registry.changes import Change, as_json
+from registry.history.changes import Change, as_json
 from registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.registry.golden.write import seen

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from registry.cli import app
-from registry.disk import Disk
 from registry.errors import InputError, IntegrityError, InvalidName
+from registry.files.disk import Disk
 from registry.registry import Registry
 from tests.registry.conftest import QuickDisk
 from tests.registry.test_publishing import Neither, NoLinks

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.changes import Change, Mark, Move, Register, Sweep, Tag, Unset
-from registry.entry import Entry
 from registry.errors import UnknownModel
-from registry.promotion import rollback
+from registry.history.changes import Change, Mark, Move, Register, Sweep, Tag, Unset
+from registry.history.entry import Entry
+from registry.history.promotion import rollback
+from registry.history.state import State
 from registry.retention.keeping import DAY, Plan, Rules, plan, reasons
-from registry.state import State
 
 NOW = 1000 * DAY
 ALIASES = ["production", "shadow"]

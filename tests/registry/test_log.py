@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from registry import log
-from registry.changes import Register
-from registry.entry import Entry
 from registry.errors import InputError, IntegrityError
-from registry.log import Log
+from registry.files.store import Store
+from registry.history import log
+from registry.history.changes import Register
+from registry.history.entry import Entry
+from registry.history.log import Log
+from registry.history.state import GENESIS, State
 from registry.manifest import canonical_json
 from registry.registry import Registry
-from registry.state import GENESIS, State
-from registry.store import Store
 
 
 def files(registry: Registry, kind: str) -> list[Path]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.entry import Entry
 from registry.errors import ConflictError, RegistryError, UnknownModel
+from registry.history.entry import Entry
 from registry.registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from registry import store
 from registry.errors import IntegrityError
+from registry.files import store
+from registry.files.store import Store
 from registry.registry import Registry
-from registry.store import Store
 from tests.registry.conftest import FACTS, QuickDisk
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from registry.entry import Entry
 from registry.errors import ConflictError, UnknownModel
+from registry.history.entry import Entry
 from registry.registry import Registry
 from registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS

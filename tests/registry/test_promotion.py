@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from registry.changes import as_json
 from registry.errors import ConflictError, IntegrityError, InvalidName, UnknownModel
+from registry.history.changes import as_json
 from registry.registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.changes import Gate, Move, Policy, as_json
-from registry.entry import Entry
 from registry.errors import InputError, PromotionRefused, UnknownModel
+from registry.history.changes import Gate, Move, Policy, as_json
+from registry.history.entry import Entry
 from registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from registry import log
-from registry.disk import Disk
-from registry.publishing import publish
+from registry.files.disk import Disk
+from registry.files.publishing import publish
+from registry.files.store import Store
+from registry.history import log
 from registry.registry import Registry
-from registry.store import Store
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.model_disk import ModelDisk
 from tests.registry.test_every_fsync import Search

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
-from registry import log
 from registry.errors import ConflictError
+from registry.history import log
 from registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from registry import Registry, Version
-from registry.disk import Disk
 from registry.errors import InputError, IntegrityError, InvalidName, UnknownModel
+from registry.files.disk import Disk
 from registry.retention.keeping import Rules
 
 

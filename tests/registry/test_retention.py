@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from registry import log
 from registry.errors import InputError, IntegrityError, UnknownModel
+from registry.files.store import Store
+from registry.history import log
 from registry.registry import Registry
 from registry.retention import collecting, leases, trash
 from registry.retention.keeping import DAY, Rules
-from registry.store import Store
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.shell import Shell
 from tests.registry.test_races import all_at_once, opened
@@ -320,7 +320,7 @@ class TestLeases:
 import os
 from pathlib import Path
 from registry.retention import leases
-from registry.store import Store
+from registry.files.store import Store
 leases.take(Store(Path({str(web.root)!r})), ["b" * 64])
 os._exit(0)
 """

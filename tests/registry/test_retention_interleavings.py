@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from registry import log
 from registry.errors import RegistryError, UnknownModel
+from registry.history import log
 from registry.registry import Registry
 from registry.retention import leases
 from registry.version import Version

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.staging import Staging
-from registry.store import Store
+from registry.files.staging import Staging
+from registry.files.store import Store
 from tests.registry.conftest import QuickDisk
 
 HOUR = 3600.0

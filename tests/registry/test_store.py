@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.disk import Disk
 from registry.errors import InputError, IntegrityError, InvalidName
-from registry.store import Store
+from registry.files.disk import Disk
+from registry.files.store import Store
 
 
 @pytest.fixture

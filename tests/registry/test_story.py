@@ -11,14 +11,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from registry import changes, printing, sentences
 from registry.cli import app
 from registry.errors import ConflictError, InputError, InvalidName, UnknownModel
-from registry.listing import LATEST, chosen
-from registry.log import Log
+from registry.history import changes
+from registry.history.log import Log
+from registry.history.state import State
 from registry.registry import Registry
-from registry.sentences import ranges, stands_out, what_of
-from registry.state import State
+from registry.telling import printing, sentences
+from registry.telling.listing import LATEST, chosen
+from registry.telling.sentences import ranges, stands_out, what_of
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 
@@ -289,7 +290,7 @@ def test_manifests_are_read_of_shown_versions_only(registry: Registry, monkeypat
         registry.register("web", b"%d" % number, manifest=FACTS | {"best_round": number})
     read = []
     whole = type(registry._store).read_blob
-    monkeypatch.setattr("registry.store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha))
+    monkeypatch.setattr("registry.files.store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha))
     Shell(registry.root)("list", "web")
     assert len(read) == LATEST
 

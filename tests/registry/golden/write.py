@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from registry import Registry
-from registry.changes import Policy
+from registry.history.changes import Policy
 from registry.retention.keeping import Rules
 
 FOLDER = Path(__file__).parent

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from registry.changes import Change, Number, Record, as_json
 from registry.errors import IntegrityError, LaterEntry
+from registry.history.changes import Change, Number, Record, as_json
 from registry.manifest import Sha256, canonical_json, first_fault
 
 _FILE = re.compile(rb'\{"entry":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from registry.errors import InputError
-from registry.format import Format
+from registry.files.format import Format
+from registry.files.probe import Way
+from registry.files.store import Store
 from registry.names import PRODUCTION
-from registry.probe import Way
-from registry.store import Store
 
 WAYS = {"link": "hard links", "rename": "renames that never replace, since it has no hard links"}
 

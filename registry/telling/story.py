@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from registry.bundle.origin import ORIGIN, Origin
 from registry.errors import RegistryError
-from registry.printing import flat, lines_of, safe, size_text
-from registry.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
-from registry.training_facts import Circumstances, Files, TrainingFacts
+from registry.telling.printing import flat, lines_of, safe, size_text
+from registry.telling.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
+from registry.telling.training_facts import Circumstances, Files, TrainingFacts
 
 if TYPE_CHECKING:
-    from registry.entry import Entry
+    from registry.history.entry import Entry
     from registry.registry import Registry
     from registry.version import Version
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from registry.errors import InputError, RegistryError
-from registry.printing import flat, safe, size_text
-from registry.sentences import time_text
+from registry.telling.printing import flat, safe, size_text
+from registry.telling.sentences import time_text
 
 if TYPE_CHECKING:
-    from registry.state import State
+    from registry.history.state import State
     from registry.version import Version
 
 LATEST = 20

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from registry.changes import Policy
 from registry.errors import InputError, UnknownModel
+from registry.history.changes import Policy
 from registry.manifest import first_fault
 from registry.names import check_alias
-from registry.sentences import policy_text, time_text
+from registry.telling.sentences import policy_text, time_text
 
 if TYPE_CHECKING:
     from registry.registry import Registry

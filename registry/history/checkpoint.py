@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from registry.errors import IntegrityError
+from registry.files.store import Store
+from registry.history.state import State
 from registry.manifest import canonical_json
-from registry.state import State
-from registry.store import Store
 
 FORMAT = 1
 LARGEST = 1 << 30  # bytes, of a million versions
@@ -59,7 +59,7 @@ def parse(data: bytes) -> State | None:
 
 
 def read_checkpoint(store: Store, name: str) -> State | None:
-    """Return what the checkpoint holds; whether it fits the log is for `registry.log.Log.state` to see."""
+    """Return what the checkpoint holds; whether it fits the log is for `registry.history.log.Log.state` to see."""
     with contextlib.suppress(OSError, IntegrityError):
         return parse(store.read(path_of(store, name), LARGEST))
     return None

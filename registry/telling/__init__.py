@@ -1,0 +1,1 @@
+"""The registry in words and tables, for a person."""
