@@ -62,6 +62,8 @@ def list_models(
             for m in models
         ]
         print_table(["model", "versions", "aliases", "last change (UTC)"], rows)
+    if damaged := next((m for m in models if "fault" in m), None):  # a scheduler reads the exit code alone
+        raise IntegrityError(damaged["fault"])
 
 
 def _told(store: Registry, model: str) -> dict[str, Any]:

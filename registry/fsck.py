@@ -88,6 +88,7 @@ class _Check:
     def __init__(self, store: Store, *, repair: bool) -> None:
         self.store, self.report = store, FsckReport(repair)
         moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        self._vanished: list[str] = []  # blobs that were listed, and gone when they were to be read
         self._quarantine = store.root / "quarantine" / f"{moment}.{secrets.token_hex(4)}"
 
     def run(self) -> FsckReport:
@@ -228,16 +229,25 @@ class _Check:
             self._check_blob(path, users.get(path.name))
             if path.name not in users and path.name not in known:
                 self._find(path, "nothing refers to it", "models gc removes it when it is old")
-        for sha256, user in users.items():
-            if sha256 not in present and not self.store.has_blob(sha256):
-                self._check_missed(sha256, user)
+        missed = [sha256 for sha256 in users if sha256 not in present and not self.store.has_blob(sha256)]
+        missed += [sha256 for sha256 in self._vanished if sha256 in users]
+        if missed:  # a collector may have been at work: what it swept since is needed no longer
+            users = _users({name: self._state_now(name, state) for name, state in states.items()})
+        for sha256 in dict.fromkeys(missed):
+            if sha256 in users and not self.store.has_blob(sha256):
+                self._check_missed(sha256, users[sha256])
+
+    def _state_now(self, name: str, state: State) -> State:
+        try:
+            return Log(self.store, name).state()
+        except IntegrityError:  # told of already
+            return state
 
     def _check_blob(self, path: Path, user: str | None) -> None:
         try:
-            data = self.store.disk.read(path)
+            data, mode = self.store.disk.read(path), self.store.disk.mode(path)
         except FileNotFoundError:  # a collector was at work
-            if user is not None:
-                self._check_missed(path.name, user)
+            self._vanished.append(path.name)
             return
         self.report.bytes_read += len(data)
         if hashlib.sha256(data).hexdigest() != path.name:
@@ -251,7 +261,7 @@ class _Check:
 
             cure = "register or import it again, or restore it from a backup"
             self._find(path, f"the bytes do not have the digest that names them; {of}", cure, mend, damage=True)
-        elif self.store.disk.mode(path) & WRITABLE:
+        elif mode & WRITABLE:
 
             def protect() -> bool:
                 self.store.disk.make_read_only(path)

@@ -142,7 +142,7 @@ def gate(
     check_alias(alias)
     candidate = store.resolve(reference, bare="latest")
     state = candidate.state
-    policy, present = store.policy(state, alias), state.target(alias)
+    policy, present = store.policy(state, alias), state.standing(alias)
     baseline = None if present is None else store.resolve(f"{candidate.name}@{present}", bare="latest")
     rules = rules_under(policy, metric=metric, margin=margin, convention=convention, **limits)
     report = judge(

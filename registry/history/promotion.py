@@ -87,16 +87,17 @@ def promote(
 
 def _fault(state: State, alias: str, version: int, policy: Policy, gate: Gate | None) -> str | None:
     """Say why the gate's result does not carry this promotion; None if it does."""
-    current = state.target(alias)
+    standing = state.standing(alias)
     if gate is None:
         return f"version {version} has no result of the gate for it"
     if not gate.passed:
         return f"version {version} did not pass the gate"
     if gate.model != state.versions[version].model:
         return "the gate measured other bytes"
-    if gate.baseline != current:
+    if gate.baseline != standing:
         before = "nothing" if gate.baseline is None else _said(gate.baseline)
-        return f"the gate compared with {before}, while {alias} is {_said(current)} now"
+        now = "is" if state.target(alias) == standing else "last was"
+        return f"the gate compared with {before}, while {alias} {now} {_said(standing)}{' now' if now == 'is' else ''}"
     shortfall = policy.shortfall(gate)
     return None if shortfall is None else f"the gate did not measure what the alias asks for: {shortfall}"
 

@@ -109,6 +109,11 @@ class State:
         moves = self.moves.get(alias)
         return moves[-1].version if moves else None
 
+    def standing(self, alias: str) -> int | None:
+        """Tell the version that a candidate for ``alias`` is compared with: its target, else the last it meant that has bytes."""
+        moves = self.moves.get(alias, [])
+        return next((m.version for m in reversed(moves) if m.version is not None and m.version not in self.swept), None)
+
     def set_aliases(self) -> dict[str, int]:
         """Give the version that each alias means, by name; those that mean nothing are left out."""
         return {alias: version for alias in sorted(self.moves) if (version := self.target(alias)) is not None}

@@ -53,11 +53,14 @@ def test_list_shows_the_other_models_beside_a_damaged_one(models: Shell, damage:
     path = models.root / "models/bad/log/00000000000000000001.json"
     path.unlink()
     os.mkfifo(path) if damage == "pipe" else path.write_bytes(b"torn")
-    bad, *others = models.json("list")["models"]
+    result = CliRunner().invoke(app, ["list", "--json"], env={"RANKMILL_REGISTRY": str(models.root)})
+    assert isinstance(result.exception, IntegrityError)
+    bad, *others = json.loads(result.stdout)["models"]
     assert others == web
     assert bad["name"] == "bad"
     assert str(path) in bad["fault"]
-    assert "DAMAGED" in models("list")
+    with pytest.raises(IntegrityError, match=path.name):
+        models("list")
     assert str(path) in "".join(registry.verify().findings)
 
 
