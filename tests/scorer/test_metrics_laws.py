@@ -365,3 +365,31 @@ def test_rows_by_value_are_those_of_a_sort_by_two_keys(highest, bits, monkeypatc
         values = rng.integers(-highest, highest, starts[-1], endpoint=True).astype(np.int32)
         expected = np.lexsort((values, np.repeat(np.arange(n_queries), sizes)))
         assert arrangement.rows_by(values, starts).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("ties", [ties for ties in TIES if ties != "row_order"])
+def test_a_constant_scorer_never_profits_from_the_order_of_rows(ties):
+    """Rows that stand best first, worst first or shuffled: the same bits; only under row_order does the file decide."""
+    rng = np.random.default_rng(12)
+    sizes = rng.integers(0, 30, 40)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    grades = rng.integers(0, 5, starts[-1]).astype(np.int32)
+    ids = rng.permutation(starts[-1])
+    query = np.repeat(np.arange(len(sizes)), sizes)
+
+    def constant(order, rule):
+        prepared = PreparedQueries(grades[order], starts, Policy(ties=rule, max_grade=4), doc_order=ids[order])
+        return prepared.evaluate(ALL, np.zeros(starts[-1]))
+
+    orders = [np.lexsort((key, query)) for key in (-grades, grades, rng.random(starts[-1]))]
+    best_first, *others = (constant(order, ties) for order in orders)
+    for other in others:
+        same(best_first, other)
+    if ties == "expected":
+        profit, loss = constant(orders[0], "row_order"), constant(orders[1], "row_order")
+        for metric, values in best_first.items():
+            if metric.name not in POOLED:
+                counted = ~np.isnan(values)
+                assert (loss[metric] <= values + 1e-12)[counted].all()
+                assert (values <= profit[metric] + 1e-12)[counted].all()
+        assert np.nansum(profit[Metric("wta")]) > 2 * np.nansum(best_first[Metric("wta")])
