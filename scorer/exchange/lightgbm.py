@@ -304,7 +304,7 @@ def cuts_of(thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     Values within 1e-35 of 0 count as 0, so they go left together where the threshold is at least 0, else right together.
 
     >>> cuts_of(np.array([0.1, 0.0, -1e-35, 1e300])).tolist()
-    [0.09999999403953552, 1.0000000180025095e-35, -1.000000156623145e-35, 3.4028234663852886e+38]
+    [0.09999999403953552, 1.0000000180025095e-35, -1.0000000897489909e-35, 3.4028234663852886e+38]
     """
     with np.errstate(over="ignore"):
         cuts = thresholds.astype(np.float32)
