@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.dataset import Dataset
 from scorer.comparison import Comparison, Difference, SeedNoise
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate import DEFAULT_METRICS, evaluate
@@ -100,7 +102,7 @@ def compare(
     for ranking, evaluation in zip(rankings, evaluations, strict=True):
         _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name, wanted)
     others = [i for i in range(len(rankings)) if i != baseline]
-    notes = _notes(rankings, evaluations, baseline, others)
+    notes = [*_seen(rankings, on, split), *_notes(rankings, evaluations, baseline, others)]
     groups = {i: judge.seed_group(ranking) for i, ranking in enumerate(rankings) if ranking.seeds}
     return Comparison(
         names=tuple(ranking.name for ranking in rankings),
@@ -108,7 +110,7 @@ def compare(
         evaluations=tuple(evaluations),
         differences=_differences(evaluations, baseline, others, groups, worst, flips),
         flips=flips,
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
@@ -221,9 +223,24 @@ def _seed_noise(metric: Metric, groups: Sequence[Mapping[str, Mapping[Metric, fl
     return SeedNoise(deviation=math.sqrt(squares / freedom), versions=tuple(versions)) if freedom else None
 
 
+def _seen(rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, split: str | None) -> list[str]:
+    """Say which models were trained on the dataset whose train split is among what is ranked."""
+    paths = [on] if isinstance(on, str) or not isinstance(on, Sequence) else list(on)
+    if split not in {None, "train"} or len(paths) != 1 or paths[0] is None or not Path(paths[0]).is_dir():
+        return []
+    digest = Dataset.open(Path(paths[0])).digest
+    models = [each.name for each in rankings if isinstance(each.source, Forest)
+              and each.source.info.get("dataset_digest") == digest]  # fmt: skip
+    if not models:
+        return []
+    return [
+        f"{' and '.join(models)}: trained on queries among these, which flatters them; --split test has none of them"
+    ]
+
+
 def _notes(
     rankings: Sequence[Ranking], evaluations: Sequence[Evaluation], baseline: int, others: Sequence[int]
-) -> tuple[str, ...]:
+) -> list[str]:
     notes = []
     first, name = evaluations[baseline], rankings[baseline].name
     for i in others:
@@ -241,7 +258,7 @@ def _notes(
         notes.append(
             f"{counted} queries are few: an interval of fewer than {_FEW_QUERIES} is narrower than it should be"
         )
-    return tuple(notes)
+    return notes
 
 
 def _check(

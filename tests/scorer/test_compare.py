@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from pipeline.dataset import Dataset
+from pipeline.ingest import IngestOptions, ingest
 from registry import Registry
 from scorer.cli import app as scorer_app
 from scorer.cli_compare import app
@@ -243,3 +245,17 @@ def test_runs_with_judgments(tmp_path):
 
 def test_the_help_shows_an_example():
     assert "rankmill compare web@production web@latest" in call("--help")
+
+
+def test_models_that_were_trained_on_what_they_rank_are_named(tmp_path):
+    rng = np.random.default_rng(1)
+    lines = [f"{rng.integers(0, 4)} qid:{q} " + " ".join(f"{f}:{rng.random():.3f}" for f in range(1, 7))
+             for q in range(30) for _ in range(6)]  # fmt: skip
+    (tmp_path / "j.txt").write_text("\n".join(lines) + "\n")
+    ingest([tmp_path / "j.txt"], tmp_path / "d", options=IngestOptions(shares={"train": 0.5, "test": 0.5}))
+    digest = Dataset.open(tmp_path / "d").digest
+    seen = Ranking(name="seen", source=random_forest(1, info={"dataset_digest": digest}))
+    fresh = Ranking(name="fresh", source=random_forest(2, info={"dataset_digest": "0" * 64}))
+    for split, expected in ((None, True), ("train", True), ("test", False)):
+        found = compare([fresh, seen], on=tmp_path / "d", split=split, metrics=["map"])
+        assert any(note.startswith("seen: trained on queries among these") for note in found.notes) == expected
