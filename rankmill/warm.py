@@ -263,6 +263,7 @@ def _go_every_way_down(registry: Path) -> None:
 
     from registry import Registry
     from scorer import _kernels, _tree_kernels
+    from scorer.cut_search import search_of
     from scorer.forest import Forest
     from scorer.tree_layout import laid_out
 
@@ -273,8 +274,7 @@ def _go_every_way_down(registry: Path) -> None:
             codes, at, scores = np.zeros((layout.n_slots + 1, 64), code), np.empty(64, code), np.zeros(64)
             _tree_kernels.wrap_codes(codes, 64, layout.wrapped, 0)
             _kernels.bin_rows(
-                np.zeros((1, 1), np.float32), 0, 1, np.zeros(1, np.int64), np.float32(0.0),
-                np.zeros(2, np.float32), np.zeros(2, np.int64), np.ones(1, np.int64), codes,
+                np.zeros((1, 1), np.float32), 0, 1, np.zeros(1, np.int64), np.float32(0.0), *search_of(forest, [0]), codes,
             )  # fmt: skip
             for rows in (1, 64):
                 layout.add_trees(codes, rows, np.arange(forest.n_trees, dtype=np.int32), at, scores, 0)

@@ -15,25 +15,37 @@ _LN2_LOW = 1.9082149292705877e-10
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, codes):
+def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, buckets, origin, scale, codes):
     """Write ``codes[k, i]``: 0 if ``values[first + i, columns[k]]`` is NaN, else 1 + the number of cuts below it.
 
-    Slot ``k`` has ``2 ** steps[k]`` cuts from ``cuts[starts[k]]`` on, the real ones ascending and then NaN, which is above
-    nothing; where ``columns[k]`` is negative every document has the value ``absent``.
+    Slot ``k`` has its cuts from ``cuts[starts[k]]`` on, ascending, and then NaN, which is above nothing; where
+    ``columns[k]`` is negative every document has the value ``absent``.  A value x falls into the bucket ``(x - origin[k]) *
+    scale[k]`` of equal width, and ``buckets[k]`` tells how many cuts lie in the buckets before: of the next ``2 **
+    steps[k] - 1`` cuts a search finds how many are below x.  ``scale`` 0 makes one bucket of all.
 
-    A strip of documents takes each step of the search together, without a branch, so that their reads overlap.
+    A strip of documents takes each step together, without a branch, so that their reads overlap.
     """
     value = np.empty(STRIP, np.float32)
     below = np.empty(STRIP, np.int32)
+    last = np.float32(buckets.shape[1] - 1)
     for strip in range(0, n_rows, STRIP):
         n = min(STRIP, n_rows - strip)
         for k in range(columns.shape[0]):
             column = columns[k]
             for i in range(n):
                 value[i] = values[first + strip + i, column] if column >= 0 else absent
-            for i in range(STRIP):
-                below[i] = 0
             table = cuts[starts[k] :]
+            if scale[k] > 0:
+                before = buckets[k]
+                begin = origin[k]
+                factor = scale[k]
+                for i in range(STRIP):
+                    place = (value[i] - begin) * factor
+                    place = place if place > 0 else np.float32(0)  # NaN, too
+                    below[i] = before[np.int32(place if place < last else last)]
+            else:
+                for i in range(STRIP):
+                    below[i] = 0
             for step in range(steps[k] - 1, -1, -1):
                 middle = (1 << step) - 1
                 for i in range(STRIP):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorer import _kernels, _tree_kernels
+from scorer.cut_search import search_of
 from scorer.forest import Forest, checked_rounds
 from scorer.links import class_values
 from scorer.tree_layout import layout_of
@@ -48,7 +49,7 @@ class Predictor:
         self.features: tuple[int, ...] = tuple(int(f) for f in used)
         """Positions in ``forest.feature_names`` of the features that are asked for, ascending."""
         self._counts = counts
-        self._steps, self._starts, self._cuts = _padded_cuts(forest, used, counts)
+        self._search = search_of(forest, used)
         self._layout = layout_of(forest, n_trees, used)
         self._ordinal = forest.link.startswith("ordinal")
         self._values = class_values(forest.link, forest.n_outputs)
@@ -148,7 +149,7 @@ class Predictor:
         outputs = np.empty((self.forest.n_outputs, TILE), dtype=np.float64)
         for first in range(start, stop, TILE):
             rows = min(TILE, stop - first)
-            _kernels.bin_rows(table, first, rows, columns, absent, self._cuts, self._starts, self._steps, codes)
+            _kernels.bin_rows(table, first, rows, columns, absent, *self._search, codes)
             _tree_kernels.wrap_codes(codes, rows, self._layout.wrapped, len(self.features))
             if self.forest.link == "identity":
                 self._layout.add_trees(codes, rows, self._trees_of[0], at, out, first)
@@ -157,18 +158,6 @@ class Predictor:
             for trees, sums in zip(self._trees_of, outputs, strict=True):
                 self._layout.add_trees(codes, rows, trees, at, sums, 0)
             _kernels.apply_link(self._ordinal, self._values, outputs, 0, rows, out[first : first + rows])
-
-
-def _padded_cuts(
-    forest: Forest, used: npt.NDArray[Any], counts: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return, for each feature used, the steps of a search that ends for sure, where its cuts start, and all cuts padded."""
-    steps = np.array([int(count).bit_length() for count in counts], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(2**steps)]).astype(np.int64)
-    cuts = np.full(starts[-1], np.nan, dtype=np.float32)
-    for f, start, count in zip(used, starts, counts, strict=False):
-        cuts[start : start + count] = forest.cuts[forest.cut_starts[f] : forest.cut_starts[f + 1]]
-    return steps, starts, cuts
 
 
 def _spans(n_rows: int, n_threads: int) -> Iterator[tuple[int, int]]:
