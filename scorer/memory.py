@@ -16,6 +16,8 @@ DEFAULT = "2GB"
 FLOOR = 230 * MIB
 """Interpreter, libraries, compiled kernels and the allocators' slack: about 210 MiB measured, before any data."""
 
+READER = 200 * MIB
+"""What a Parquet file of some hundred columns takes while it is read: pages of all columns, the batch that is being made."""
 GROWTH = 12
 """Parsed text and dense rows take up to about so many times as much as a block."""
 
@@ -41,7 +43,7 @@ class MemoryPlan:
 
     def scoring_threads(self, wanted: int) -> int:
         """Return how many of the ``wanted`` threads there is room for, each with a block of its own; 1 or more."""
-        return max(1, min(wanted, (self.total - FLOOR) // (GROWTH * self.block_bytes)))
+        return max(1, min(wanted, (self.total - FLOOR - READER) // (GROWTH * self.block_bytes)))
 
     def render(self) -> str:
         """One line for a person.

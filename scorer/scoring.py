@@ -25,8 +25,6 @@ from scorer.schemas import SCORED_ROW
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-WIDER = 4  # blocks of a table with types may be so much larger than blocks of text, which grow as they are parsed
-
 
 @dataclass(frozen=True, slots=True)
 class Scored:
@@ -155,7 +153,7 @@ def _items(sources: Sequence[Source], block_bytes: int, begin: Place) -> Generat
             continue
         here = begin if index == begin.source else Place()
         if isinstance(source, ColumnarSource):
-            skipped, tasks = 0, source.tasks_from(WIDER * block_bytes, here.rows)
+            skipped, tasks = 0, source.tasks_from(block_bytes, here.rows)
         else:
             skipped, tasks = here.tasks, tasks_of(source, block_bytes)
         for task in tasks:

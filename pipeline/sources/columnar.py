@@ -129,7 +129,8 @@ class RecordReader:
         """Return the good rows of ``batch``, and the first problem of each of the others in their order."""
         values = np.empty((len(batch), len(self._columns.features)), dtype=np.float32)
         with np.errstate(over="ignore"):
-            _fill(values, [batch.column(name) for name in self._columns.features])
+            # one bit pattern for NaN where it is stored; it makes no difference to a score
+            _fill(values, [batch.column(name) for name in self._columns.features], one_nan=self._columns.of_judgments)
         column_of = self._columns.column_of
         qid = as_strings(batch.column(column_of["qid"]))
         doc_id = as_strings(batch.column(column_of["doc_id"])) if "doc_id" in column_of else None
@@ -203,8 +204,8 @@ class RecordReader:
         return when
 
 
-def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]]) -> None:
-    """Put ``columns`` into those of ``values``, NaN for null; NaN has one bit pattern.
+def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]], *, one_nan: bool) -> None:
+    """Put ``columns`` into those of ``values``, NaN for null, with one bit pattern for all NaN where ``one_nan``.
 
     Columns that need no other form go a strip of rows at a time, which stays in the cache until its rows are full.
     """
@@ -219,7 +220,8 @@ def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]]) -> None
         strip = values[first : first + STRIP]
         for number, numbers in ready:
             strip[:, number] = numbers[first : first + STRIP]
-        strip[np.isnan(strip)] = np.nan
+        if one_nan:
+            strip[np.isnan(strip)] = np.nan
 
 
 class _Problems:

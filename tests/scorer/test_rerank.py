@@ -469,17 +469,23 @@ def test_the_memory_plan_adds_up():
         # Twelve blocks while scoring; the sort, and about as much again, while sorting (see the docstrings).
         assert memory.FLOOR + 12 * plan.block_bytes <= total
         assert memory.FLOOR + 2 * plan.sort_bytes <= total
+        for wanted in (1, 2, 16, 500):
+            threads = plan.scoring_threads(wanted)
+            assert 1 <= threads <= wanted
+            held = memory.READER + threads * memory.GROWTH * plan.block_bytes
+            assert threads == 1 or memory.FLOOR + held <= total
 
 
-def peak_of_a_fresh_process(*arguments):
+def peak_of_a_fresh_process(*arguments, n_threads=0):
     """Re-rank in a process of its own with warm kernels and return (its output, peak resident bytes)."""
     code = (
         "import sys; from scorer.rerank import rerank; "
-        "report = rerank(sys.argv[1], sys.argv[2], sys.argv[3], memory_limit=sys.argv[4], overwrite=True); "
+        "report = rerank(sys.argv[1], sys.argv[2], sys.argv[3], memory_limit=sys.argv[4], overwrite=True, "
+        "n_threads=int(sys.argv[5])); "
         "print(report.rows, [l.split()[1] for l in open('/proc/self/status') if l.startswith('VmHWM')][0])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], check=True, capture_output=True, text=True
+        [sys.executable, "-c", code, *map(str, arguments), str(n_threads)], check=True, capture_output=True, text=True
     )
     rows, peak = done.stdout.split()
     return int(rows), int(peak) * 1024
@@ -487,15 +493,15 @@ def peak_of_a_fresh_process(*arguments):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
-@pytest.mark.parametrize("shape", ["wide text", "long text", "parquet"])
+@pytest.mark.parametrize("shape", ["wide text", "long text", "parquet", "parquet in threads"])
 def test_the_memory_bound_holds(tmp_path, shape):
     """About 250 MB of candidates under 512 MB: wide rows, very many narrow ones, and one giant row group."""
     rng = np.random.default_rng(0)
     n_features = 3 if shape == "long text" else 136
     forest = random_forest(3, n_features=n_features, n_trees=50, max_leaves=31, n_thresholds=100)
     forest.save(tmp_path / "m.rankmill")
-    source = tmp_path / ("c.parquet" if shape == "parquet" else "c.txt")
-    if shape == "parquet":
+    source = tmp_path / ("c.parquet" if shape.startswith("parquet") else "c.txt")
+    if shape.startswith("parquet"):
         n = 450_000
         place = np.arange(n)
         columns = {"qid": (place * 7919) % 9973, "doc_id": place, "grade": place % 5}
@@ -510,6 +516,9 @@ def test_the_memory_bound_holds(tmp_path, shape):
     assert source.stat().st_size > 240_000_000
     peak_of_a_fresh_process(write_letor(tmp_path / "warm.txt", random_candidates(0, n_features=n_features)),
                             tmp_path / "m.rankmill", tmp_path / "warm", "512MB")  # fmt: skip
-    rows, peak = peak_of_a_fresh_process(source, tmp_path / "m.rankmill", tmp_path / "out", "512MB")
+    n_threads = 16 if shape.endswith("threads") else 0
+    rows, peak = peak_of_a_fresh_process(
+        source, tmp_path / "m.rankmill", tmp_path / "out", "512MB", n_threads=n_threads
+    )
     assert rows == n
     assert peak <= 512_000_000
