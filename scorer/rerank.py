@@ -276,6 +276,7 @@ def _run(
             _say(
                 f"going on after {journal.place.all_rows:,} candidates, which an earlier run scored; --fresh starts over"
             )
+        scored_before = journal.place.all_rows
         threads = n_threads or available_cores()
         work = _Work(target, staging, ranking, journal, top_k, several)
         for number, label in enumerate(ranking):
@@ -289,9 +290,9 @@ def _run(
         work.publish(lists)
     rows = journal.place.all_rows
     if announce:
-        seconds = time.monotonic() - started
+        seconds, scored = time.monotonic() - started, rows - scored_before
         _say(
-            f"{rows:,} candidates in {seconds:,.1f} s ({rows / seconds:,.0f}/s), peak memory {peak_bytes() / MB:,.0f} MB"
+            f"{scored:,} candidates in {seconds:,.1f} s ({scored / seconds:,.0f}/s), peak memory {peak_bytes() / MB:,.0f} MB"
         )
     return [
         RerankReport(
