@@ -25,7 +25,7 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
 
     A strip of documents takes each step together, without a branch, so that their reads overlap.
     """
-    value = np.empty(STRIP, np.float32)
+    value = np.zeros(STRIP, np.float32)  # the last strip need not fill it
     below = np.empty(STRIP, np.int32)
     last = np.float32(buckets.shape[1] - 1)
     for strip in range(0, n_rows, STRIP):
