@@ -54,6 +54,7 @@ class TimedDisk(Disk):
 def fill(root: Path, versions: int, model_bytes: int) -> None:
     """Write the log of ``versions`` versions; the last two have their own bytes, the others are never read."""
     registry = Registry(root)
+    registry.prepare(protected=())
     registry.register("web", bytes(model_bytes), manifest=FACTS)
     log = Log(Store(root), "web")
     row = registry.state("web").versions[1]

@@ -43,9 +43,9 @@ class Disk:
             os.close(descriptor)
 
     def names(self, folder: Path) -> list[str]:
-        """List what lies in ``folder``, sorted; a folder that is not there holds nothing."""
+        """List what lies in ``folder``, in any order; a folder that is not there holds nothing."""
         try:
-            return sorted(os.listdir(folder))  # noqa: PTH208 (names, not paths)
+            return os.listdir(folder)  # noqa: PTH208 (names, not paths)
         except FileNotFoundError:
             return []
 

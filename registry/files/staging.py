@@ -70,14 +70,14 @@ class Staging:
     def discard_folder(self, staged: Path) -> None:
         """Do the same to a staged folder."""
         with contextlib.suppress(OSError):
-            for name in self._disk.names(staged):
+            for name in sorted(self._disk.names(staged)):
                 self.discard(staged / name)
             self._disk.remove_folder(staged)
 
     def sweep(self) -> None:
         """Remove what writers that died have left here; best effort."""
         with contextlib.suppress(OSError):
-            for name in self._disk.names(self.folder):
+            for name in sorted(self._disk.names(self.folder)):
                 with contextlib.suppress(OSError):
                     if time.time() - self._disk.modified(self.folder / name) > _keep_for(name):
                         if self._disk.is_folder(self.folder / name):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from registry.manifest import canonical_json
 
 FORMAT = 1
 LARGEST = 1 << 30  # bytes, of a million versions
-_FILE = re.compile(rb'\{"checkpoint":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
+_HEAD, _MIDDLE, _TAIL = b'{"checkpoint":', b',"sha256":"', b'"}\n'
 
 
 def is_due(head: int, checkpoint: int) -> bool:
@@ -36,18 +35,19 @@ def path_of(store: Store, name: str) -> Path:
 def write_checkpoint(store: Store, name: str, state: State) -> None:
     """Keep ``state``; best effort, and not flushed: a torn one is not believed."""
     body = canonical_json({"format": FORMAT, "state": state.to_json()})
-    data = b'{"checkpoint":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
+    data = b"".join((_HEAD, body, _MIDDLE, hashlib.sha256(body).hexdigest().encode(), _TAIL))
     with contextlib.suppress(OSError):
         store.replace(path_of(store, name), data)
 
 
 def parse(data: bytes) -> State | None:
     """Read the bytes of a checkpoint; None if they are not whole, of another format, or another program's."""
-    parts = _FILE.fullmatch(data)
-    if parts is None or hashlib.sha256(parts[1]).hexdigest().encode() != parts[2]:
+    end = len(data) - len(_TAIL) - 64
+    body = data[len(_HEAD) : end - len(_MIDDLE)]
+    if data != b"".join((_HEAD, body, _MIDDLE, hashlib.sha256(body).hexdigest().encode(), _TAIL)):
         return None
     try:
-        value: dict[str, Any] = json.loads(parts[1])
+        value: dict[str, Any] = json.loads(body)
         return State.from_json(value["state"]) if value["format"] == FORMAT else None
     except (
         AttributeError,

@@ -48,10 +48,10 @@ class Log:
 
     def listed(self) -> int:
         """Return the highest number that the folder shows; 0 if there is none."""
-        for name in reversed(self.store.names(self.folder)):
-            if is_entry_name(name):
-                return int(name[:20])
-        return 0
+        names = self.store.unsorted_names(self.folder)
+        if is_entry_name(last := max(names, default="")):
+            return int(last[:20])
+        return max((int(name[:20]) for name in names if is_entry_name(name)), default=0)  # something foreign is there
 
     def exists(self) -> bool:
         """Whether there is an entry: asked for the first by name, since a listing of many takes long."""
