@@ -126,9 +126,10 @@ def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
     from scorer.compare import Ranking
     from scorer.errors import InputError
     from scorer.forest import Forest
+    from scorer.model_file import is_model_file
 
     path = Path(subject)
-    if subject.endswith(MODEL_SUFFIX) or (path.is_file() and _is_model(path)):
+    if subject.endswith(MODEL_SUFFIX) or (path.is_file() and is_model_file(path)):
         return Ranking(name=subject, source=Forest.load(path))
     if path.exists():
         return Ranking(name=subject, source=path)
@@ -142,13 +143,6 @@ def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
         {str(other): _forest(other) for other in _other_seeds(version, store.versions(version.name))} if seeds else {}
     )
     return Ranking(name=str(version), source=_forest(version), seeds=others)
-
-
-def _is_model(path: Path) -> bool:
-    from scorer.model_file import MAGIC
-
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
 
 
 def _forest(version: Version) -> Forest:

@@ -391,14 +391,11 @@ def optimality(
 
 def _is_list(path: Path) -> bool:
     """Whether there is a file or folder that is no model."""
-    from scorer.model_file import MAGIC
+    from scorer.model_file import is_model_file
 
     if path.suffix == MODEL_SUFFIX or not path.exists():
         return False
-    if path.is_dir():
-        return True
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) != MAGIC
+    return path.is_dir() or not is_model_file(path)
 
 
 def _laid_out(model: str, registry: Path, n_rounds: int | None) -> tuple[ModelIdentity, Paths]:

@@ -23,6 +23,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ MAX_FOUND = 400  # characters of a message
 _PREFIX = struct.Struct("<8sIIQ")
 
 Array = npt.NDArray[Any]
+
+
+def is_model_file(path: Path) -> bool:
+    """Whether the file at ``path`` begins as models do."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def canonical_json(value: object) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -96,12 +95,11 @@ def convention_digest(convention: Convention) -> str:
 
     It is that of the convention as it was asked for: a ``max_grade`` that the data decide is not in it.
     """
-    return hashlib.sha256(canonical(convention_facts(convention))).hexdigest()
+    from registry.manifest import (
+        canonical_json,  # here: it brings pydantic, and the command line is read with this file
+    )
 
-
-def canonical(value: object) -> bytes:
-    """Return UTF-8 JSON with sorted keys and no spaces: equal values have equal bytes; NaN and infinity are refused."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return hashlib.sha256(canonical_json(convention_facts(convention))).hexdigest()
 
 
 def rules_under(

@@ -6,8 +6,6 @@ Their names in the archive follow from numbers and digests alone.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,6 +15,7 @@ from registry.errors import IntegrityError, InvalidName
 from registry.files.store import LARGEST_ENTRY
 from registry.manifest import Sha256, canonical_json, first_fault
 from registry.names import check_name
+from registry.sealed import seal, unseal
 
 FORMAT: Final = 1
 FIRST = "contents.json"
@@ -24,7 +23,6 @@ LARGEST_CONTENTS = 1 << 28  # bytes
 
 Size = Annotated[int, Field(ge=0, le=LARGEST)]
 EntrySize = Annotated[int, Field(ge=1, le=LARGEST_ENTRY)]
-_FILE = re.compile(rb'\{"contents":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
 
 
 class Contents(BaseModel):
@@ -51,8 +49,7 @@ class Contents(BaseModel):
 
     def to_bytes(self) -> bytes:
         """Return the member."""
-        body = canonical_json(self.model_dump(mode="json"))
-        return b'{"contents":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
+        return seal("contents", canonical_json(self.model_dump(mode="json")))
 
     @property
     def size(self) -> int:
@@ -68,11 +65,11 @@ class Contents(BaseModel):
         IntegrityError
             It is not, byte for byte, what `to_bytes` writes; or it is of another format number.
         """
-        parts = _FILE.fullmatch(data)
-        if parts is None or hashlib.sha256(parts[1]).hexdigest().encode() != parts[2]:
+        body, unchanged = unseal("contents", data) or (b"", False)
+        if not unchanged:
             raise IntegrityError(f"{where}: {FIRST} was changed after it was written")
         try:
-            contents = cls.model_validate_json(parts[1])
+            contents = cls.model_validate_json(body)
         except ValidationError as error:
             raise IntegrityError(
                 f"{where}: not a bundle that this version of rankmill reads (format {FORMAT}): {first_fault(error)}"

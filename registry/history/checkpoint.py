@@ -7,7 +7,6 @@ digest and the entry that it claims to end with has the digest that it names, wh
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from registry.errors import IntegrityError
 from registry.files.store import Store
 from registry.history.state import State
 from registry.manifest import canonical_json
+from registry.sealed import seal, unseal
 
 FORMAT = 1
 LARGEST = 1 << 30  # bytes, of a million versions
-_HEAD, _MIDDLE, _TAIL = b'{"checkpoint":', b',"sha256":"', b'"}\n'
 
 
 def is_due(head: int, checkpoint: int) -> bool:
@@ -35,16 +34,14 @@ def path_of(store: Store, name: str) -> Path:
 def write_checkpoint(store: Store, name: str, state: State) -> None:
     """Keep ``state``; best effort, and not flushed: a torn one is not believed."""
     body = canonical_json({"format": FORMAT, "state": state.to_json()})
-    data = b"".join((_HEAD, body, _MIDDLE, hashlib.sha256(body).hexdigest().encode(), _TAIL))
     with contextlib.suppress(OSError):
-        store.replace(path_of(store, name), data)
+        store.replace(path_of(store, name), seal("checkpoint", body))
 
 
 def parse(data: bytes) -> State | None:
     """Read the bytes of a checkpoint; None if they are not whole, of another format, or another program's."""
-    end = len(data) - len(_TAIL) - 64
-    body = data[len(_HEAD) : end - len(_MIDDLE)]
-    if data != b"".join((_HEAD, body, _MIDDLE, hashlib.sha256(body).hexdigest().encode(), _TAIL)):
+    body, unchanged = unseal("checkpoint", data) or (b"", False)
+    if not unchanged:
         return None
     try:
         value: dict[str, Any] = json.loads(body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,8 +10,7 @@ from pydantic import ValidationError
 from registry.errors import IntegrityError, LaterEntry
 from registry.history.changes import Change, Number, Record, as_json
 from registry.manifest import Sha256, canonical_json, first_fault
-
-_FILE = re.compile(rb'\{"entry":(\{.*\}),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
+from registry.sealed import seal, unseal
 
 
 class Entry(Record):
@@ -38,17 +36,16 @@ class Entry(Record):
 
     def to_bytes(self) -> bytes:
         """Return the file."""
-        body = canonical_json(as_json(self))
-        return b'{"entry":%b,"sha256":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
+        return seal("entry", canonical_json(as_json(self)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Entry:
         """Read a file; IntegrityError if it is not, byte for byte, what `to_bytes` writes."""
-        parts = _FILE.fullmatch(data)
+        parts = unseal("entry", data)
         if parts is None:
             raise IntegrityError("not an entry of this format: torn, or written by something else")
-        body = parts[1]
-        if hashlib.sha256(body).hexdigest().encode() != parts[2]:
+        body, unchanged = parts
+        if not unchanged:
             raise IntegrityError("the bytes were changed after they were written")
         try:
             entry = cls.model_validate_json(body)

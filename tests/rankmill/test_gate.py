@@ -13,7 +13,8 @@ from rankmill.errors import InputError
 from rankmill.gate.judging import judge
 from rankmill.gate.lists import GradedQueries, scores_of
 from rankmill.gate.report import render
-from rankmill.gate.rules import Rules, canonical, convention_digest
+from rankmill.gate.rules import Rules, convention_digest
+from registry.manifest import canonical_json
 from scorer.errors import CandidatesRejected
 from scorer.errors import InputError as ScorerInputError
 from scorer.evaluate import evaluate
@@ -108,10 +109,10 @@ def test_an_interval_too_wide_for_the_margin_says_how_many_queries_it_takes(real
 
 def test_the_report_has_the_same_bytes_for_any_number_of_threads(real, model, shuffled_model) -> None:
     for baseline in (shuffled_model, None):
-        reports = [canonical(judge(model, baseline, real, "test", Rules(), n_threads=n)) for n in (1, 2, 3)]
+        reports = [canonical_json(judge(model, baseline, real, "test", Rules(), n_threads=n)) for n in (1, 2, 3)]
         assert reports[0] == reports[1] == reports[2]
         again = json.loads(reports[0])
-        assert canonical(again) == reports[0]
+        assert canonical_json(again) == reports[0]
         assert render(again) == render(judge(model, baseline, real, "test", Rules()))
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.gate.recording import gate, stored_result
-from rankmill.gate.rules import canonical, convention_digest
+from rankmill.gate.rules import convention_digest
 from registry import Registry
 from registry.errors import PromotionRefused
 from registry.history.changes import Policy
+from registry.manifest import canonical_json
 from scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 
@@ -100,10 +101,10 @@ def test_the_same_gate_again_writes_nothing(store, data) -> None:
 def test_the_stored_report_is_shown_again(store, data, capsys) -> None:
     result = gate(store, "web@1", data, "test")
     found = stored_result(store, "web@1")
-    assert canonical(found.report) == canonical(result.report)
+    assert canonical_json(found.report) == canonical_json(result.report)
     assert run(store, "gate", "web@1", "--show", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert canonical(shown["report"]) == canonical(result.report)
+    assert canonical_json(shown["report"]) == canonical_json(result.report)
     assert run(store, "gate", "web@1", "--show") == 0
     assert "web@1 passed" in capsys.readouterr().out
     assert run(store, "gate", "web@2", "--show") == 2
