@@ -138,7 +138,7 @@ def run(
     Example: rankmill run rankmill.toml
     """
     from rankmill.config import read_config
-    from rankmill.run import run_chain
+    from rankmill.run.chain import run_chain
 
     def say(line: str) -> None:
         typer.echo(line, err=True)

@@ -11,7 +11,7 @@ from pipeline.publish import file_digest
 from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
 from rankmill.errors import InputError
-from rankmill.run import _expand
+from rankmill.run.chain import _expand
 from registry import Registry
 
 CONFIG = """
