@@ -1,8 +1,6 @@
 """The ``rankmill`` command: composes the rooms' commands and is the one place where an error becomes a line and a code.
 
-Every command raises; nothing below this module prints an error or chooses an exit code.  The table is the contract
-with schedulers: 0 done, 1 a bug of ours, 2 usage, 10 data rejected, 11 gate not passed, 12 drift, 13 integrity or
-format, 74 input/output, 75 conflict (try again), 130 and 143 signals, 141 the reader of our output went away.
+Every command raises; nothing below this module prints an error or leaves with a code of `rankmill.exit_codes`.
 """
 
 from __future__ import annotations
@@ -18,20 +16,16 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 import pipeline.cli
-import pipeline.errors
 import rankmill
 import rankmill.cli_convert
 import rankmill.cli_models
-import rankmill.errors
 import registry.cli
 import registry.cli_move
-import registry.errors
 import scorer.cli
 import scorer.cli_compare
 import scorer.cli_inspect
-import scorer.errors
 import trainer.cli
-import trainer.errors
+from rankmill.exit_codes import BUG, READER_GONE, USAGE, known_code_of, one_line
 from scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
@@ -39,37 +33,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PLATFORMS = ("linux", "darwin")
-
-BUG = 1
-USAGE = 2
-DATA_REJECTED = 10
-GATE_NOT_PASSED = 11
-DRIFT = 12
-INTEGRITY = 13
-INPUT_OUTPUT = 74
-TRY_AGAIN = 75
-READER_GONE = 128 + signal.SIGPIPE
-
-EXIT_CODES: dict[type[Exception], int] = {
-    pipeline.errors.DatasetFormatError: INTEGRITY,
-    scorer.errors.ModelFormatError: INTEGRITY,
-    registry.errors.IntegrityError: INTEGRITY,
-    pipeline.errors.DataRejected: DATA_REJECTED,
-    trainer.errors.TrainingDataRejected: DATA_REJECTED,
-    scorer.errors.CandidatesRejected: DATA_REJECTED,
-    scorer.errors.ConversionRefused: DATA_REJECTED,
-    pipeline.errors.DriftAlarm: DRIFT,
-    registry.errors.PromotionRefused: GATE_NOT_PASSED,
-    registry.errors.ConflictError: TRY_AGAIN,
-    pipeline.errors.DatasetConflict: TRY_AGAIN,
-    pipeline.errors.InputError: USAGE,
-    trainer.errors.InvalidParameter: USAGE,
-    scorer.errors.InputError: USAGE,
-    registry.errors.InputError: USAGE,
-    rankmill.errors.InputError: USAGE,
-    rankmill.errors.ConfigError: USAGE,
-    OSError: INPUT_OUTPUT,
-}
 
 app = typer.Typer(
     name="rankmill",
@@ -193,19 +156,11 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _report(error: Exception) -> int:
-    for kind, code in EXIT_CODES.items():
-        if isinstance(error, kind):
-            return _say(_one_line(error), code)
+    code = known_code_of(error)
+    if code is not None:
+        return _say(one_line(error), code)
     traceback.print_exception(error)
     return _say(f"this is a bug in rankmill {rankmill.__version__}; please report it with the lines above", BUG)
-
-
-def _one_line(error: Exception) -> str:
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        names = " -> ".join(os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None)
-        text = f"{names}: {error.strerror}" if names else error.strerror
-    return " ".join(text.split("\n"))
 
 
 def _say(message: str, code: int) -> int:

@@ -13,3 +13,7 @@ class InputError(RankmillError):
 
 class ConfigError(RankmillError):
     """The configuration breaks a rule; the message has the file, the key, what was found and the cure."""
+
+
+class RunUnderWay(RankmillError):
+    """Another run works in the same folder; the message says which."""

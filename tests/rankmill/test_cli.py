@@ -19,7 +19,7 @@ import rankmill.errors
 import registry.errors
 import scorer.errors
 import trainer.errors
-from rankmill import __version__, cli
+from rankmill import __version__, cli, exit_codes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,7 @@ def declared_errors() -> list[type[Exception]]:
 
 @pytest.mark.parametrize("kind", declared_errors(), ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 def test_every_declared_error_has_an_exit_code(kind: type[Exception]) -> None:
-    codes = {cli.EXIT_CODES[base] for base in kind.__mro__ if base in cli.EXIT_CODES}
+    codes = {exit_codes.EXIT_CODES[base] for base in kind.__mro__ if base in exit_codes.EXIT_CODES}
     assert len(codes) == 1
     assert codes <= {2, 10, 11, 12, 13, 74, 75}
 
