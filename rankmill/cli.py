@@ -19,6 +19,7 @@ import pipeline.cli
 import rankmill
 import rankmill.cli_convert
 import rankmill.cli_models
+import rankmill.cli_run
 import registry.cli
 import registry.cli_move
 import scorer.cli
@@ -85,32 +86,7 @@ def demo(
     typer.echo(run_demo(out, run_command, say, queries=queries, seed=seed).render(json=as_json))
 
 
-@app.command()
-def run(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")] = Path("rankmill.toml"),
-    registry_folder: Annotated[
-        Path, typer.Option("--registry", envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
-    ] = Path("registry-data"),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """Ingest, bin, train, evaluate, gate, re-rank and promote as the configuration says.
-
-    Relative paths in the configuration start at its own folder.  A version that does not pass the gate is registered, not
-    promoted; the present one ranks the lists, and the run leaves with 11.
-
-    Example: rankmill run rankmill.toml
-    """
-    from rankmill.config import read_config
-    from rankmill.run.chain import run_chain
-
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
-
-    report = run_chain(read_config(config), config.parent, registry_folder, say)
-    typer.echo(report.render(json=as_json))
-    report.require()
-
-
+app.registered_commands += rankmill.cli_run.app.registered_commands
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
 app.registered_commands += scorer.cli_compare.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands

@@ -62,14 +62,36 @@ def score_sources(
                 continue
             if layout.needed:
                 width = max(width, batch.values.shape[1])
-            places = np.where(layout.places < batch.values.shape[1], layout.places, -1)
-            scores = predictor.scores(batch.values, columns=places, absent=options.absent_value, n_threads=n_threads)
-            yield _scored(batch, scores, rows, str(source.path))
+            yield _score_batch(batch, predictor, layout, options, rows, str(source.path), n_threads)
             rows += len(batch)
             if bar is not None:
                 bar.update(rows, done + source.position)
         done += source.position
     check_rows(sources, layouts, options, rows, width)
+
+
+def check_first_rows(
+    sources: Sequence[Source], predictor: Predictor, options: ReadOptions, *, block_bytes: int = 1 << 20
+) -> None:
+    """Score the first rows of each of ``sources``, so that most of what would stop `score_sources` is known soon.
+
+    Raises
+    ------
+    CandidatesRejected
+        As `score_sources` raises it, for what can be told from the columns and the first block of each source.
+    """
+    layouts = [locate_features(source, predictor, options) for source in sources]
+    rows, width, whole = 0, 0, True
+    for source, layout in zip(sources, layouts, strict=True):
+        batches = source.batches(block_bytes)
+        for batch in batches:
+            if len(batch):
+                _score_batch(batch, predictor, layout, options, rows, str(source.path))
+                rows, width = rows + len(batch), max(width, batch.values.shape[1])
+            break
+        whole = whole and next(iter(batches), None) is None
+    if whole:
+        check_rows(sources, layouts, options, rows, width)
 
 
 def check_rows(
@@ -129,7 +151,17 @@ def check_finite(scores: npt.NDArray[np.float64], qid: pa.Array[Any], first_row:
         )
 
 
-def _scored(batch: RowBatch, scores: npt.NDArray[np.float64], first_row: int, where: str) -> pa.RecordBatch:
+def _score_batch(
+    batch: RowBatch,
+    predictor: Predictor,
+    layout: Columns,
+    options: ReadOptions,
+    first_row: int,
+    where: str,
+    n_threads: int = 1,
+) -> pa.RecordBatch:
+    places = np.where(layout.places < batch.values.shape[1], layout.places, -1)
+    scores = predictor.scores(batch.values, columns=places, absent=options.absent_value, n_threads=n_threads)
     check_finite(scores, batch.qid, first_row, where)
     n = len(batch)
     grade = (

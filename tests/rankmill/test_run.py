@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from pipeline.publish import file_digest
 from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
+from rankmill.config import read_config
 from rankmill.errors import InputError
-from rankmill.run.chain import _expand
+from rankmill.run.work import Work
 from registry import Registry
 
 CONFIG = """
@@ -38,26 +40,33 @@ top_k = 5
 """
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "judgments").mkdir()
+def write_project(folder: Path) -> Path:
+    """Judgments of two files, candidates, and a configuration that makes all of them."""
+    (folder / "judgments").mkdir(parents=True)
     for part, seed in (("a", 1), ("b", 2)):
-        path = tmp_path / "judgments" / f"{part}.txt"
+        path = folder / "judgments" / f"{part}.txt"
         write_synthetic(path, SynthParameters(queries=60, documents_per_query=10, features=12, seed=seed))
         path.write_text(path.read_text().replace("qid:", f"qid:{part}"))
-    write_synthetic(
-        tmp_path / "candidates.txt", SynthParameters(queries=9, documents_per_query=10, features=12, seed=3)
-    )
-    (tmp_path / "rankmill.toml").write_text(CONFIG)
-    return tmp_path
+    write_synthetic(folder / "candidates.txt", SynthParameters(queries=9, documents_per_query=10, features=12, seed=3))
+    (folder / "rankmill.toml").write_text(CONFIG)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write_project(tmp_path)
 
 
 def run(project: Path, *options: str) -> int:
     return execute(["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), *options])
 
 
+OF_THE_RUN = {"lease", "digests.json", "last_run.json", "last_success.json"}  # what it tells of itself, with times
+
+
 def files_of(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): file_digest(path) for path in folder.rglob("*") if path.is_file()}
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: file_digest(path) for name, path in found.items() if Path(name).name not in OF_THE_RUN}
 
 
 def test_the_chain_runs_and_runs_again_to_the_same_bytes(project: Path, capsys) -> None:
@@ -142,7 +151,13 @@ def test_a_mistake_stops_before_anything_is_made(
     if line:
         assert err == "rankmill: " + line.format(project=project)
     assert not (project / "registry").exists()
-    assert not list(project.glob("out/*"))
+    assert not files_of(project / "out")
+
+
+def _expand(folder: Path, key: str, patterns: tuple[str, ...], day: date | None = None) -> tuple[Path, ...]:
+    config = folder / "rankmill.toml"
+    config.write_text(CONFIG)
+    return Work(read_config(config), folder, folder / "registry", day=day).expand(key, patterns)
 
 
 def test_only_the_pattern_is_a_pattern(tmp_path: Path) -> None:
@@ -185,7 +200,7 @@ def test_who_does_not_pass_is_registered_and_production_ranks_on(project: Path, 
     assert (report["model"]["version"], report["model"]["aliases"]) == ("web@2", [])
     assert (report["gate"]["passed"], report["gate"]["baseline"]) == (False, 1)
     assert (report["ranked"]["model"]["name"], report["ranked"]["model"]["number"]) == ("web", 1)
-    assert "rerank: 1 files, by web@1" in err
+    assert "rerank: skipped, nothing has changed" in err
     assert err.splitlines()[-1].startswith("rankmill: web@2 did not pass the gate for production: ")
     store = Registry(project / "registry")
     assert store.state("web").target("production") == 1
@@ -202,7 +217,7 @@ def test_a_first_version_that_does_not_pass_ranks_nothing(project: Path, capsys)
     assert run(project, "--json") == 11
     out, err = capsys.readouterr()
     assert json.loads(out)["ranked"] is None
-    assert "rerank: nothing is ranked, since no version stands yet" in err
+    assert "rerank: skipped, nothing is ranked, since no version stands yet" in err
 
 
 def test_an_alias_that_nobody_protects_needs_no_gate(project: Path, capsys) -> None:

@@ -1,0 +1,104 @@
+"""``rankmill run``: the whole chain from a configuration."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rankmill.run.events import Event, Observer
+    from rankmill.run.work import Work
+
+app = typer.Typer()
+
+STAGES = "ingest, bin, train, evaluate, gate, promote, rerank"
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="The configuration file.")] = Path("rankmill.toml"),
+    registry_folder: Annotated[
+        Path, typer.Option("--registry", envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
+    ] = Path("registry-data"),
+    date: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            help="The logical date of the run, which stands for {date} in the patterns of the configuration.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done and why, and do nothing.")] = False,
+    first: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="STAGE",
+            help=f"Begin with this stage ({STAGES}); what comes before it is taken as it is.",
+            show_default=False,
+        ),
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option("--until", metavar="STAGE", help="End after this stage.", show_default=False)
+    ] = None,
+    force: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STAGE", help="Do this stage though nothing has changed; repeat for several.", show_default=False
+        ),
+    ] = None,
+    rehash: Annotated[
+        bool, typer.Option("--rehash", help="Read files again whose size, time and inode are as they were.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Ingest, bin, train, evaluate, gate, promote and re-rank as the configuration says; what is done is not done again.
+
+    Relative paths in the configuration start at its own folder.  A stage is done again if a file, an option or the code
+    that goes into it has changed, or what it made has; a run that was killed is gone on with.  A version that does not
+    pass the gate is registered, not promoted; the present one ranks the lists, and the run leaves with 11.
+
+    Example: rankmill run rankmill.toml
+    What would be done: rankmill run rankmill.toml --plan
+    For a day: rankmill run rankmill.toml --date 2026-11-21
+    """
+    import json
+
+    from rankmill.run.chain import NAMES, Choice
+    from rankmill.run.running import Asked, plan_of
+    from rankmill.run.running import run as run_chain
+
+    choice = Choice(first=first or NAMES[0], last=last or NAMES[-1], forced=frozenset(force or ()))
+    asked = Asked(
+        config=config,
+        registry=registry_folder,
+        choice=choice,
+        day=None if date is None else date.date(),
+        rehash=rehash,
+    )
+    if plan:
+        rows = plan_of(asked)
+        told = [{"stage": stage, "what": what, "why": why} for stage, what, why in rows]
+        lines = [f"{stage:<9} {what:<5} {why}" for stage, what, why in rows]
+        typer.echo(json.dumps({"plan": told}) if as_json else "\n".join(lines))
+        return
+    report = run_chain(asked, _telling)
+    typer.echo(report.render(json=as_json))
+    report.require()
+
+
+def _telling(_work: Work) -> Observer:
+    from rankmill.run.events import StageSaid, StageSkipped, StageStarted
+
+    def tell(event: Event) -> None:
+        if isinstance(event, StageStarted):
+            typer.echo(f"{event.stage}: {event.doing} ({event.why})", err=True)
+        elif isinstance(event, StageSkipped):
+            typer.echo(f"{event.stage}: skipped, {event.why}", err=True)
+        elif isinstance(event, StageSaid):
+            typer.echo(event.line, err=True)
+
+    return tell

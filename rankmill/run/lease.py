@@ -1,0 +1,115 @@
+"""One run at a time in a work folder: a lock on ``WORK/lease``, in which stands who holds it.
+
+The lock ends with the process, however it ends; what stands in the file does not, so that the next run can tell of one that
+died.  It spares work and is not what keeps things whole: stages publish in one step and the registry compares before it
+writes, also where the file system has no locks.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankmill.errors import RunUnderWay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEASE = "lease"
+
+
+class Lease:
+    """The lease of this process, as long as `hold` lasts."""
+
+    def __init__(self, handle: int, holder: dict[str, Any], died: str | None) -> None:
+        self._handle, self._holder = handle, holder
+        self.died = died
+
+    def at(self, stage: str) -> None:
+        """Write down that ``stage`` is under way."""
+        self._write(json.dumps(self._holder | {"stage": stage}).encode() + b"\n")
+
+    def end(self) -> None:
+        """Write down that the run has said how it ended: it did not die."""
+        self._write(b"")
+
+    def _write(self, data: bytes) -> None:
+        with suppress(OSError):  # a full disk: it is told of nobody then
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, data, 0)
+
+
+@contextmanager
+def hold(work: Path, run_id: str) -> Iterator[Lease]:
+    """Hold the lease of ``work``, an existing folder.
+
+    Raises
+    ------
+    RunUnderWay
+        Another process holds it; the message says which.
+    OSError
+        The folder cannot be written to.
+    """
+    import fcntl
+
+    handle = os.open(work / LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+                raise RunUnderWay(
+                    f"{work}: in use by {_who(_read(handle), 'another run')}; wait for it, or give this configuration a "
+                    "work folder of its own"
+                ) from None
+        before = _read(handle)
+        died = None if before is None else _who(before, "an earlier run")
+        holder = {
+            "run_id": run_id,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        lease = Lease(handle, holder, died)
+        lease.at("start")
+        yield lease
+    finally:
+        os.close(handle)
+
+
+def holder_of(work: Path) -> str | None:
+    """Say who holds the lease of ``work`` now; None if nobody does."""
+    import fcntl
+
+    try:
+        handle = os.open(work / LEASE, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _who(_read(handle), "another run")
+    finally:
+        os.close(handle)
+    return None
+
+
+def _read(handle: int) -> dict[str, Any] | None:
+    try:
+        found = json.loads(os.pread(handle, 1 << 16, 0))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _who(found: dict[str, Any] | None, otherwise: str) -> str:
+    if found is None:
+        return otherwise
+    told = {name: found.get(name, "?") for name in ("run_id", "pid", "host", "since", "stage")}
+    return "run {run_id} (process {pid} on {host}, since {since}, at stage {stage})".format(**told)

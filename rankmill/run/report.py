@@ -1,0 +1,122 @@
+"""What one run amounts to, for a person and as JSON: put together from what its stages tell, whether done now or before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankmill.run.stages.evaluate import EVALUATION
+from rankmill.run.stages.gate import result_of, taken_back
+from registry.errors import PromotionRefused
+
+if TYPE_CHECKING:
+    from rankmill.gate.recording import GateResult
+    from rankmill.run.work import Work
+    from registry import Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What is there after a run, and where; None for what was not asked for, or not reached."""
+
+    work: Path
+    registry: Path
+    facts: Mapping[str, Mapping[str, Any]]
+    version: Version | None = None
+    gate: GateResult | None = None
+    refused: str | None = None
+    """Why the candidate is not promoted, though it is no matter of the gate."""
+    moved: Mapping[str, str | None]
+    """What each alias meant before it was moved in this run."""
+
+    @classmethod
+    def of(cls, work: Work, *, promoted: bool) -> RunReport:
+        """Gather what the stages of ``work`` have told."""
+        facts, alias = work.facts, work.alias
+        known: dict[str, Any] = {}
+        if "train" in facts:
+            known["version"] = work.candidate
+            if alias is not None and "gate" in facts:
+                known["gate"] = result_of(work)
+                known["refused"] = taken_back(work, alias)
+        moved = facts["promote"]["moved"] if promoted else {}
+        return cls(work=work.path, registry=work.registry.root, facts=dict(facts), moved=moved, **known)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        dataset, ranked = self.facts.get("ingest"), self.facts.get("rerank")
+        return {
+            "dataset": None if dataset is None else {"path": str(self.work / "dataset"), "digest": dataset["dataset"]},
+            "model": None
+            if self.version is None
+            else {
+                "version": str(self.version),
+                "sha256": self.version.sha256,
+                "registry": str(self.registry),
+                "aliases": list(self.version.aliases),
+            },
+            "evaluation": self.facts.get("evaluate"),
+            "gate": None if self.gate is None else _gate_facts(self.gate),
+            "ranked": None if ranked is None else {**ranked, "out": str(self.work / ranked["out"])},
+        }
+
+    def render(self, *, json: bool = False) -> str:
+        """Return the report for a person, or as one JSON object."""
+        return _json(self.to_dict()) if json else "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        lines = []
+        if dataset := self.facts.get("ingest"):
+            lines.append(
+                f"dataset   {self.work / 'dataset'}: {dataset['rows']:,} documents of {dataset['queries']:,} queries,"
+                f" {dataset['features']} features"
+            )
+        if self.version is not None:
+            aliases = f", now {', '.join(self.version.aliases)}" if self.version.aliases else ", not promoted"
+            lines.append(f"model     {self.version} in {self.registry}{aliases}; sha256 {self.version.sha256[:12]}")
+        if found := self.facts.get("evaluate"):
+            metrics = found["metrics"]
+            means = ", ".join(
+                f"{name} {each['mean']:.4f}" for name, each in metrics.items() if each["mean"] is not None
+            )
+            queries = max((each["n_queries"] for each in metrics.values()), default=0)
+            lines.append(f"{found['split']:<9} {means} ({queries:,} queries; {self.work / EVALUATION})")
+        if self.gate is not None:
+            verdict = "passed" if self.gate.passed else "did not pass"
+            shown = f"rankmill models gate {self.version} --show"
+            lines.append(f"gate      {verdict}, for {self.gate.alias}; look at it with: {shown}")
+        if self.refused is not None:
+            lines.append(f"promote   {self.refused}")
+        if (ranked := self.facts.get("rerank")) is not None:
+            by = ranked["model"]
+            name = f"{by['name']}@{by['number']}"
+            told = "" if name == str(self.version) else f", by {name}"
+            lines.append(
+                f"ranked    {self.work / ranked['out']}: {ranked['rows_written']:,} documents of {ranked['queries']:,}"
+                f" queries{told}"
+            )
+        for alias, before in self.moved.items():
+            if before is not None and self.version is not None:
+                command = f"rankmill models rollback {self.version.name} --alias {alias} --registry {self.registry}"
+                lines.append(f"back to {before}: {command}")
+        return lines
+
+    def require(self) -> None:
+        """Raise PromotionRefused, with the reasons in one line, if the version may not take its place."""
+        if self.refused is not None:
+            raise PromotionRefused(self.refused)
+        if self.gate is not None:
+            self.gate.require_carrying()
+
+
+def _gate_facts(gate: GateResult) -> dict[str, Any]:
+    facts = gate.to_dict()
+    kept = ("alias", "passed", "baseline", "entry", "report_sha256")
+    return {name: facts[name] for name in kept} | {"reasons": gate.report["reasons"]}
+
+
+def _json(report: dict[str, Any]) -> str:
+    return json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)

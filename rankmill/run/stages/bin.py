@@ -1,0 +1,65 @@
+"""From the rows of the dataset to bins beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.binning import bin_dataset, bin_plan
+from pipeline.errors import InputError as PipelineInputError
+from rankmill.run.digests import code_of
+from rankmill.run.events import Artefact
+from rankmill.run.records import CODE, Inputs, as_options
+from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.stages.gate import split_for
+
+if TYPE_CHECKING:
+    from rankmill.run.records import Record
+
+
+class Bin(Stage):
+    """``WORK/dataset/bins`` as ``[bin]`` asks for them."""
+
+    name = "bin"
+
+    def inputs(self) -> Inputs:
+        self._check_gate()
+        config = self.work.config.bin  # the memory says whether edges come from all rows or from a sample
+        return {
+            CODE: code_of(["pipeline"]),
+            "dataset": self.work.dataset().digest,
+            **as_options(max_bin=config.max_bin, memory=config.memory),
+        }
+
+    def _check_gate(self) -> None:
+        """Raise InputError if the gate will find no queries: before hours of training, not after."""
+        if self.work.config.gate is not None:
+            split_for(self.work.config.gate, self.work.dataset())
+
+    def doing(self) -> str:
+        config = self.work.config.bin
+        return f"at most {config.max_bin} bins a feature; {bin_plan(self.work.dataset(), config.memory_bytes).render()}"
+
+    def reads(self) -> tuple[Artefact, ...]:
+        dataset = self.work.dataset()
+        return (Artefact(kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest),)
+
+    def run(self, say: Say) -> Made:
+        config, dataset = self.work.config.bin, self.work.dataset()
+        spec = bin_dataset(dataset, config.max_bin, config.memory_bytes)
+        facts = {"binspec": spec.digest, "max_bin": spec.max_bin, "sampled_rows": spec.sampled_rows}
+        artefact = Artefact(
+            kind="dataset", name=f"{self.work.named(dataset.path)}/bins/{spec.digest}", digest=spec.digest
+        )
+        return Made(outputs={"binspec": spec.digest}, facts=facts, artefacts=(artefact,))
+
+    def fault(self, record: Record) -> str | None:
+        dataset = self.work.dataset()
+        try:
+            found = dataset.bin_set()
+        except PipelineInputError:
+            return "the bins are gone"
+        folder = dataset.path / "bins" / found.binspec
+        if found.binspec != record.facts["binspec"]:
+            return "others have binned the dataset"
+        whole = (folder / "binspec.json").is_file() and all((folder / f"{d}.parquet").is_file() for d in found.shards)
+        return None if whole else "the bins are damaged"

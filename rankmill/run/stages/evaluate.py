@@ -1,0 +1,61 @@
+"""What the candidate is worth on queries that the training has not seen."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pipeline.publish import write_atomically
+from rankmill.run.digests import code_of
+from rankmill.run.events import Artefact
+from rankmill.run.records import CODE, Inputs, as_options
+from rankmill.run.stage import Made, Say, Stage
+from scorer.evaluate import evaluate
+
+EVALUATION = "evaluation.json"
+
+
+class Evaluate(Stage):
+    """``WORK/evaluation.json``."""
+
+    name = "evaluate"
+
+    def needless(self) -> str | None:
+        return None if self.work.split is not None else "there are no queries that the training has not seen"
+
+    def inputs(self) -> Inputs:
+        config, candidate = self.work.config.evaluate, self.work.candidate
+        return {
+            CODE: code_of(["pipeline", "scorer"]),
+            "dataset": self.work.dataset().digest,
+            "model": f"{candidate} {candidate.sha256}",
+            **as_options(split=self.work.split, metrics=config.metrics, **config.conventions),
+        }
+
+    def doing(self) -> str:
+        return f"{self.work.candidate} on {self.work.split}"
+
+    def reads(self) -> tuple[Artefact, ...]:
+        dataset, candidate = self.work.dataset(), self.work.candidate
+        return (
+            Artefact(kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest),
+            Artefact(kind="model", name=str(candidate), digest=candidate.sha256),
+        )
+
+    def run(self, say: Say) -> Made:
+        config, candidate = self.work.config.evaluate, self.work.candidate
+        found = evaluate(
+            self.work.dataset_path,
+            model=self.work.forest_of(candidate),
+            split=self.work.split,
+            metrics=config.metrics,
+            **config.conventions,
+        )
+        path = self.work.path / EVALUATION
+        facts: dict[str, Any] = {"split": self.work.split, **found.to_dict()}
+        report = {"model": {"version": str(candidate), "sha256": candidate.sha256}, **facts}
+        text = json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        write_atomically(path, f"{text}\n".encode())
+        digest = self.work.digests.of(path)
+        artefact = Artefact(kind="file", name=self.work.named(path), digest=digest)
+        return Made(outputs={EVALUATION: digest}, facts=facts, artefacts=(artefact,))

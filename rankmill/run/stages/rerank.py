@@ -1,0 +1,125 @@
+"""The candidate lists, ranked by the version that stands."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.sources.columns import guesses_line
+from pipeline.sources.query_sizes import find_sizes
+from rankmill.run.digests import code_of
+from rankmill.run.events import Artefact
+from rankmill.run.records import CODE, Inputs, as_options
+from rankmill.run.stage import Made, Say, Stage
+from scorer.candidates import check_first_rows
+from scorer.predict import Predictor
+from scorer.rerank import ModelIdentity, open_sources, read_options, rerank
+
+if TYPE_CHECKING:
+    from rankmill.config import Rerank as Section
+    from rankmill.run.work import Work
+    from registry import Version
+
+
+class Rerank(Stage):
+    """``[rerank] out`` in the work folder."""
+
+    name = "rerank"
+
+    @property
+    def section(self) -> Section:
+        """The section of the configuration, which is there."""
+        assert self.work.config.rerank is not None  # noqa: S101 (`needless` has looked)
+        return self.work.config.rerank
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The files of candidates; InputError if a pattern matches none."""
+        return self.work.expand("rerank.candidates", self.section.candidates)
+
+    def needless(self) -> str | None:
+        if self.work.config.rerank is None:
+            return "the configuration has no [rerank]"
+        return None if standing(self.work) is not None else "nothing is ranked, since no version stands yet"
+
+    def inputs(self) -> Inputs:
+        section, stands = self.section, standing(self.work)
+        inputs = {
+            CODE: code_of(["pipeline", "scorer"]),
+            "model": f"{stands} {stands.sha256}" if stands is not None else "",
+            **as_options(
+                out=section.out, format=section.format, columns=section.columns, top_k=section.top_k,
+                absent=self.work.config.ingest.absent, index_base=self.work.config.ingest.index_base,
+            ),
+        }  # fmt: skip
+        for path in self.files:
+            for file in (path, find_sizes(path)):
+                if file is not None:
+                    inputs[f"candidates {self.work.named(file)}"] = self.work.digests.of(file)
+        return inputs
+
+    def doing(self) -> str:
+        return f"{len(self.files)} files, by {standing(self.work)}"
+
+    def reads(self) -> tuple[Artefact, ...]:
+        files = [
+            Artefact(kind="file", name=self.work.named(path), digest=self.work.digests.of(path)) for path in self.files
+        ]
+        stands = standing(self.work)
+        return (*files, *(() if stands is None else (Artefact(kind="model", name=str(stands), digest=stands.sha256),)))
+
+    def run(self, say: Say) -> Made:
+        section, stands = self.section, standing(self.work)
+        assert stands is not None  # noqa: S101 (`needless` has looked)
+        out = self.work.path / section.out
+        ranked = rerank(
+            self.files,
+            self.work.forest_of(stands),
+            out,
+            top_k=section.top_k,
+            memory_limit=section.memory,
+            input_format=section.format,
+            absent=self.work.config.ingest.absent,
+            index_base=self.work.config.ingest.index_base,
+            columns=section.columns,
+            overwrite=True,
+            identity=ModelIdentity(sha256=stands.sha256, name=stands.name, number=stands.number),
+        )
+        if ranked.columns_guessed:
+            say(guesses_line(ranked.columns_guessed))
+        facts = json.loads(ranked.to_json()) | {"out": section.out}
+        files = sorted(file for file in out.rglob("*") if file.is_file()) if out.is_dir() else [out]
+        outputs = {file.relative_to(self.work.path).as_posix(): self.work.digests.of(file) for file in files}
+        counted = {"rows": ranked.rows_written, "queries": ranked.queries}
+        artefact = Artefact(kind="folder", name=self.work.named(out), facts=counted)
+        return Made(outputs=outputs, facts=facts, artefacts=(artefact,))
+
+
+def standing(work: Work) -> Version | None:
+    """Return the version that is to rank: what the gate's alias means, or the candidate where there is no gate."""
+    candidate = work.candidate
+    if work.alias is None:
+        return candidate
+    present = candidate.state.target(work.alias)
+    if present is None:
+        return None
+    return work.registry.resolve(f"{candidate.name}@{present}", bare="latest")
+
+
+def try_candidates(work: Work, version: Version) -> None:
+    """Raise, as re-ranking would, if the first candidates of a file cannot be ranked by ``version``."""
+    section = work.config.rerank
+    if section is None:
+        return
+    forest = work.forest_of(version)
+    options = read_options(
+        forest,
+        absent=work.config.ingest.absent,
+        index_base=work.config.ingest.index_base,
+        n_features=None,
+        columns=section.columns,
+    )
+    sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.format, options)
+    check_first_rows(sources, Predictor(forest), options)

@@ -1,0 +1,148 @@
+"""What all stages of one run share: the configuration, the work folder, the registry, and what is known so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.dataset import Dataset
+from pipeline.errors import InputError as PipelineInputError
+from pipeline.sources.files import find_files
+from rankmill.errors import ConfigError, InputError
+from rankmill.run.digests import FileDigests
+from rankmill.run.records import Record, read_record, write_record
+from registry import Registry, Version
+from scorer.forest import Forest
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from rankmill.config import Config
+
+UNSEEN = ("test", "valid")  # splits to report on, in order of preference; valid has at least decided when to stop
+DATE = "{date}"
+
+
+class Work:
+    """The work folder of a configuration, and what the stages so far have found out.
+
+    Parameters
+    ----------
+    config
+        What to do.
+    folder
+        Relative paths in ``config`` start here: the folder of its file.
+    registry
+        Folder of the registry.
+    day
+        The logical date, which stands for ``{date}`` in patterns.
+    rehash
+        Whether files are read again whose size, time and inode are as they were.
+
+    Attributes
+    ----------
+    facts
+        What each stage that is done tells, by its name.
+    """
+
+    def __init__(
+        self, config: Config, folder: Path, registry: Path, *, day: date | None = None, rehash: bool = False
+    ) -> None:
+        self.config, self.folder, self.day = config, folder, day
+        self.path = folder / config.work
+        self.registry = Registry(registry)
+        self.digests = FileDigests(self.path / "digests.json", rehash=rehash)
+        self.facts: dict[str, Mapping[str, Any]] = {}
+
+    @property
+    def dataset_path(self) -> Path:
+        """Where the dataset of this run is."""
+        return self.path / "dataset"
+
+    @property
+    def stages(self) -> Path:
+        """Where the records of the stages are."""
+        return self.path / "stages"
+
+    def record(self, stage: str) -> Record | None:
+        """Return what ``stage`` left the last time."""
+        return read_record(self.stages, stage)
+
+    def keep(self, record: Record) -> None:
+        """Publish ``record``."""
+        write_record(self.stages, record)
+
+    def expand(self, key: str, patterns: tuple[str, ...]) -> tuple[Path, ...]:
+        """Return the files that names, folders and ``patterns`` mean, in the order of their names.
+
+        Raises
+        ------
+        InputError
+            A pattern matches no file, or asks for a date that was not given.
+        """
+        if self.day is None and any(DATE in pattern for pattern in patterns):
+            raise InputError(f"{key}: {DATE} stands for the logical date; say which with --date")
+        day = "" if self.day is None else self.day.isoformat()
+        try:
+            return tuple(find_files([pattern.replace(DATE, day) for pattern in patterns], self.folder))
+        except PipelineInputError as error:
+            raise InputError(f"{key}: {error}") from None
+
+    def named(self, path: Path) -> str:
+        """Return ``path`` as the configuration would name it: from its folder if it lies there."""
+        return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+
+    def changed_file(self, outputs: Mapping[str, str]) -> str | None:
+        """Say which file of ``outputs``, by path from the work folder, is gone or has other bytes; None if all stand."""
+        for name, digest in outputs.items():
+            path = self.path / name
+            if not path.is_file():
+                return f"{self.named(path)} is gone"
+            if self.digests.of(path) != digest:
+                return f"{self.named(path)} was changed"
+        return None
+
+    def dataset(self) -> Dataset:
+        """Open the dataset as it is now."""
+        return Dataset.open(self.dataset_path)
+
+    @property
+    def split(self) -> str | None:
+        """The split to report on; None if there are only queries to learn from."""
+        return next((name for name in UNSEEN if len(self.dataset().queries(name))), None)
+
+    @property
+    def candidate(self) -> Version:
+        """The version that the train stage registered."""
+        reference = self.facts.get("train", {}).get("model")
+        if reference is None:
+            raise InputError(f"{self.path}: no model was trained here yet; run it without --from")
+        return self.registry.resolve(reference, bare="latest")
+
+    @property
+    def alias(self) -> str | None:
+        """Which alias the gate lets versions into; None without a gate."""
+        return None if self.config.gate is None else self.config.gate.alias
+
+    def forest_of(self, version: Version) -> Forest:
+        """Read the model of ``version``; that of the last one is kept."""
+        if self._forest is None or self._forest[0] != version.sha256:
+            self._forest = (version.sha256, Forest.from_bytes(version.read(), where=str(version)))
+        return self._forest[1]
+
+    _forest: tuple[str, Forest] | None = None
+
+    @cached_property
+    def former_dataset(self) -> Dataset | None:
+        """What ``[gate] against`` names; ConfigError if this run replaces it."""
+        rules = self.config.gate
+        if rules is None or rules.against is None:
+            return None
+        former = self.folder / rules.against
+        if former.resolve() == self.dataset_path.resolve():
+            raise ConfigError(
+                f"[gate] against: {former} is what this run makes anew; name the copy of a former dataset"
+            )
+        return Dataset.open(former)

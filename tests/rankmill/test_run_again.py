@@ -1,0 +1,256 @@
+"""What a second run does: only what has changed, and never what somebody has undone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from rankmill.cli import execute
+from rankmill.errors import InputError, RunUnderWay
+from rankmill.run.chain import NAMES, Choice
+from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
+from rankmill.run.lease import hold, holder_of
+from rankmill.run.records import differences, read_record
+from rankmill.run.running import Asked, plan_of, run
+from registry import Registry
+from tests.rankmill.test_run import files_of, write_project
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_project(tmp_path_factory.mktemp("done"))
+    assert again(folder)[0] == list(NAMES)
+    return folder
+
+
+@pytest.fixture
+def project(done: Path, tmp_path: Path) -> Iterator[Path]:
+    """A project that has been run once; times and inodes of its files are those of a copy."""
+    folder = tmp_path / "project"
+    shutil.copytree(done, folder, symlinks=True)
+    again(folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def again(project: Path, **asked) -> tuple[list[str], list[Event]]:
+    """Run once more; which stages were done, and all that was told."""
+    events: list[Event] = []
+    question = Asked(config=project / "rankmill.toml", registry=project / "registry", **asked)
+    run(question, lambda _: events.append)
+    return [event.stage for event in events if isinstance(event, StageStarted)], events
+
+
+def outcome(events: list[Event]) -> tuple[str, int]:
+    (end,) = [event for event in events if isinstance(event, RunEnded)]
+    return end.outcome, end.exit_code
+
+
+def edit(project: Path, old: str, new: str) -> None:
+    path = project / "rankmill.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_nothing_is_done_where_nothing_has_changed(project: Path) -> None:
+    before = files_of(project)
+    stages, events = again(project)
+    assert stages == []
+    assert outcome(events) == ("unchanged", 0)
+    assert [event.stage for event in events if isinstance(event, StageSkipped)] == list(NAMES)
+    assert files_of(project) == before
+    told = json.loads((project / "out" / "last_success.json").read_text())
+    assert told == json.loads((project / "out" / "last_run.json").read_text())
+    assert (told["outcome"], told["exit_code"]) == ("unchanged", 0)
+
+
+def test_a_file_that_was_only_touched_has_not_changed(project: Path) -> None:
+    for path in project.glob("judgments/*"):
+        os.utime(path, (1, 1))
+    assert again(project)[0] == []
+    assert again(project, rehash=True)[0] == []
+
+
+def test_the_same_data_from_other_bytes_are_read_and_not_learnt_again(project: Path) -> None:
+    for path in project.glob("judgments/*.txt"):
+        path.write_text("\n".join(reversed(path.read_text().splitlines())) + "\n")
+    assert again(project)[0] == ["ingest"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stages"),
+    [
+        ("max_bin = 63", "max_bin = 31", ["bin", "train", "evaluate", "gate", "promote", "rerank"]),
+        ("n_rounds = 12", "n_rounds = 13", ["train", "evaluate", "gate", "promote", "rerank"]),
+        ('metrics = ["ndcg@10", "map"]', 'metrics = ["map"]', ["evaluate"]),
+        ("top_k = 5", "top_k = 4", ["rerank"]),
+        ('candidates = ["candidates.txt"]', 'candidates = ["candidates.txt"]\nmemory = "1GB"', []),
+        ("buckets = 4", 'buckets = 4\nthreads = 1\nmemory = "1GB"', []),
+    ],
+)
+def test_an_option_moves_what_it_decides(project: Path, old: str, new: str, stages: list[str]) -> None:
+    edit(project, old, new)
+    done, events = again(project)
+    assert done == stages
+    assert outcome(events) == (("done" if stages else "unchanged"), 0)
+    assert again(project)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("gone", "stages"),
+    [
+        ("out/evaluation.json", ["evaluate"]),
+        ("out/gate.json", []),  # the version is production: there is nothing to decide any more
+        ("out/ranked/part-00000.parquet", ["rerank"]),
+        ("out/stages/bin.json", ["bin"]),
+        ("out/stages/train.json", ["train"]),
+        ("out/digests.json", []),
+        ("out/last_run.json", []),
+    ],
+)
+def test_what_is_gone_is_made_again_with_the_same_bytes(project: Path, gone: str, stages: list[str]) -> None:
+    before = files_of(project)
+    (project / gone).unlink()
+    assert again(project)[0] == stages
+    after = files_of(project)
+    assert after == {name: digest for name, digest in before.items() if name in after}
+    assert before.keys() - after.keys() <= {gone}  # a result of the gate is in the registry
+
+
+def test_what_others_have_changed_is_made_again(project: Path) -> None:
+    before = files_of(project)
+    (project / "out" / "evaluation.json").write_text("{}")
+    shutil.rmtree(project / "out" / "dataset")
+    assert again(project)[0] == ["ingest", "bin", "evaluate"]
+    assert files_of(project) == before
+
+
+def test_new_judgments_make_a_new_version(project: Path) -> None:
+    first = sorted(project.glob("judgments/*.txt"))[0]
+    (project / "judgments" / "c.txt").write_text(first.read_text().replace("qid:a", "qid:c"))
+    done, events = again(project)
+    assert done == list(NAMES)
+    (started,) = [event for event in events if isinstance(event, StageStarted) and event.stage == "ingest"]
+    assert started.why == "sources judgments/c.txt is new"
+    assert Registry(project / "registry").state("web").target("production") == 2
+
+
+def test_what_was_rolled_back_is_not_promoted_again(project: Path, capsys) -> None:
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    again(project)
+    registry = Registry(project / "registry")
+    assert registry.state("web").target("production") == 2
+    registry.rollback("web")
+    head = registry.state("web").head
+    done, events = again(project)
+    assert done == ["rerank"]  # by the version that stands
+    assert outcome(events) == ("gate not passed", 11)
+    assert execute(["run", str(project / "rankmill.toml"), "--registry", str(project / "registry")]) == 11
+    assert "web@2 was taken back from production in entry" in capsys.readouterr().err.splitlines()[-1]
+    assert registry.state("web").head == head
+    edit(project, "n_rounds = 13", "n_rounds = 14")
+    assert again(project)[0] == ["train", "evaluate", "gate", "promote", "rerank"]
+    assert registry.state("web").target("production") == 3
+
+
+def test_stages_can_be_chosen(project: Path) -> None:
+    assert again(project, choice=Choice(forced=frozenset({"evaluate"})))[0] == ["evaluate"]
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    assert again(project, choice=Choice(last="bin"))[0] == []
+    assert again(project, choice=Choice(first="evaluate"))[0] == []  # the training is taken as it is
+    assert again(project, choice=Choice(first="train", last="train"))[0] == ["train"]
+    assert again(project, choice=Choice(first="evaluate", last="evaluate"))[0] == ["evaluate"]
+    shutil.rmtree(project / "out" / "stages")
+    with pytest.raises(InputError, match="--from train: ingest was not done yet"):
+        again(project, choice=Choice(first="train"))
+    with pytest.raises(InputError, match="--until trian: expected one of ingest, bin"):
+        Choice(last="trian")
+    with pytest.raises(InputError, match="train comes after bin"):
+        Choice(first="train", last="bin")
+
+
+def test_a_plan_says_what_the_run_then_does(project: Path, capsys) -> None:
+    question = Asked(config=project / "rankmill.toml", registry=project / "registry")
+    assert [what for _, what, _ in plan_of(question)] == ["skip"] * len(NAMES)
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    before = files_of(project)
+    rows = plan_of(question)
+    assert files_of(project) == before
+    assert [(stage, what) for stage, what, _ in rows[:4]] == [
+        ("ingest", "skip"),
+        ("bin", "skip"),
+        ("train", "run"),
+        ("evaluate", "open"),
+    ]
+    assert rows[2][2] == "n_rounds was 12 and is 13"
+    command = ["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), "--plan"]
+    assert execute(command) == 0
+    assert "train     run   n_rounds was 12 and is 13" in capsys.readouterr().out.splitlines()
+    fresh = write_project(project / "fresh")
+    assert execute(["run", str(fresh / "rankmill.toml"), "--registry", str(fresh / "registry"), "--plan"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "ingest    run   not done yet"
+    assert not (fresh / "out").exists()
+    assert not (fresh / "registry").exists()
+
+
+def test_one_run_at_a_time(project: Path, capsys) -> None:
+    assert holder_of(project / "out") is None
+    with hold(project / "out", "the-first") as lease:
+        lease.at("train")
+        assert "run the-first" in (holder_of(project / "out") or "")
+        with pytest.raises(
+            RunUnderWay, match=rf"in use by run the-first \(process {os.getpid()} on .*, at stage train\)"
+        ):
+            again(project)
+        assert execute(["run", str(project / "rankmill.toml"), "--registry", str(project / "registry")]) == 75
+        assert "in use by run the-first" in capsys.readouterr().err
+        lease.end()
+    assert again(project)[0] == []
+
+
+def test_the_next_run_tells_of_one_that_died(project: Path) -> None:
+    with hold(project / "out", "the-first") as lease:
+        lease.at("train")
+    _, events = again(project)
+    (started,) = [event for event in events if isinstance(event, RunStarted)]
+    assert "run the-first" in (started.died or "")
+    _, events = again(project)
+    (started,) = [event for event in events if isinstance(event, RunStarted)]
+    assert started.died is None
+
+
+def test_the_logical_date_is_part_of_names(project: Path, capsys) -> None:
+    (project / "judgments").rename(project / "2026-11-21")
+    edit(project, "judgments/*.txt", "{date}/*.txt")
+    with pytest.raises(InputError, match=r"ingest.sources: .date. stands for the logical date; say which with --date"):
+        again(project)
+    assert again(project, day=date(2026, 11, 21))[0] == ["ingest"]  # the files have other names, and the same data
+    with pytest.raises(InputError, match="2026-11-22"):
+        again(project, day=date(2026, 11, 22))
+    assert execute(["run", str(project / "rankmill.toml"), "--date", "yesterday"]) == 2
+
+
+def test_a_record_of_another_stage_or_a_damaged_one_is_none(project: Path) -> None:
+    stages = project / "out" / "stages"
+    assert read_record(stages, "bin") is not None
+    shutil.copy(stages / "bin.json", stages / "train.json")
+    assert read_record(stages, "train") is None
+    text = (stages / "bin.json").read_text()
+    (stages / "bin.json").write_text(text.replace('"code": "', '"code": "0'))
+    assert read_record(stages, "bin") is None
+    (stages / "bin.json").write_text(text[:-20])
+    assert read_record(stages, "bin") is None
+    assert again(project)[0] == ["bin", "train"]
+
+
+def test_differences_are_told_by_name() -> None:
+    assert differences({"code": "a"}, {"code": "b"}) == "the code has changed"
+    many = {f"sources {name}": "1" for name in "abcdef"}
+    assert differences({}, many) == "sources a is new, sources b is new, sources c is new and 3 more"
+    assert differences({"dataset": "1"}, {"dataset": "2"}) == "dataset has changed"
