@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +30,25 @@ class RunReport:
     gate: GateResult | None = None
     refused: str | None = None
     """Why the candidate is not promoted, though it is no matter of the gate."""
-    moved: Mapping[str, str | None]
-    """What each alias meant before it was moved in this run."""
+    former: Mapping[str, int] = field(default_factory=dict)
+    """For each alias that means the candidate, what it meant before, if anything: a rollback leads there."""
 
     @classmethod
-    def of(cls, work: Work, *, promoted: bool) -> RunReport:
+    def of(cls, work: Work) -> RunReport:
         """Gather what the stages of ``work`` have told."""
         facts, alias = work.facts, work.alias
         known: dict[str, Any] = {}
         if "train" in facts:
-            known["version"] = work.candidate
+            known["version"] = candidate = work.candidate
+            known["former"] = {
+                alias: moves[-2].version
+                for alias in candidate.aliases
+                if len(moves := candidate.state.moves[alias]) > 1 and moves[-2].version is not None
+            }
             if alias is not None and "gate" in facts:
                 known["gate"] = result_of(work)
                 known["refused"] = taken_back(work, alias)
-        moved = facts["promote"]["moved"] if promoted else {}
-        return cls(work=work.path, registry=work.registry.root, facts=dict(facts), moved=moved, **known)
+        return cls(work=work.path, registry=work.registry.root, facts=dict(facts), **known)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -60,6 +65,7 @@ class RunReport:
             },
             "evaluation": self.facts.get("evaluate"),
             "gate": None if self.gate is None else _gate_facts(self.gate),
+            "rollback": self.rollbacks(),
             "ranked": None if ranked is None else {**ranked, "out": str(self.work / ranked["out"])},
         }
 
@@ -98,11 +104,18 @@ class RunReport:
                 f"ranked    {self.work / ranked['out']}: {ranked['rows_written']:,} documents of {ranked['queries']:,}"
                 f" queries{told}"
             )
-        for alias, before in self.moved.items():
-            if before is not None and self.version is not None:
-                command = f"rankmill models rollback {self.version.name} --alias {alias} --registry {self.registry}"
-                lines.append(f"back to {before}: {command}")
+        lines += [f"roll back {command}" for command in self.rollbacks()]
         return lines
+
+    def rollbacks(self) -> list[str]:
+        """Return the commands that give each alias back what it meant before."""
+        if self.version is None:
+            return []
+        model, registry = self.version.name, shlex.quote(str(self.registry))
+        return [
+            f"rankmill models rollback {model} --alias {alias} --to {before} --registry {registry}"
+            for alias, before in sorted(self.former.items())
+        ]
 
     def require(self) -> None:
         """Raise PromotionRefused, with the reasons in one line, if the version may not take its place."""

@@ -100,7 +100,7 @@ def run(asked: Asked, observer: Callable[[Work], Observer], clock: Callable[[], 
         )
         try:
             done = run_stages(work, asked.choice, tell, lease.at)
-            report = RunReport.of(work, promoted="promote" in done)
+            report = RunReport.of(work)
         except BaseException as error:
             stopped = isinstance(error, (SystemExit, KeyboardInterrupt))
             tell(RunEnded(outcome="stopped" if stopped else "failed", exit_code=code_of(error), facts={}))
