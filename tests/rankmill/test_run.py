@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import date
 from pathlib import Path
 
@@ -266,3 +267,31 @@ def test_a_run_does_not_compare_with_what_it_replaces(project: Path, capsys) -> 
     assert run(project) == 2
     assert "no such dataset" in capsys.readouterr().err
     assert not list(project.glob("out/*"))
+
+
+def test_who_learnt_from_shuffled_grades_is_not_promoted(project: Path, capsys) -> None:
+    """Learnt from grades that say nothing, judged by grades that do."""
+    write_synthetic(project / "test.txt", SynthParameters(queries=60, documents_per_query=10, features=12, seed=4))
+    text = (project / "test.txt").read_text().replace("qid:", "qid:t")
+    (project / "test.txt").write_text(text)
+    (project / "rankmill.toml").write_text(
+        CONFIG.replace("split = {train = 0.7, valid = 0.15, test = 0.15}", 'test = ["test.txt"]').replace("0.2", "0.0")
+    )
+    assert run(project) == 0
+    store = Registry(project / "registry")
+    assert store.state("web").target("production") == 1
+    ranked = files_of(project / "out" / "ranked")
+    draw = random.Random(7)
+    for path in project.glob("judgments/*.txt"):
+        grades, rest = zip(*(line.split(" ", 1) for line in path.read_text().splitlines()), strict=True)
+        mixed = draw.sample(grades, len(grades))
+        path.write_text("".join(f"{grade} {tail}\n" for grade, tail in zip(mixed, rest, strict=True)))
+    capsys.readouterr()
+    assert run(project, "--json") == 11
+    report = json.loads(capsys.readouterr().out)
+    assert (report["model"]["version"], report["model"]["aliases"]) == ("web@2", [])
+    assert store.state("web").target("production") == 1
+    assert [entry.change.op for entry in store.log("web")] == ["register", "gate", "promote", "register", "gate"]
+    assert files_of(project / "out" / "ranked") == ranked
+    assert json.loads((project / "out" / "last_run.json").read_text())["outcome"] == "gate not passed"
+    assert json.loads((project / "out" / "last_success.json").read_text())["outcome"] == "done"
