@@ -32,6 +32,13 @@ def run(
         ),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be done and why, and do nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Do all of it over links to the work folder and the registry: nothing that anybody uses changes.",
+        ),
+    ] = False,
     first: Annotated[
         str | None,
         typer.Option(
@@ -78,6 +85,7 @@ def run(
         choice=choice,
         day=None if date is None else date.date(),
         rehash=rehash,
+        dry=dry_run,
     )
     if plan:
         rows = plan_of(asked)
@@ -87,6 +95,10 @@ def run(
         return
     report = run_chain(asked, _telling)
     typer.echo(report.render(json=as_json))
+    if dry_run:
+        typer.echo(
+            f"a dry run: nothing was registered or promoted; what came of it is in {report.work.parent}", err=True
+        )
     report.require()
 
 

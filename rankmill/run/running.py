@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from pipeline.publish import write_atomically
 from rankmill.config import read_config
 from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, code_of, one_line
 from rankmill.run.chain import Choice, check_inputs, plan, run_stages
+from rankmill.run.dry import links_to
 from rankmill.run.events import Event, Observer, Outcome, RunEnded, RunStarted, StageDone, StageFailed, StageSkipped
 from rankmill.run.lease import hold
 from rankmill.run.report import RunReport
@@ -42,6 +43,8 @@ class Asked:
         The logical date.
     rehash
         Whether files are read again whose size, time and inode are as they were.
+    dry
+        Whether nothing that anybody uses is to change: see `rankmill.run.dry`.
     """
 
     config: Path
@@ -49,6 +52,7 @@ class Asked:
     choice: Choice = field(default_factory=Choice)
     day: date | None = None
     rehash: bool = False
+    dry: bool = False
 
     def work(self) -> Work:
         """Read the configuration, and say what the run works with."""
@@ -80,9 +84,10 @@ def run(asked: Asked, observer: Callable[[Work], Observer], clock: Callable[[], 
     check_inputs(work, asked.choice)
     work.path.mkdir(parents=True, exist_ok=True)
     run_id = str(uuid.uuid4())
-    with hold(work.path, run_id) as lease:
-        story = _Story(work.path, run_id, asked, clock)
-        watch = observer(work)
+    with hold(work.path, run_id) as lease, ExitStack() as stack:
+        if asked.dry:
+            work = work.moved(*stack.enter_context(links_to(work.path, work.registry.root)))
+        story, watch = _Story(work.path, run_id, asked, clock), observer(work)
 
         def tell(event: Event) -> None:
             story(event)
@@ -101,16 +106,15 @@ def run(asked: Asked, observer: Callable[[Work], Observer], clock: Callable[[], 
         try:
             done = run_stages(work, asked.choice, tell, lease.at)
             report = RunReport.of(work)
+            tell(_ended(report, done))
         except BaseException as error:
             stopped = isinstance(error, (SystemExit, KeyboardInterrupt))
-            tell(RunEnded(outcome="stopped" if stopped else "failed", exit_code=code_of(error), facts={}))
-            lease.end()
+            tell(RunEnded(outcome="stopped" if stopped else "failed", exit_code=code_of(error)))
             raise
         finally:
             with suppress(OSError):  # it would only be read again
                 work.digests.keep()
-        tell(_ended(report, done))
-        lease.end()
+            lease.end()
     return report
 
 

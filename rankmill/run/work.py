@@ -36,6 +36,8 @@ class Work:
         Relative paths in ``config`` start here: the folder of its file.
     registry
         Folder of the registry.
+    path
+        The work folder, where it is not the one that ``config`` names.
     day
         The logical date, which stands for ``{date}`` in patterns.
     rehash
@@ -48,13 +50,24 @@ class Work:
     """
 
     def __init__(
-        self, config: Config, folder: Path, registry: Path, *, day: date | None = None, rehash: bool = False
+        self,
+        config: Config,
+        folder: Path,
+        registry: Path,
+        *,
+        path: Path | None = None,
+        day: date | None = None,
+        rehash: bool = False,
     ) -> None:
-        self.config, self.folder, self.day = config, folder, day
-        self.path = folder / config.work
+        self.config, self.folder, self.day, self.rehash = config, folder, day, rehash
+        self.path = folder / config.work if path is None else path
         self.registry = Registry(registry)
         self.digests = FileDigests(self.path / "digests.json", rehash=rehash)
         self.facts: dict[str, Mapping[str, Any]] = {}
+
+    def moved(self, path: Path, registry: Path) -> Work:
+        """Return the same over another work folder and another registry."""
+        return Work(self.config, self.folder, registry, path=path, day=self.day, rehash=self.rehash)
 
     @property
     def dataset_path(self) -> Path:

@@ -254,3 +254,24 @@ def test_differences_are_told_by_name() -> None:
     many = {f"sources {name}": "1" for name in "abcdef"}
     assert differences({}, many) == "sources a is new, sources b is new, sources c is new and 3 more"
     assert differences({"dataset": "1"}, {"dataset": "2"}) == "dataset has changed"
+
+
+def test_a_dry_run_tells_what_would_come_of_it_and_changes_nothing(project: Path, capsys) -> None:
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    before = files_of(project)
+    command = ["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), "--json"]
+    assert execute([*command, "--dry-run"]) == 0
+    dry = json.loads(capsys.readouterr().out)
+    after = files_of(project)
+    assert {name: digest for name, digest in after.items() if "dry-run" not in name} == before
+    assert {Path(name).name for name in after.keys() - before.keys()} == {"evaluation.json", "gate.json"}
+    assert (dry["model"]["version"], dry["model"]["aliases"]) == ("web@2", ["production"])
+    assert Registry(project / "registry").state("web").target("production") == 1
+    assert execute(command) == 0
+    real = json.loads(capsys.readouterr().out)
+    assert real["model"]["sha256"] == dry["model"]["sha256"]
+    assert real["evaluation"] == dry["evaluation"]
+    fresh = write_project(project / "fresh")
+    assert execute(["run", str(fresh / "rankmill.toml"), "--registry", str(fresh / "registry"), "--dry-run"]) == 0
+    assert not (fresh / "registry").exists()
+    assert {path.name for path in (fresh / "out").iterdir()} == {"lease", "dry-run"}
