@@ -17,3 +17,7 @@ class ConfigError(RankmillError):
 
 class RunUnderWay(RankmillError):
     """Another run works in the same folder; the message says which."""
+
+
+class Unhealthy(RankmillError):
+    """No run of a work folder has worked for too long; the message says since when, and what is known."""

@@ -1,0 +1,132 @@
+"""Whether the runs of a work folder work: what ``rankmill health`` says, from the files that runs leave there.
+
+A run works if it left 0, nothing to do included, or as its rules say: 11, the gate was not passed and what stands serves on; 12,
+drift.  All other codes are for somebody to look at.  Nothing heavy is loaded here, for it is asked every few minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rankmill.errors import InputError, Unhealthy
+from rankmill.run.lease import holder_of, left_behind
+from rankmill.spans import spell
+
+WORKED = {0: "done", 11: "gate not passed", 12: "drift"}
+LAST_RUN, LAST_SUCCESS = "last_run.json", "last_success.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the runs of a work folder do."""
+
+    work: Path
+    max_age: timedelta
+    worked: dict[str, Any] | None
+    """The last run that worked, as it left word; None if none has."""
+    last: dict[str, Any] | None
+    """The last run that left word."""
+    age: timedelta | None
+    """Since the end of the last run that worked."""
+    under_way: str | None = None
+    died: str | None = None
+
+    @classmethod
+    def of(cls, work: Path, max_age: timedelta, now: datetime) -> Health:
+        """Read what the runs of ``work`` have left.
+
+        Raises
+        ------
+        InputError
+            There is no such folder, or a file in it is none of ours.
+        """
+        if not work.is_dir():
+            raise InputError(f"{work}: no such folder; name the work folder of the configuration")
+        runs = [run for name in (LAST_RUN, LAST_SUCCESS) if (run := _read(work / name)) is not None]
+        worked = max((run for run in runs if run["exit_code"] in WORKED), key=_ended, default=None)
+        age = None if worked is None else max(now - _ended(worked), timedelta(0))
+        facts: dict[str, Any] = {}
+        if age is None or age > max_age:  # else there is no need to ask: asking takes the lease for a moment
+            facts = {"under_way": holder_of(work), "died": left_behind(work)}
+        return cls(work=work, max_age=max_age, worked=worked, last=_read(work / LAST_RUN), age=age, **facts)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a run has worked that is not too long ago, or the first one is under way."""
+        return self.age <= self.max_age if self.age is not None else self.last is None and self.under_way is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {
+            "healthy": self.healthy,
+            "age_seconds": None if self.age is None else self.age.total_seconds(),
+            "max_age_seconds": self.max_age.total_seconds(),
+            "last_that_worked": self.worked,
+            "last_run": self.last,
+            "under_way": self.under_way,
+            "died": None if self.under_way else self.died,
+        }
+
+    def render(self, *, json: bool = False) -> str:
+        """Return it in one line, or as one JSON object."""
+        return _json(self.to_dict()) if json else self._line()
+
+    def require(self) -> None:
+        """Raise Unhealthy, with all that is known in one line, if it is not healthy."""
+        if not self.healthy:
+            raise Unhealthy(self._line())
+
+    def _line(self) -> str:
+        if self.worked is None and self.last is None:
+            return f"{self.work}: " + (
+                f"the first run is under way: {self.under_way}" if self.healthy else self._no_run()
+            )
+        parts = []
+        if self.worked is None or self.age is None:
+            parts.append("no run has worked yet")
+        else:
+            code = self.worked["exit_code"]
+            parts.append(
+                f"a run last worked at {self.worked['ended']}, {spell(self.age)} ago (left {code}: {WORKED[code]})"
+            )
+        if not self.healthy:
+            if self.age is not None:
+                parts[-1] += f", and {spell(self.max_age)} are allowed"
+            if self.last is not None and self.last != self.worked:
+                error = f": {self.last['error']}" if self.last.get("error") else ""
+                parts.append(f"the last one left {self.last['exit_code']} at {self.last['ended']}{error}")
+            parts += self._now()
+        return f"{self.work}: " + "; ".join(parts)
+
+    def _no_run(self) -> str:
+        return "; ".join(["no run has ended here yet", *self._now()])
+
+    def _now(self) -> list[str]:
+        if self.under_way:
+            return [f"under way: {self.under_way}"]
+        return [f"died without a word: {self.died}"] if self.died else []
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(run["exit_code"], int) and _ended(run):
+            return dict(run)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise InputError(f"{path}: not what a run leaves; is this a work folder?")
+
+
+def _ended(run: dict[str, Any]) -> datetime:
+    moment = datetime.fromisoformat(run["ended"])
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _json(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, sort_keys=True)
