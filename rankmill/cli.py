@@ -20,6 +20,7 @@ import rankmill
 import rankmill.cli_convert
 import rankmill.cli_models
 import rankmill.cli_run
+import rankmill.cli_schedule
 import registry.cli
 import registry.cli_move
 import scorer.cli
@@ -87,6 +88,7 @@ def demo(
 
 
 app.registered_commands += rankmill.cli_run.app.registered_commands
+app.registered_commands += rankmill.cli_schedule.app.registered_commands
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
 app.registered_commands += scorer.cli_compare.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands

@@ -40,6 +40,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     registry.errors.ConflictError: TRY_AGAIN,
     pipeline.errors.DatasetConflict: TRY_AGAIN,
     rankmill.errors.RunUnderWay: TRY_AGAIN,
+    rankmill.errors.Unhealthy: TRY_AGAIN,
     pipeline.errors.InputError: USAGE,
     trainer.errors.InvalidParameter: USAGE,
     scorer.errors.InputError: USAGE,

@@ -100,6 +100,19 @@ def holder_of(work: Path) -> str | None:
     return None
 
 
+def left_behind(work: Path) -> str | None:
+    """Say which run last wrote into the lease of ``work`` and did not say how it ended; it died, if nobody holds the lease."""
+    try:
+        handle = os.open(work / LEASE, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        found = _read(handle)
+    finally:
+        os.close(handle)
+    return None if found is None else _who(found, "an earlier run")
+
+
 def _read(handle: int) -> dict[str, Any] | None:
     try:
         found = json.loads(os.pread(handle, 1 << 16, 0))

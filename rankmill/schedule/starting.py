@@ -51,7 +51,7 @@ class RunCommand:
         """
         root = context.find_root()
         command = root.command.commands["run"]  # type: ignore[attr-defined]  # the root is a group
-        parsed = command.make_context(f"{context.command_path}: run", list(context.args), parent=root).params
+        parsed = command.make_context("run", list(context.args), parent=root).params
         for name in ("date", "plan"):
             if parsed.get(name):
                 raise InputError(f"--{name} is not for a schedule: each run has the date of its moment")

@@ -1,0 +1,127 @@
+"""Whether runs work: from what they leave, at any time of the clock."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankmill.cli import execute
+from rankmill.errors import InputError, Unhealthy
+from rankmill.exit_codes import EXIT_CODES, TRY_AGAIN
+from rankmill.health import LAST_RUN, LAST_SUCCESS, WORKED, Health
+from rankmill.run import running
+from rankmill.run.lease import hold
+from rankmill.spans import parse_span, spell
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+DAY = timedelta(hours=26)
+
+
+def leave(work: Path, hours_ago: float, code: int, error: str | None = None) -> None:
+    """What a run leaves that ended ``hours_ago`` with ``code``."""
+    ended = (NOW - timedelta(hours=hours_ago)).isoformat()
+    told: dict[str, Any] = {"run_id": "r", "date": None, "began": ended, "ended": ended, "outcome": "", "stages": {}}
+    text = json.dumps(told | {"exit_code": code, "error": error})
+    (work / LAST_RUN).write_text(text)
+    if code == 0:
+        (work / LAST_SUCCESS).write_text(text)
+
+
+@pytest.mark.parametrize("code", [0, 2, 10, 11, 12, 13, 74, 75, 143])
+@pytest.mark.parametrize("hours", [1, 25.9, 26.1, 500])
+def test_a_run_that_worked_counts_for_as_long_as_is_allowed(tmp_path: Path, code: int, hours: float) -> None:
+    leave(tmp_path, hours, code)
+    assert Health.of(tmp_path, DAY, NOW).healthy == (code in {0, 11, 12} and hours <= 26)
+
+
+def test_a_run_that_failed_leaves_the_success_before_it_to_age(tmp_path: Path) -> None:
+    leave(tmp_path, 24, 0)
+    leave(tmp_path, 0.1, 74, "disk: No space left on device")
+    assert Health.of(tmp_path, DAY, NOW).healthy
+    with pytest.raises(Unhealthy) as found:
+        Health.of(tmp_path, DAY, NOW + timedelta(hours=3)).require()
+    assert str(found.value) == (
+        f"{tmp_path}: a run last worked at 2026-11-20T08:00:00+00:00, 1 d 3 h ago (left 0: done), and 1 d 2 h are allowed; "
+        "the last one left 74 at 2026-11-21T07:54:00+00:00: disk: No space left on device"
+    )
+
+
+def test_the_files_have_the_names_that_runs_give_them() -> None:
+    assert (LAST_RUN, LAST_SUCCESS) == (running.LAST_RUN, running.LAST_SUCCESS)
+    assert EXIT_CODES[Unhealthy] == TRY_AGAIN
+
+
+def test_a_folder_without_runs_is_unhealthy_until_the_first_is_under_way(tmp_path: Path) -> None:
+    found = Health.of(tmp_path, DAY, NOW)
+    assert not found.healthy
+    assert found.render() == f"{tmp_path}: no run has ended here yet"
+    with hold(tmp_path, "first-run") as lease:
+        lease.at("train")
+        found = Health.of(tmp_path, DAY, NOW)
+        assert found.healthy
+        assert "the first run is under way: run first-run" in found.render()
+        assert "at stage train" in found.render()
+
+
+def test_a_run_that_died_without_a_word_is_told(tmp_path: Path) -> None:
+    leave(tmp_path, 30, 0)
+    with hold(tmp_path, "killed") as lease:
+        lease.at("rerank")
+        assert "; under way: run killed" in Health.of(tmp_path, DAY, NOW).render()
+    assert "; died without a word: run killed" in Health.of(tmp_path, DAY, NOW).render()  # nobody said how it ended
+    with hold(tmp_path, "in peace") as lease:
+        lease.end()
+    assert "without a word" not in Health.of(tmp_path, DAY, NOW).render()
+
+
+def test_a_clock_that_was_ahead_does_no_harm(tmp_path: Path) -> None:
+    leave(tmp_path, -5, 0)
+    assert Health.of(tmp_path, DAY, NOW).healthy
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"exit_code": 0, "ended": "yesterday"}', '{"exit_code": "0", "ended": "2026-11-21"}']
+)
+def test_a_file_that_no_run_has_left_is_no_health(tmp_path: Path, text: str) -> None:
+    (tmp_path / LAST_RUN).write_text(text)
+    with pytest.raises(InputError, match="not what a run leaves"):
+        Health.of(tmp_path, DAY, NOW)
+
+
+def test_the_command_says_it_by_code_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["health", str(tmp_path)]) == 75
+    assert capsys.readouterr().err == f"rankmill: {tmp_path}: no run has ended here yet\n"
+    leave(tmp_path, 24 * 3000, 11)
+    assert execute(["health", str(tmp_path), "--json"]) == 75
+    assert json.loads(capsys.readouterr().out)["healthy"] is False
+    assert execute(["health", str(tmp_path), "--max-age", "90000d", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["healthy"] is True
+    assert found["last_that_worked"]["exit_code"] == 11
+    assert execute(["health", str(tmp_path), "--max-age", "90000d"]) == 0
+    assert "(left 11: gate not passed)" in capsys.readouterr().out
+    assert execute(["health", str(tmp_path / "nowhere")]) == 2
+    assert set(WORKED) == {0, 11, 12}
+
+
+@given(st.integers(1, 10_000_000))
+def test_a_span_is_told_to_within_its_second_unit(seconds: int) -> None:
+    told = 0.0
+    size = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+    words = spell(timedelta(seconds=seconds)).split()
+    for number, unit in zip(words[::2], words[1::2], strict=True):
+        told += int(number) * size[unit]
+    smallest = {"s": 1, "min": 1, "h": 60, "d": 3600}[words[1]]
+    assert seconds - smallest < told <= seconds
+
+
+@pytest.mark.parametrize("text", ["", "26", "h", "-1h", "0h", "1e3h", "26 hours", "1h 30m", "9999999d"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--max-age: expected"):
+        parse_span(text, "--max-age")
