@@ -6,9 +6,14 @@ import ast
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +23,19 @@ ROOT = Path(__file__).resolve().parents[2]
 BASELINE = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}.get(os.uname().machine, "generic")
 
 COUNT_COMPILATIONS = """
-import io, json, sys
+import io, json, os, sys
 from contextlib import redirect_stdout
+
+prefix, written = sys.argv[1], []
+CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.chmod", "os.truncate"}
+
+def watch(event, arguments):
+    if event in CHANGES or (event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
+        if any(isinstance(path, (str, bytes)) and os.fsdecode(path).startswith(prefix) for path in arguments):
+            written.append([event, str(arguments[0])])
+
+sys.addaudithook(watch)
+
 from numba.core import event
 import rankmill
 from rankmill.cli import execute
@@ -28,6 +44,9 @@ from trainer.objectives.registry import OBJECTIVES, objective_class
 def commands():
     yield ["demo", "--queries", "80", "--seed", "5"]
     yield ["run", "rankmill.toml"]
+    yield ["run", "rankmill.toml", "--date", "2026-11-21"]
+    yield ["health", "work"]
+    yield ["schedule", "rankmill.toml", "--cron", "0 2 * * *", "--timezone", "Europe/Berlin", "--list", "3"]
     for name in sorted(OBJECTIVES.keys() - {"user"}):
         for criterion in objective_class(name).criteria:
             train = ["train", "rankmill-demo/dataset", "--name", name, "--objective", name, "--criterion", criterion]
@@ -38,7 +57,8 @@ def commands():
 with event.install_recorder("numba:compile") as compiled, redirect_stdout(io.StringIO()):
     codes = [execute(command) for command in commands()]
 names = [str(record.data["dispatcher"]) for _, record in compiled.buffer if record.is_start]
-print(json.dumps({"codes": codes, "compiled": names, "home": rankmill.__file__}))
+facts = {"codes": codes, "compiled": names, "home": rankmill.__file__, "written": written, "user": os.getuid()}
+print(json.dumps(facts))
 """
 
 CONFIG = """
@@ -63,6 +83,42 @@ WAY_OUT = (
     "https_proxy",
     "no_proxy",
 )  # the network's own ways
+
+
+STRANGER = 23456  # nobody has this number: no name, no home
+
+
+def python_of_everybody() -> str:
+    """An interpreter that the stranger may run too: this one, or the system's where this one lies in somebody's home."""
+    own = Path(sys.executable).resolve()
+    if os.geteuid() != 0 or all(folder.stat().st_mode & 0o001 for folder in own.parents):
+        return sys.executable
+    system = shutil.which("python3", path=os.defpath)
+    asked = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))"
+    if system is None or subprocess.run([system, "-c", asked], capture_output=True, check=False).returncode:
+        pytest.skip(f"{own} is for {own.owner()} alone, and the system has no interpreter for us")
+    return system
+
+
+def environment_of_the_image(prefix: Path) -> dict[str, str]:
+    """What the Dockerfile sets for who runs, for an installation in ``prefix``."""
+    final = text_of("Dockerfile").replace("\\\n", " ").replace("${CPU}", BASELINE).replace("/opt/rankmill", str(prefix))
+    words = [word for line in re.findall(r"^ENV (.*)", final, flags=re.MULTILINE) for word in shlex.split(line)]
+    found = dict(word.split("=", 1) for word in words)
+    return {name: value.replace("$PATH", os.defpath) for name, value in found.items()}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """An empty folder that everybody may look into: pytest's own are for their user alone."""
+    with tempfile.TemporaryDirectory(prefix="rankmill-image-") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        yield place
+        for folder in (place / "prefix").rglob("*"):
+            if folder.is_dir() and not folder.is_symlink():
+                folder.chmod(0o755)
+        (place / "prefix").chmod(0o755)
 
 
 def kernels_of_the_house() -> set[tuple[str, str, str]]:
@@ -101,7 +157,8 @@ def test_the_image_runs_as_nobody_in_particular_with_the_values_it_was_compiled_
     build, final = dockerfile.split("FROM base AS build")[1].split("\nFROM base\n")
     assert re.search(r"^USER 10001$", final, flags=re.MULTILINE)
     assert 'ENTRYPOINT ["rankmill"]' in final
-    assert "NUMBA" not in build + final  # said once, in the stage that both start from
+    # said once, in the stage that both start from; only who runs may be unable to write
+    assert re.findall(r"NUMBA_\w+", build + final) == ["NUMBA_CACHE_LOCATOR_CLASSES"]
     assert {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_CACHE_DIR"} <= set(re.findall(r"NUMBA_\w+", dockerfile))
     assert "NUMBA_CACHE_DIR=/opt/rankmill/numba-cache" in dockerfile
 
@@ -115,17 +172,21 @@ def test_the_build_context_holds_what_the_script_copies() -> None:
 
 
 @pytest.mark.slow
-def test_the_script_installs_into_an_empty_folder_and_nothing_is_compiled_afterwards(tmp_path: Path) -> None:
-    prefix, home, work = tmp_path / "prefix", tmp_path / "home", tmp_path / "work"
+def test_the_script_installs_into_an_empty_folder_and_a_stranger_runs_what_may_not_be_written(place: Path) -> None:
+    prefix, home, work = place / "prefix", place / "home", place / "work"
     home.mkdir()
     work.mkdir()
     (work / "rankmill.toml").write_text(CONFIG)
     clean = {"PATH": os.defpath, "HOME": str(home), "PIP_CONFIG_FILE": os.devnull, "LANG": "C.UTF-8"}
     clean |= {name: os.environ[name] for name in WAY_OUT if name in os.environ}
-    baseline = {"NUMBA_CPU_NAME": BASELINE, "NUMBA_CPU_FEATURES": ""}
+    image = environment_of_the_image(prefix)
     installed = subprocess.run(
         ["sh", str(ROOT / "docker" / "install.sh"), str(ROOT), str(prefix)],
-        env={**clean, **baseline, "PYTHON": sys.executable},
+        env={
+            **clean,
+            **{name: image[name] for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")},
+            "PYTHON": python_of_everybody(),
+        },
         cwd=home,
         capture_output=True,
         text=True,
@@ -140,18 +201,35 @@ def test_the_script_installs_into_an_empty_folder_and_nothing_is_compiled_afterw
     def cache() -> dict[str, str]:
         return {str(path): file_digest(path) for path in (prefix / "numba-cache").rglob("*") if path.is_file()}
 
+    def tree() -> dict[str, tuple[int, int]]:
+        return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in (prefix, *prefix.rglob("*"))}
+
     before = cache()
     assert kernels_of_the_house() - {kernel_of(path) for path in before} == set()
+    for path in (prefix, *prefix.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode & ~0o222)
+    untouched = tree()
+    stranger: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        os.chown(work, STRANGER, STRANGER)
+        os.chown(work / "rankmill.toml", STRANGER, STRANGER)
+        stranger = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
     ran = subprocess.run(
-        [str(prefix / "bin" / "python"), "-I", "-c", COUNT_COMPILATIONS],
-        env={**clean, **baseline, "NUMBA_CACHE_DIR": str(prefix / "numba-cache")},
+        [str(prefix / "bin" / "python"), "-I", "-c", COUNT_COMPILATIONS, str(prefix)],
+        env={**image, "HOME": "/nonexistent"},
         cwd=work,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
+        **stranger,
     )
+    assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout.splitlines()[-1])
     assert set(report["codes"]) == {0}, ran.stderr
     assert report["compiled"] == []
+    assert report["written"] == []
     assert report["home"].startswith(str(prefix))
+    assert report["user"] == (STRANGER if stranger else os.getuid())
     assert cache() == before
+    assert tree() == untouched
