@@ -159,7 +159,19 @@ def public_commands() -> list[tuple[tuple[str, ...], str]]:
 
 def test_the_commands_are_the_documented_ones() -> None:
     assert {" ".join(name) for name, _ in public_commands()} == {
-        *("demo", "run", "schedule", "health", "train", "cv", "rerank", "evaluate", "explain-metric", "convert", "compare"),
+        *(
+            "demo",
+            "run",
+            "schedule",
+            "health",
+            "train",
+            "cv",
+            "rerank",
+            "evaluate",
+            "explain-metric",
+            "convert",
+            "compare",
+        ),
         *(
             f"inspect {what}"
             for what in ("influence", "dependence", "interaction", "shap", "why", "combine", "optimality")
