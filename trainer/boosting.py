@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
@@ -15,6 +16,7 @@ from pipeline.quantiles import MAX_BIN
 from scorer.forest import Forest
 from trainer import _kernels as row_kernels
 from trainer.assembly import forest_of, trees_a_round
+from trainer.checkpoint import Checkpoint, Checkpoints
 from trainer.criteria import criterion_of, takes_exact_steps
 from trainer.dtypes import ROW
 from trainer.errors import InvalidParameter, TrainingDataRejected
@@ -59,6 +61,7 @@ class BoostOptions(TypedDict, total=False):
     pool_bytes: int
     profile: bool
     on_round: OnRound | None
+    checkpoints: Checkpoints | None
 
 
 def boost(
@@ -76,6 +79,7 @@ def boost(
     pool_bytes: int = DEFAULT_POOL_BYTES,
     profile: bool = False,
     on_round: OnRound | None = None,
+    checkpoint: Checkpoint | None = None,
     rounds: int | None = None,
 ) -> TrainingResult:
     """Train a forest; the same bytes for every ``n_threads`` (0: the cores this process may use).
@@ -109,6 +113,9 @@ def boost(
     on_round
         Called after every round, in the caller's thread; training ends after this round if it returns true.  What it
         raises is raised here.
+    checkpoint
+        Write all trees there now and then, at the end, and when the run is interrupted; and go on from what is there, as
+        with ``resume``, if it has more rounds.
     rounds
         Do and keep so many of the ``n_rounds``, whatever eval sets say.
 
@@ -141,6 +148,10 @@ def boost(
     if resume is not None:
         check_resumable(resume, parameters, feature_names, info or {}, objective)
         replayed = trees_of(resume, edges)
+    if checkpoint is not None and (found := checkpoint.read()) is not None and found.n_trees > len(replayed):
+        with suppress(InvalidParameter):  # else it is not ours, and will be replaced
+            check_resumable(found, parameters, feature_names, info or {}, objective)
+            replayed = trees_of(found, edges)
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     bins = train.blocked(n_bins)
     watch = Watch(
@@ -156,6 +167,11 @@ def boost(
     if parameters.step_search == "line" and objective.steps_a_round > 1:
         raise InvalidParameter(f"step_search: the rounds of {objective.name} have several steps; leave it at none")
     sampler = Sampler(train.starts, len(feature_names), parameters)
+    many = trees_a_round(objective)
+
+    def assembled(trees: Sequence[Tree], facts: Mapping[str, Any]) -> Forest:
+        return forest_of(trees, edges, feature_names, objective, len(trees) // many, parameters, facts)
+
     run = _Run(
         parameters=parameters,
         objective=objective,
@@ -171,6 +187,7 @@ def boost(
         pool_bytes=pool_bytes,
         stopwatch=Stopwatch(on=profile),
         on_round=on_round,
+        keep=None if checkpoint is None else _Keeper(checkpoint, many, lambda trees: assembled(trees, info or {})),
         rounds=rounds,
     )
     trees, history, best_round = with_team(n_threads, run)
@@ -183,10 +200,8 @@ def boost(
         "train": _stop_value(best[TRAIN], watch),
         "valid": _stop_value(best[watch.first], watch) if watch.first else {},
     }
-    kept = trees[: best_round * trees_a_round(objective)]
-    forest = forest_of(kept, edges, feature_names, objective, best_round, parameters, facts)
     return TrainingResult(
-        forest=forest,
+        forest=assembled(trees[: best_round * many], facts),
         best_round=best_round,
         history=tuple(history),
         profile=run.stopwatch.profile(),
@@ -218,6 +233,24 @@ def _stop_value(metrics: Mapping[str, float], watch: Watch) -> dict[str, float]:
     return {name: metrics[name]} if metrics[name] == metrics[name] else {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    """Writes the trees of whole rounds to a checkpoint."""
+
+    checkpoint: Checkpoint
+    trees_a_round: int
+    forest: Callable[[Sequence[Tree]], Forest]
+
+    def now_and_then(self, trees: Sequence[Tree]) -> None:
+        """Write them if it is time."""
+        if self.checkpoint.is_due():
+            self.now(trees)
+
+    def now(self, trees: Sequence[Tree]) -> None:
+        """Write them if there are more than are written already."""
+        self.checkpoint.write(len(trees) // self.trees_a_round, lambda: self.forest(trees))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """All rounds of one training, called with the team that works on them."""
@@ -236,15 +269,24 @@ class _Run:
     pool_bytes: int
     stopwatch: Stopwatch
     on_round: OnRound | None
+    keep: _Keeper | None
     rounds: int | None
 
     def __call__(self, team: Team) -> tuple[list[Tree], list[RoundRecord], int]:
+        trees: list[Tree] = []
+        try:
+            return self._all_rounds(team, trees)
+        finally:  # also where it was interrupted: rounds that are whole are worth keeping
+            if self.keep is not None and trees:
+                self.keep.now(trees)
+
+    def _all_rounds(self, team: Team, trees: list[Tree]) -> tuple[list[Tree], list[RoundRecord], int]:
+        """Add the trees of whole rounds to ``trees``; return them, the history, and the best round."""
         p, watch, stopwatch = self.parameters, self.watch, self.stopwatch
         grower = Grower(self.bins, p, team, monotone=self.monotone, pool_bytes=self.pool_bytes, timed=stopwatch.on)
         stepper = _Stepper(self, grower, team)
         stopping = self._stopping()
         many = trees_a_round(self.objective)
-        trees: list[Tree] = []
         history: list[RoundRecord] = []
         for round_number in range(1, (self.rounds or p.n_rounds) + 1):
             stopwatch.start_round()
@@ -263,6 +305,8 @@ class _Run:
                 watch.keep()
             if not known:
                 stopwatch.end_round()
+                if self.keep is not None:
+                    self.keep.now_and_then(trees)
             if leave:
                 break
         return trees, history, stopping.best_round or len(history)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from scorer.forest import Forest
 from trainer.boosting import boost
+from trainer.checkpoint import Checkpoints
 from trainer.errors import TrainingDataRejected
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.history import HOLDOUT, CrossValidation, RoundRecord, TrainingResult
@@ -35,6 +36,7 @@ def cross_validate(
     n_threads: int = 0,
     pool_bytes: int | None = None,
     on_round: OnFold | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> CrossValidation:
     """Train ``parameters.folds`` times, each time on all queries but those of a fold, and measure on these.
 
@@ -56,6 +58,8 @@ def cross_validate(
         Of each training, and ``folds``; ``rounds_by`` says nothing here.
     on_round
         Called after every round of every fold; a fold may come twice, to be made longer.
+    checkpoints
+        Where each fold keeps what it has so far, and goes on from.
 
     Raises
     ------
@@ -87,6 +91,7 @@ def cross_validate(
                 n_threads=n_threads,
                 pool_bytes=DEFAULT_POOL_BYTES if pool_bytes is None else pool_bytes,
                 on_round=None if on_round is None else partial(_tell, on_round, fold + 1),
+                checkpoint=None if checkpoints is None else checkpoints.of(f"fold-{fold + 1}"),
                 rounds=rounds,
             )
         except TrainingDataRejected as error:

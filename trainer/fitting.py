@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,8 @@ def fit(
         There are too few queries to part, besides what :func:`trainer.boosting.boost` raises.
     """
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
+    checkpoints = options.pop("checkpoints", None)
+    whole: Any = {**options, "checkpoint": None if checkpoints is None else checkpoints.of("whole")}
     if parameters.rounds_by == "test":
         apart = queries_apart(train.query_names, parameters.holdout_fraction, parameters.seed)
         if not apart.any():
@@ -53,7 +55,7 @@ def fit(
         eval_sets = [(HOLDOUT, train.of_queries(apart, row_major=True)), *eval_sets]
         train = train.of_queries(~apart)
     if parameters.rounds_by != "cv":
-        return boost(train, eval_sets, edges, feature_names, parameters, **options)
+        return boost(train, eval_sets, edges, feature_names, parameters, **whole)
     train = replace(train, bins=train.blocked(n_bins))
     found = cross_validate(
         train,
@@ -64,6 +66,7 @@ def fit(
         eval_metrics=options.get("eval_metrics", ()),
         n_threads=options.get("n_threads", 0),
         pool_bytes=options.get("pool_bytes"),
+        checkpoints=checkpoints,
     )
-    result = boost(train, eval_sets, edges, feature_names, parameters, rounds=found.best_round, **options)
+    result = boost(train, eval_sets, edges, feature_names, parameters, rounds=found.best_round, **whole)
     return replace(result, cross_validation=found)

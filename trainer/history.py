@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, isfinite, sqrt
 from typing import Any
@@ -116,17 +116,22 @@ class TrainingResult:
 
     def curves(self) -> dict[str, Any]:
         """Return what every round measured as lists: by set and metric, and the out-of-bag improvement if there is one."""
-        return {
-            "metrics": {
-                name: {metric: [_plain(record.metrics[name][metric]) for record in self.history] for metric in metrics}
-                for name, metrics in self.history[0].metrics.items()
-            },
-            **(
-                {"oob_improvement": [record.oob_improvement for record in self.history]}
-                if self.history[0].oob_improvement is not None
-                else {}
-            ),
-        }
+        return curves_of(self.history)
+
+
+def curves_of(history: Sequence[RoundRecord]) -> dict[str, Any]:
+    """Return what every round of ``history`` measured, as :meth:`TrainingResult.curves` does."""
+    return {
+        "metrics": {
+            name: {metric: [_plain(record.metrics[name][metric]) for record in history] for metric in metrics}
+            for name, metrics in history[0].metrics.items()
+        },
+        **(
+            {"oob_improvement": [record.oob_improvement for record in history]}
+            if history[0].oob_improvement is not None
+            else {}
+        ),
+    }
 
 
 def _plain(value: float) -> float | None:

@@ -18,6 +18,7 @@ from scorer.metrics import parse_metric
 from trainer.base_model import BaseModel, after_base
 from trainer.bin_cache import CachedBins
 from trainer.boosting import FEWEST_DRAWN_PAIRS, OnRound, RankedRows, TrainingResult
+from trainer.checkpoint import Checkpoints
 from trainer.criteria import criterion_of, takes_exact_steps
 from trainer.cross_validation import OnFold
 from trainer.cross_validation import cross_validate as cross_validate_rows
@@ -60,6 +61,8 @@ class TrainingPlan:
     given_pairs: int
     objective_bytes: int  # of the objective's own arrays
     n_outputs: int
+    link: str  # what makes a score of the outputs
+    graded: bool  # whether documents have grades by which rankings can be measured
     pair_bytes: int  # of the lists of pairs by which splits are chosen and leaves step
     weighted_rows: bool  # whether splits are chosen by weights
     measured_parts: int  # of the loss, where it is measured
@@ -165,6 +168,8 @@ def plan_of(
         given_pairs=0 if rows.pairs is None else len(rows.pairs.better),
         objective_bytes=objective.bytes_held(rows),
         n_outputs=objective.n_outputs,
+        link=objective.link,
+        graded=rows.graded,
         pair_bytes=_pair_bytes(objective, criterion, parameters, train.n_rows),
         weighted_rows=criterion == "se",
         measured_parts=0 if DEVIANCE not in measures else train.n_rows if objective.sums_over == ROWS else len(train),
@@ -198,6 +203,7 @@ def train(
     pool_bytes: int = DEFAULT_POOL_BYTES,
     profile: bool = False,
     say: Callable[[str], None] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> TrainingResult:
     """Train on the train split of a binned dataset, watching its valid split if it has one.
 
@@ -231,6 +237,9 @@ def train(
         Time the phases of every round.
     say
         Called with one line if the cache is damaged and built anew, or cannot be written; left out: a Python warning.
+    checkpoints
+        Where what is trained so far is written now and then, and where a training that was killed goes on.  Whoever has
+        put the result into safety clears them; :func:`trainer.kept.training_key` makes a key.
 
     Raises
     ------
@@ -267,6 +276,7 @@ def train(
         pool_bytes=pool_bytes,
         profile=profile,
         on_round=on_round,
+        checkpoints=checkpoints,
     )
     return result if base is None else replace(result, forest=base.joined(result.forest))
 
@@ -281,6 +291,7 @@ def cross_validate(
     bin_cache: Path | None = None,
     pool_bytes: int = DEFAULT_POOL_BYTES,
     say: Callable[[str], None] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> CrossValidation:
     """Cross-validate a training on the train split of a binned dataset: :func:`trainer.cross_validation.cross_validate`.
 
@@ -298,6 +309,7 @@ def cross_validate(
         n_threads=n_threads,
         pool_bytes=pool_bytes,
         on_round=on_round,
+        checkpoints=checkpoints,
     )
 
 

@@ -13,6 +13,7 @@ from joblib import Parallel, delayed
 from pipeline.cores import available_cores
 from trainer import _kernels
 from trainer.errors import InvalidParameter
+from trainer.interrupts import HeldSignals
 from trainer.scalars import whole_number
 
 Result = TypeVar("Result")
@@ -47,19 +48,24 @@ class Team:
         self._failure: BaseException | None = None
         self.may_spin = size <= available_cores()  # nobody may spin on a core that another needs
         self._looks = _LOOKS if self.may_spin else 1
+        self.signals = HeldSignals()
 
     def each(self, task: Task) -> None:
         """Run ``task(worker)`` once for every worker 0 .. size-1 and wait for all of them."""
         if self.size == 1:
             task(0)
             return
-        self._task = task
-        self._number += 1
-        self._post(0, self._number)
-        task(0)
-        for worker in range(1, self.size):
-            if self._next(worker, self._number - 1) == _OVER:
-                raise self._failure or RuntimeError("a histogram worker stopped unexpectedly")
+        self.signals.hold()  # until all are done: they wait for each other inside
+        try:
+            self._task = task
+            self._number += 1
+            self._post(0, self._number)
+            task(0)
+            for worker in range(1, self.size):
+                if self._next(worker, self._number - 1) == _OVER:
+                    raise self._failure or RuntimeError("a histogram worker stopped unexpectedly")
+        finally:
+            self.signals.release()
 
     def share(self, n: int, least: int, task: Callable[[int, int, int], object]) -> None:
         """Run ``task(first, last, worker)`` so that the ranges of all workers make up 0 .. n.
@@ -134,7 +140,8 @@ def with_team(n_threads: int, run: Callable[[Team], Result]) -> Result:
     helpers.start()
     try:
         team.gather()
-        return run(team)
+        with team.signals:
+            return run(team)
     finally:
         team.dismiss()
         helpers.join(_GATHERING_SECONDS)
