@@ -172,4 +172,7 @@ def _made_from(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
     if not isinstance(parameters, dict) or "seed" not in parameters or facts.get("dataset_digest") is None:
         return None, None
     rest = {name: value for name, value in parameters.items() if name != "seed"}
-    return (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model")), parameters["seed"]
+    seeds = facts.get("seeds")
+    averaged = len(seeds["trained"]) if isinstance(seeds, dict) and seeds.get("choose") == "average" else 1
+    made = (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model"), averaged)
+    return made, parameters["seed"]

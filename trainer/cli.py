@@ -79,6 +79,32 @@ def train(
             show_default=False,
         ),
     ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,..",
+            help="Train with each of these seeds, such as 1,2,3, and register what --choose says; --seed is passed over.",
+            show_default=False,
+        ),
+    ] = None,
+    choose: Annotated[
+        str,
+        typer.Option(
+            help="Of several seeds: best, the model that is best on the valid split, or average, one model whose scores are"
+            " the means of all."
+        ),
+    ] = "best",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            metavar="DIR",
+            help="Keep in this folder what is trained so far, so that the same command goes on after a kill; emptied of it"
+            " when the model is registered.  Never changes the model.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint_every: Annotated[float, typer.Option(min=0.0, help="Seconds between two checkpoints.")] = 300.0,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round went.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -89,16 +115,20 @@ def train(
     Example: rankmill train web.dataset --name web --metric ndcg@10
     With bins on disk: rankmill train web.dataset --name web --bin-cache bin-cache
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
+    Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     """
     from pipeline.sizes import parse_size
+    from trainer.seeds.choosing import parse_seeds
 
     report, result = train_and_register(
         dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, base_model=base_model,
-        n_threads=n_threads,
-        bin_cache=bin_cache, pool_bytes=parse_size(histogram_memory, "--histogram-memory"), profile=profile,
+        seeds=() if seeds is None else parse_seeds(seeds), choose=choose, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, n_threads=n_threads, bin_cache=bin_cache,
+        pool_bytes=parse_size(histogram_memory, "--histogram-memory"), profile=profile,
     )  # fmt: skip
     if as_json:
-        report["curves"] = result.curves()
+        if "seeds" not in report:
+            report["curves"] = result.curves()
         if result.cross_validation is not None:
             report["cross_validation"] = result.cross_validation.to_dict()
     if result.profile is not None:
@@ -169,6 +199,10 @@ def train_and_register(
     eval_metrics: Sequence[str] = (),
     resume: str | None = None,
     base_model: str | None = None,
+    seeds: Sequence[int] = (),
+    choose: str = "best",
+    checkpoint: Path | None = None,
+    checkpoint_every: float = 300.0,
     n_threads: int = 0,
     bin_cache: Path | None = None,
     pool_bytes: int | None = None,
@@ -177,33 +211,34 @@ def train_and_register(
     """Train on the dataset at ``dataset_path``, register the model, and return the facts of the new version.
 
     ``resume`` and ``base_model`` name models, files or versions in the registry at ``registry_path``; ``pool_bytes`` None
-    means the default; the other options are those of :func:`trainer.training.train`.
+    means the default; the other options are those of :func:`trainer.candidate.train_candidate`, ``checkpoint`` its folder.
     """
     from pipeline.dataset import Dataset
     from registry import Registry
     from registry.names import check_name
     from scorer.cli import find_model
+    from trainer.candidate import plan_candidate, train_candidate
     from trainer.compiling import compilation_announced
     from trainer.growing.histogram import DEFAULT_POOL_BYTES
-    from trainer.lineage import Origin, attachments_of, facts_of
+    from trainer.kept import KeptTrainings
+    from trainer.lineage import Origin
     from trainer.progress import TrainingBar
-    from trainer.training import plan_of, train
 
     # what can be refused is refused before hours of training, not after
     check_name(name)
     dataset = Dataset.open(dataset_path)
-    pool_bytes = DEFAULT_POOL_BYTES if pool_bytes is None else pool_bytes
     start = None if resume is None else Origin(*find_model(resume, registry_path))
     base = None if base_model is None else Origin(*find_model(base_model, registry_path))
-    begin_with: Any = {"resume": start and start.forest, "base_model": base and base.forest}
-    plan = plan_of(
-        dataset,
-        parameters,
-        eval_metrics=eval_metrics,
-        bin_cache=bin_cache,
-        pool_bytes=pool_bytes,
-        **begin_with,
-    )
+    asked: Any = {
+        "seeds": seeds,
+        "choose": choose,
+        "eval_metrics": eval_metrics,
+        "resume": start,
+        "base": base,
+        "bin_cache": bin_cache,
+        "pool_bytes": DEFAULT_POOL_BYTES if pool_bytes is None else pool_bytes,
+    }
+    plan = plan_candidate(dataset, parameters, **asked)
     registry = Registry(registry_path)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
@@ -213,23 +248,23 @@ def train_and_register(
 
     say(plan.render())
     with compilation_announced(say), TrainingBar(parameters.n_rounds) as bar:
-        result = train(
+        candidate = train_candidate(
             dataset,
             parameters,
-            eval_metrics=eval_metrics,
+            **asked,
+            base_queries=None if base is None else _trained_on(base, registry),
+            folder=checkpoint,
+            checkpoint_every=checkpoint_every,
             n_threads=n_threads,
-            on_round=bar.update,
-            bin_cache=bin_cache,
-            pool_bytes=pool_bytes,
             profile=profile,
+            on_round=lambda _, record: bar.update(record),
             say=say,
-            **begin_with,
+            plan=plan,
         )
-    forest = result.forest
-    facts = facts_of(dataset, result, base)
-    metrics = facts["metrics"]
-    attachments = attachments_of(dataset, start, None if base is None else _trained_on(base, registry))
-    version = registry.register(name, forest.to_bytes(), manifest=facts, attachments=attachments)
+    forest, metrics, result = candidate.forest, candidate.facts["metrics"], candidate.result
+    version = registry.register(name, forest.to_bytes(), manifest=candidate.facts, attachments=candidate.attachments)
+    if checkpoint is not None:
+        KeptTrainings(checkpoint).remove(candidate.keys)
     rounds_of_base = 0 if base is None else base.forest.n_rounds
     report: dict[str, Any] = {
         "model": str(version),
@@ -238,7 +273,7 @@ def train_and_register(
         "bytes": version.size,
         "trees": forest.n_trees,
         "rounds": forest.n_rounds,
-        "rounds_trained": len(result.history),
+        "rounds_trained": sum(len(each.result.history) for each in candidate.seeds),
         "rounds_of_base": rounds_of_base,
         "rounds_resumed": 0 if start is None else start.forest.n_rounds - rounds_of_base,
         "train": metrics.get("train", {}),
@@ -246,6 +281,9 @@ def train_and_register(
         **{name: metrics[name] for name in ("holdout", "cv") if name in metrics},
         "registry": str(registry_path),
     }
+    if candidate.noise_floor is not None:
+        told = candidate.training()
+        report |= {key: told[key] for key in ("seeds", "choose", "chosen", "noise_floor")}
     return report, result
 
 
@@ -283,4 +321,24 @@ def _render(report: dict[str, Any]) -> str:
         f"{'registered' if report['new'] else 'the same as'} {report['model']} in {report['registry']}: {_kept(report)}"
         + (f" ({report['rounds_resumed']} of them before)" if report["rounds_resumed"] else "")
         + f"; {metrics}\nsha256 {report['sha256']}"
+        + (_render_seeds(report) if "seeds" in report else "")
     )
+
+
+def _render_seeds(report: Mapping[str, Any]) -> str:
+    """Say what each seed has come to, and how much chance there is in that."""
+    lines = []
+    for each in report["seeds"]:
+        found = each["metrics"].get("valid") or each["metrics"].get("train", {})
+        metrics = ", ".join(f"{metric} {value:.4f}" for metric, value in found.items())
+        mark = " (taken)" if report["chosen"] == each["seed"] else ""
+        lines.append(f"seed {each['seed']}: {each['best_round']} of {each['rounds_trained']} rounds; {metrics}{mark}")
+    if report["chosen"] is None:
+        lines.append(f"taken: the average of the {len(report['seeds'])}")
+    lines += [
+        f"noise of seeds, {split} {metric}: {spread['mean']:.4f} +- {spread['deviation']:.4f}"
+        f" ({spread['least']:.4f} to {spread['greatest']:.4f})"
+        for split, metrics in report["noise_floor"].items()
+        for metric, spread in metrics.items()
+    ]
+    return "\n" + "\n".join(lines)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipeline.manifest import Meaning, SourceFile
     from scorer.forest import Forest
     from scorer.rerank import ModelIdentity
-    from trainer.history import TrainingResult
+    from trainer.history import QueryValues, TrainingResult
 
 MOST_SOURCES = 100  # of a kind; of more only their number and a digest of the list are told
 LIBRARIES = ("rankmill", "numpy", "numba", "llvmlite", "polars", "pyarrow", "duckdb", "joblib", "pydantic")
@@ -49,9 +49,32 @@ class Origin:
         return {"sha256": self.identity.sha256, **named}
 
 
-def facts_of(dataset: Dataset, result: TrainingResult, base: Origin | None = None) -> Facts:
-    """Return the manifest of the version: ``result``, trained on ``dataset``, on top of ``base`` if there is one."""
-    forest = result.forest
+def facts_of(
+    dataset: Dataset,
+    result: TrainingResult,
+    base: Origin | None = None,
+    intervals: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+) -> Facts:
+    """Return the manifest of the version: ``result``, trained on ``dataset``, on top of ``base`` if there is one.
+
+    ``intervals`` are those of its metrics where they are known already.
+    """
+    facts = {
+        **facts_of_forest(dataset, result.forest, base),
+        "metrics": metrics_of(result),
+        "intervals": intervals_of(result.by_query) if intervals is None else intervals,
+        "best_round": result.best_round,
+        "rounds_trained": len(result.history),
+    }
+    if result.cross_validation is not None:
+        cv = result.cross_validation
+        deviations = {measure: cv.deviation(measure) for measure in cv.measures}
+        facts["cross_validation"] = {"folds": len(cv.histories), "deviations": _numbers(deviations)}
+    return facts
+
+
+def facts_of_forest(dataset: Dataset, forest: Forest, base: Origin | None = None) -> Facts:
+    """Return what the manifest says of a forest of ``dataset``, but for how good it is."""
     facts: Facts = {
         "features": list(forest.feature_names),
         "dataset_digest": dataset.digest,
@@ -60,20 +83,10 @@ def facts_of(dataset: Dataset, result: TrainingResult, base: Origin | None = Non
         "parameters": dict(forest.parameters),
         "changed_parameters": changed_parameters(forest.parameters),
         "code_digest": code_digest(),
-        "metrics": metrics_of(result),
-        "intervals": intervals_of(result),
         "max_grade": dataset.max_grade,
-        "best_round": result.best_round,
-        "rounds_trained": len(result.history),
         **shape_of(forest),
     }
-    if base is not None:
-        facts["base_model"] = base.to_dict()
-    if result.cross_validation is not None:
-        cv = result.cross_validation
-        deviations = {measure: cv.deviation(measure) for measure in cv.measures}
-        facts["cross_validation"] = {"folds": len(cv.histories), "deviations": _numbers(deviations)}
-    return facts
+    return facts if base is None else {**facts, "base_model": base.to_dict()}
 
 
 def attachments_of(
@@ -145,10 +158,10 @@ def metrics_of(result: TrainingResult) -> dict[str, dict[str, float]]:
     return {split: metrics for split, metrics in found.items() if metrics}
 
 
-def intervals_of(result: TrainingResult) -> dict[str, dict[str, list[float]]]:
-    """Return the 95 % intervals over queries of the metrics, where there are two queries or more."""
+def intervals_of(by_query: Mapping[str, Mapping[str, QueryValues]]) -> dict[str, dict[str, list[float]]]:
+    """Return the 95 % intervals over queries of the metrics by split, where there are two queries or more."""
     found: dict[str, dict[str, list[float]]] = {}
-    for split, metrics in result.by_query.items():
+    for split, metrics in by_query.items():
         limits = {name: interval_of_mean(each.values, weights=each.weights) for name, each in metrics.items()}
         found[split] = {name: list(both) for name, both in limits.items() if both is not None}
     return {split: metrics for split, metrics in found.items() if metrics}

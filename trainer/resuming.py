@@ -39,6 +39,8 @@ def check_resumable(
     highest grade: no tree depends on it, and what ERR says on another scale is measured anew in every replayed round;
     ``objective`` is what the forest's has to be, where it is known already.
     """
+    if "seeds" in forest.info:
+        raise InvalidParameter("resume: the model is the average of several seeds; each of them is trained by itself")
     if forest.feature_names != tuple(feature_names):
         lacking = [name for name in forest.feature_names if name not in feature_names]
         detail = f"the data lack {lacking[0]!r}" if lacking else "the data have others, or in another order"

@@ -75,10 +75,7 @@ class Watch:
         measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
         metrics = [measure for measure in measures if isinstance(measure, Metric)]
         self._order = [str(measure) for measure in measures]
-        policy = Policy(
-            gain="exp" if parameters.gain == "exp" else "linear",
-            max_grade=max(max_grade, 1) if any(metric.name == "err" for metric in metrics) else None,
-        )
+        policy = policy_of(metrics, parameters, max_grade)
         names = [TRAIN, *(name for name, _ in eval_sets)]
         again = [name for i, name in enumerate(names) if name in names[:i]]
         if again:
@@ -205,6 +202,14 @@ class _EvalSet:
             )  # fmt: skip
 
         team.share(len(scores), _LEAST_WALKED, share)
+
+
+def policy_of(metrics: Sequence[Metric], parameters: TrainParameters, max_grade: int) -> Policy:
+    """Return the conventions by which a training measures ``metrics``; ``max_grade``: the highest of the scale, for ERR."""
+    return Policy(
+        gain="exp" if parameters.gain == "exp" else "linear",
+        max_grade=max(max_grade, 1) if any(metric.name == "err" for metric in metrics) else None,
+    )
 
 
 def starting_scores(rows: RankedRows, objective: Objective) -> npt.NDArray[np.float64]:

@@ -1,0 +1,25 @@
+"""A small binned dataset with a train, a valid and a test split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.binning import bin_dataset
+from pipeline.dataset import Dataset
+from pipeline.ingest import ingest
+from pipeline.ingest.options import IngestOptions
+from pipeline.synth import SynthParameters, write_synthetic
+from trainer.parameters import TrainParameters
+
+SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
+# draws of queries, so that seeds differ in more than how ties are broken
+SMALL = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.3, early_stopping_rounds=4, query_fraction=0.6)
+
+
+def small_dataset(folder: Path, shares: dict[str, float] | None = None, queries: int = 100) -> Dataset:
+    """Write judgments into ``folder``, and a dataset of them."""
+    text = folder / "judgments.txt"
+    write_synthetic(text, SynthParameters(queries=queries, documents_per_query=8, features=10, seed=5))
+    ingest([text], folder / "d", options=IngestOptions(buckets=3, shares=SHARES if shares is None else shares))
+    bin_dataset(Dataset.open(folder / "d"), 31)
+    return Dataset.open(folder / "d")

@@ -1,0 +1,193 @@
+"""A training that is killed goes on, with the bytes and the history of one that was not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.dataset import Dataset
+from scorer.forest import Forest
+from tests.trainer.planted import fit, small_data
+from tests.trainer.small_dataset import SMALL, small_dataset
+from trainer.candidate import train_candidate
+from trainer.checkpoint import Checkpoint, Checkpoints
+from trainer.interrupts import HeldSignals
+from trainer.training import train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return small_dataset(tmp_path_factory.mktemp("checkpoint"))
+
+
+class Killed(BaseException):
+    """What ends a training in these tests where a signal would."""
+
+
+def interrupted_at(round_number: int):
+    def on_round(record) -> None:
+        if record.round_number == round_number:
+            raise Killed
+
+    return on_round
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"early_stopping_rounds": 3, "learning_rate": 0.6, "n_rounds": 60},
+        {"rounds_by": "oob", "query_fraction": 0.5, "watch": False, "early_stopping_rounds": 0},
+        {"step_search": "line", "row_fraction": 0.7, "learning_rate": 0.05},
+        {"objective": "gbrank"},
+        {"objective": "mcrank", "n_rounds": 12},
+        {"grow": "oblivious", "max_depth": 3, "feature_fraction": 0.5},
+        {"criterion": "ole"},
+    ],
+    ids=str,
+)
+def test_a_training_that_is_interrupted_three_times_is_as_one_in_one_go(tmp_path: Path, parameters) -> None:
+    data = small_data()
+    whole = fit(data, **parameters)
+    path = tmp_path / "a.checkpoint"
+    for at in (2, 5, 9):
+        options = {"checkpoint": Checkpoint(path, every=0.0), "on_round": interrupted_at(at)}
+        with pytest.raises(Killed):
+            fit(data, options=options, **parameters)
+        assert Checkpoint(path).read().n_rounds == at
+    found = fit(data, options={"checkpoint": Checkpoint(path)}, **parameters)
+    assert found.forest.to_bytes() == whole.forest.to_bytes()
+    assert found.history == whole.history
+    assert found.best_round == whole.best_round
+
+
+def test_a_cross_validation_goes_on_in_the_fold_where_it_was(dataset: Dataset, tmp_path: Path) -> None:
+    parameters = replace(SMALL, rounds_by="cv", folds=3)
+    whole = train(dataset, parameters, n_threads=1)
+    for part in range(1, 5):
+        checkpoints = Checkpoints(tmp_path, "k", every=0.0)
+        writes = 0
+
+        def dying(self: Checkpoint, rounds, forest, part=part, real=Checkpoint.write) -> None:
+            nonlocal writes
+            writes += 1
+            real(self, rounds, forest)
+            if writes == 4 * part:
+                raise Killed
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Checkpoint, "write", dying)
+            with pytest.raises(Killed):
+                train(dataset, parameters, n_threads=1, checkpoints=checkpoints)
+    found = train(dataset, parameters, n_threads=1, checkpoints=Checkpoints(tmp_path, "k"))
+    assert found.forest == whole.forest
+    assert found.history == whole.history
+    assert found.cross_validation == whole.cross_validation
+    assert {path.name for path in tmp_path.iterdir()} == {f"k.{part}.checkpoint" for part in ("fold-1", "fold-2", "fold-3", "whole")}  # fmt: skip
+    Checkpoints(tmp_path, "k").clear()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_checkpoint_of_this_training_is_passed_over(tmp_path: Path) -> None:
+    data, path = small_data(), tmp_path / "a.checkpoint"
+    whole = fit(data)
+    path.write_bytes(b"damaged")
+    assert fit(data, options={"checkpoint": Checkpoint(path)}).forest == whole.forest
+    path.write_bytes(fit(data, max_leaves=5).forest.to_bytes())
+    assert fit(data, options={"checkpoint": Checkpoint(path)}).forest == whole.forest
+
+
+def test_a_disk_that_is_full_is_told_and_ends_no_training(tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr("trainer.checkpoint.write_atomically", full)
+    told: list[str] = []
+    fit(small_data(), n_rounds=2, options={"checkpoint": Checkpoint(tmp_path / "c", 0.0, told.append)})
+    assert told
+    assert all("no space left" in line for line in told)
+
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.dataset import Dataset
+from tests.trainer.small_dataset import SMALL
+from trainer.candidate import train_candidate
+
+dataset, folder, rounds = Dataset.open(Path(sys.argv[1])), Path(sys.argv[2]), map(int, sys.argv[3:])
+for number in rounds:
+    child = os.fork()
+    if child == 0:
+        def on_round(seed, record):
+            if (seed, record.round_number) == (2, number):
+                os.kill(os.getpid(), signal.SIGKILL)
+        train_candidate(dataset, SMALL, seeds=(1, 2), folder=folder, checkpoint_every=0.0, n_threads=1, on_round=on_round)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+"""
+
+
+def test_a_kill_without_warning_costs_what_was_not_written_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", DYING, str(dataset.path), str(tmp_path), "1", "3", "6"],
+        cwd=ROOT,
+        check=True,
+        timeout=120,
+    )
+    assert [Forest.load(path).n_rounds for path in tmp_path.glob("*.checkpoint")] == [5]
+    whole = train_candidate(dataset, SMALL, seeds=(1, 2), n_threads=1)
+    found = train_candidate(dataset, SMALL, seeds=(1, 2), n_threads=1, folder=tmp_path)
+    assert found.forest.to_bytes() == whole.forest.to_bytes()
+    assert found.facts == whole.facts
+    assert found.training() == whole.training()
+
+
+def test_a_request_to_end_ends_the_command_soon_with_a_checkpoint(dataset: Dataset, tmp_path: Path) -> None:
+    arguments = ["train", str(dataset.path), "--name", "web", "--registry", str(tmp_path / "r"), "--n-rounds", "200000"]
+    arguments += ["--early-stopping-rounds", "0", "--checkpoint", str(tmp_path / "c"), "--checkpoint-every", "0"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "rankmill", *arguments, "--n-threads", "2"], cwd=ROOT, stderr=subprocess.PIPE
+    )
+    try:
+        deadline = time.monotonic() + 60.0
+        while not list(tmp_path.glob("c/*.checkpoint")):
+            assert time.monotonic() < deadline
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=30) == 143
+    finally:
+        running.kill()
+        running.communicate()
+    (path,) = (tmp_path / "c").iterdir()
+    assert Forest.load(path).n_rounds >= 1
+
+
+def test_signals_wait_while_they_are_held() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with HeldSignals() as held:
+            held.hold()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            assert seen == []
+            held.release()
+            assert seen == [signal.SIGTERM]
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            assert len(seen) == 2
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as the command line does at the first
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,278 @@
+"""Several seeds: the best of them, their average, and how much chance there is in them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.dataset import Dataset
+from scorer.forest import Forest
+from scorer.predict import Predictor
+from scorer.rerank import ModelIdentity
+from tests.trainer.small_dataset import SMALL, small_dataset
+from trainer import training
+from trainer.candidate import Candidate, plan_candidate, train_candidate
+from trainer.errors import InvalidParameter
+from trainer.kept import KeptTrainings, training_key
+from trainer.lineage import Origin, facts_of
+from trainer.seeds.averaging import average
+from trainer.seeds.choosing import checked_seeds, parse_seeds
+from trainer.seeds.measuring import measure
+from trainer.seeds.noise import Spread
+
+SEEDS = (1, 2, 3)
+METRICS = ("map", "deviance")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return small_dataset(tmp_path_factory.mktemp("seeds"))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
+
+
+def candidate_of(dataset: Dataset, kept: Path | None, choose: str, seeds=SEEDS, parameters=SMALL, **more) -> Candidate:
+    given = {"eval_metrics": METRICS, "n_threads": 1, **more}
+    return train_candidate(dataset, parameters, seeds=seeds, choose=choose, folder=kept, **given)
+
+
+@pytest.fixture(scope="module")
+def forests(dataset: Dataset) -> list[Forest]:
+    return [training.train(dataset, replace(SMALL, seed=seed), n_threads=1).forest for seed in SEEDS]
+
+
+def scores(forest: Forest, dataset: Dataset, split: str = "test"):
+    return Predictor(forest).scores(np.concatenate(list(dataset.feature_batches(split))))
+
+
+def test_the_average_s_scores_are_the_means_of_the_scores(dataset: Dataset, kept: Path, forests: list[Forest]) -> None:
+    forest = candidate_of(dataset, kept, "average").forest
+    assert len({each.sha256 for each in forests}) == 3  # else this says nothing
+    assert forest.n_trees == sum(each.n_trees for each in forests)
+    of_all = np.array([scores(each, dataset) for each in forests])
+    size = sum(np.abs(each.tree_weights) @ _largest(each) + abs(each.base_score) for each in forests)
+    bound = (forest.n_trees + len(forests) + 3) * 2.0**-52 * size / len(forests)
+    assert np.abs(scores(forest, dataset) - of_all.mean(axis=0)).max() <= bound < 1e-12
+    assert Forest.from_bytes(forest.to_bytes()) == forest
+
+
+def _largest(forest: Forest):
+    return np.array(
+        [
+            np.abs(forest.node_value[first:last]).max()
+            for first, last in zip(forest.tree_starts[:-1], forest.tree_starts[1:], strict=True)
+        ]
+    )
+
+
+def test_the_average_of_one_forest_and_of_copies_scores_as_it_does(dataset: Dataset, forests: list[Forest]) -> None:
+    assert np.array_equal(scores(average(forests[:1]), dataset), scores(forests[0], dataset))
+    assert np.allclose(scores(average(forests[:1] * 5), dataset), scores(forests[0], dataset), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("choose", ["best", "average"])
+def test_the_order_of_seeds_threads_and_the_folder_change_nothing(dataset: Dataset, kept: Path, choose: str) -> None:
+    found = candidate_of(dataset, kept, choose)
+    other = candidate_of(dataset, None, choose, seeds=(3, 1, 2), n_threads=2)
+    assert other.forest.to_bytes() == found.forest.to_bytes()
+    assert _json(other.facts) == _json(found.facts)
+    assert _json(other.training()) == _json(found.training())
+
+
+def _json(facts: object) -> str:
+    return json.dumps(facts, sort_keys=True, allow_nan=False)
+
+
+def test_the_best_is_best_on_the_valid_split_and_the_forest_of_its_own_training(
+    dataset: Dataset, kept: Path, forests: list[Forest]
+) -> None:
+    found = candidate_of(dataset, kept, "best")
+    values = [each.metrics["valid"]["ndcg@10"] for each in found.seeds]
+    assert found.chosen == SEEDS[values.index(max(values))]
+    assert [each.sha256 for each in found.seeds] == [each.sha256 for each in forests]
+    assert found.forest.sha256 == forests[SEEDS.index(found.chosen)].sha256
+    assert found.facts["seeds"]["chosen"] == found.chosen == found.facts["parameters"]["seed"]
+    worst = candidate_of(dataset, None, "best", parameters=replace(SMALL, stop_metric="deviance"))
+    losses = [each.metrics["valid"]["deviance"] for each in worst.seeds]
+    assert worst.chosen == SEEDS[losses.index(min(losses))]
+
+
+def test_of_equal_seeds_the_lowest_is_taken(dataset: Dataset) -> None:
+    """A loss without draws is the same forest for every seed."""
+    same = replace(SMALL, objective="l2", query_fraction=1.0)
+    found = candidate_of(dataset, None, "best", seeds=(9, 4, 6), parameters=same)
+    assert found.chosen == 4
+    assert len({each.metrics["valid"]["ndcg@10"] for each in found.seeds}) == 1
+    assert all(spread.deviation == 0.0 for spread in found.noise_floor.splits["valid"].values())
+
+
+def test_the_noise_floor_is_mean_deviation_and_range_over_the_seeds(dataset: Dataset, kept: Path) -> None:
+    found = candidate_of(dataset, kept, "average", splits=("test",))
+    assert set(found.noise_floor.splits) == {"valid", "test"}
+    for split, metrics in found.noise_floor.splits.items():
+        for name, spread in metrics.items():
+            values = [each.metrics[split][name] for each in found.seeds]
+            assert spread.mean == pytest.approx(statistics.fmean(values), rel=1e-14)
+            assert spread.deviation == pytest.approx(statistics.stdev(values), rel=1e-12)
+            assert (spread.least, spread.greatest) == (min(values), max(values))
+    assert found.facts["seeds"]["noise_floor"] == found.noise_floor.to_dict()
+    assert Spread.of([1.0, 1.0]).deviation == 0.0
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_measuring_a_forest_gives_what_its_training_has_measured(dataset: Dataset, split: str) -> None:
+    result = training.train(dataset, SMALL, eval_metrics=METRICS, n_threads=1)
+    means, by_query = measure(result.forest, dataset, split, SMALL, METRICS)
+    assert means == pytest.approx(result.history[result.best_round - 1].metrics[split], rel=1e-12)
+    for name, kept in result.by_query[split].items():
+        assert np.array_equal(by_query[name].values, kept.values, equal_nan=True)
+
+
+def test_the_average_says_what_it_measures_itself(dataset: Dataset, kept: Path) -> None:
+    found = candidate_of(dataset, kept, "average", splits=("test",))
+    for split in ("train", "valid", "test"):
+        assert found.facts["metrics"][split] == measure(found.forest, dataset, split, SMALL, METRICS)[0]
+        low, high = found.facts["intervals"][split]["ndcg@10"]
+        assert low < found.facts["metrics"][split]["ndcg@10"] < high
+    assert "best_round" not in found.facts
+    assert found.forest.info["seeds"] == list(SEEDS)
+    assert found.forest.info["dataset_digest"] == dataset.digest
+
+
+def test_one_seed_is_a_plain_training(dataset: Dataset) -> None:
+    plain = training.train(dataset, replace(SMALL, seed=2), n_threads=1)
+    for seeds, parameters in (((2,), SMALL), ((), replace(SMALL, seed=2))):
+        found = train_candidate(dataset, parameters, seeds=seeds, choose="average", n_threads=1)
+        assert found.forest == plain.forest
+        assert found.facts == facts_of(dataset, plain)
+        assert found.noise_floor is None
+
+
+def test_trainings_that_are_done_are_not_done_again(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
+    first = candidate_of(dataset, tmp_path, "best", seeds=(1, 2))
+    calls = []
+    real = training.train
+
+    def counted(*arguments, **options):
+        calls.append(arguments[1].seed)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(training, "train", counted)
+    again = candidate_of(dataset, tmp_path, "best", seeds=(1, 2))
+    assert calls == []
+    assert _json(again.facts) == _json(first.facts)
+    assert [each.result.history for each in again.seeds] == [each.result.history for each in first.seeds]
+    candidate_of(dataset, tmp_path, "average")
+    assert calls == [3]
+    (tmp_path / f"{first.keys[0]}.rankmill").write_bytes(b"damaged")
+    (tmp_path / f"{first.keys[1]}.json").write_bytes(b"{")
+    assert _json(candidate_of(dataset, tmp_path, "best", seeds=(1, 2)).facts) == _json(first.facts)
+    assert calls == [3, 1, 2]
+    store = KeptTrainings(tmp_path)
+    store.remove_others(first.keys)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted([*first.keys, *first.keys])
+    store.remove(first.keys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_training_of_three_seeds_goes_on_with_the_third(dataset: Dataset, tmp_path: Path) -> None:
+    whole = candidate_of(dataset, None, "average")
+
+    def killed(seed, record) -> None:
+        if (seed, record.round_number) == (3, 4):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        candidate_of(dataset, tmp_path, "average", on_round=killed, checkpoint_every=0.0)
+    told: list[str] = []
+    seen: list[int] = []
+    found = candidate_of(
+        dataset, tmp_path, "average", say=told.append, on_round=lambda seed, _: seen.append(seed), checkpoint_every=0.0
+    )
+    assert set(seen) == {3}
+    assert [line.split(":")[0] for line in told[:2]] == ["seed 1 was trained before", "seed 2 was trained before"]
+    assert found.forest == whole.forest
+    assert _json(found.training()) == _json(whole.training())
+    assert not list(tmp_path.glob("*.checkpoint"))
+
+
+def test_a_cross_validation_is_kept_as_well(dataset: Dataset, tmp_path: Path) -> None:
+    parameters = replace(SMALL, rounds_by="cv", folds=3)
+    first = candidate_of(dataset, tmp_path, "average", seeds=(1, 2), parameters=parameters)
+    again = candidate_of(dataset, tmp_path, "average", seeds=(1, 2), parameters=parameters)
+    for one, other in zip(first.seeds, again.seeds, strict=True):
+        assert one.result.cross_validation == other.result.cross_validation is not None
+    assert set(first.noise_floor.splits) == {"valid", "cv"}
+
+
+def test_every_thing_that_decides_a_training_is_in_its_key(dataset: Dataset) -> None:
+    keys = {
+        training_key(dataset, SMALL),
+        training_key(dataset, replace(SMALL, seed=8)),
+        training_key(dataset, replace(SMALL, n_rounds=13)),
+        training_key(dataset, SMALL, ["map"]),
+        training_key(dataset, SMALL, [], "a" * 64),
+    }
+    assert len(keys) == 5
+    assert training_key(dataset, SMALL) in keys
+
+
+def test_on_top_of_a_base_model_the_base_is_there_once(dataset: Dataset) -> None:
+    base = training.train(dataset, replace(SMALL, n_rounds=3, early_stopping_rounds=0), n_threads=1).forest
+    origin = Origin(base, ModelIdentity(sha256=base.sha256))
+    found = candidate_of(dataset, None, "average", base=origin)
+    after = sum(each.result.forest.n_trees - base.n_trees for each in found.seeds)
+    assert found.forest.n_trees == base.n_trees + after
+    of_all = np.array([scores(each.result.forest, dataset) for each in found.seeds])
+    assert np.allclose(scores(found.forest, dataset), of_all.mean(axis=0), rtol=1e-12, atol=1e-12)
+    assert found.facts["base_model"] == {"sha256": base.sha256}
+
+
+def test_an_average_cannot_be_gone_on_with(dataset: Dataset, kept: Path) -> None:
+    forest = candidate_of(dataset, kept, "average").forest
+    with pytest.raises(InvalidParameter, match="average of several seeds"):
+        training.train(dataset, replace(SMALL, seed=1), resume=forest)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"seeds": (1, 2), "choose": "worst"}, "expected best or average, found 'worst'"),
+        ({"seeds": (1, 2, 1)}, "1 is there 2 times"),
+        ({"seeds": (1, -2)}, "found -2"),
+        ({"seeds": (1, 2), "choose": "average", "parameters": {"objective": "mcrank"}}, "made of probabilities"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_training(dataset: Dataset, asked, message: str) -> None:
+    parameters = replace(SMALL, **asked.pop("parameters", {}))
+    with pytest.raises(InvalidParameter, match=message):
+        plan_candidate(dataset, parameters, **asked)
+
+
+def test_without_a_valid_split_only_the_average_is_permitted(tmp_path: Path) -> None:
+    alone = small_dataset(tmp_path, {"train": 1.0}, queries=30)
+    with pytest.raises(InvalidParameter, match="no valid split on which the best"):
+        plan_candidate(alone, SMALL, seeds=(1, 2))
+    found = candidate_of(alone, None, "average", seeds=(1, 2))
+    assert found.noise_floor.splits == {}
+    plan_candidate(alone, SMALL, seeds=(1,))
+
+
+def test_a_forest_with_a_link_is_not_averaged(dataset: Dataset) -> None:
+    forest = training.train(dataset, replace(SMALL, objective="mcrank", n_rounds=1), n_threads=1).forest
+    with pytest.raises(InvalidParameter, match="only sums of trees"):
+        average([forest, forest])
+
+
+def test_seeds_are_read_from_a_line() -> None:
+    assert checked_seeds(parse_seeds("7, 3 ,5"), 1) == (3, 5, 7)
+    with pytest.raises(InvalidParameter, match="found '1,x'"):
+        parse_seeds("1,x")
