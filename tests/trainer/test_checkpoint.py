@@ -152,6 +152,7 @@ def test_a_kill_without_warning_costs_what_was_not_written_and_nothing_else(data
     assert found.training() == whole.training()
 
 
+@pytest.mark.slow
 def test_a_request_to_end_ends_the_command_soon_with_a_checkpoint(dataset: Dataset, tmp_path: Path) -> None:
     arguments = ["train", str(dataset.path), "--name", "web", "--registry", str(tmp_path / "r"), "--n-rounds", "200000"]
     arguments += ["--early-stopping-rounds", "0", "--checkpoint", str(tmp_path / "c"), "--checkpoint-every", "0"]
