@@ -1,8 +1,4 @@
-"""What a process leaves with: the contract with schedulers, and which errors mean which code.
-
-0 done, 1 a bug of ours, 2 usage, 10 data rejected, 11 gate not passed, 12 drift, 13 integrity or format, 74 input/output,
-75 conflict (try again), 130 and 143 signals, 141 the reader of our output went away.
-"""
+"""What a process leaves with: the contract with schedulers, and which errors mean which code."""
 
 from __future__ import annotations
 
@@ -25,7 +21,25 @@ DRIFT = 12
 INTEGRITY = 13
 INPUT_OUTPUT = 74
 TRY_AGAIN = 75
+INTERRUPTED = 128 + signal.SIGINT
 READER_GONE = 128 + signal.SIGPIPE
+TERMINATED = 128 + signal.SIGTERM
+
+MEANINGS: dict[int, str] = {
+    DONE: "done, or nothing to do",
+    BUG: "a bug of rankmill",
+    USAGE: "usage, unknown names and missing files",
+    DATA_REJECTED: "data rejected",
+    GATE_NOT_PASSED: "gate not passed: registered, not promoted",
+    DRIFT: "drift alarm",
+    INTEGRITY: "integrity or format",
+    INPUT_OUTPUT: "input or output",
+    TRY_AGAIN: "lock or conflict: try again",
+    INTERRUPTED: "interrupted",
+    READER_GONE: "the reader of the output went away",
+    TERMINATED: "told to end",
+}
+"""All codes there are."""
 
 EXIT_CODES: dict[type[Exception], int] = {
     pipeline.errors.DatasetFormatError: INTEGRITY,
@@ -59,7 +73,9 @@ def known_code_of(error: BaseException) -> int | None:
 def code_of(error: BaseException) -> int:
     """Return the same, and for a bug its code; for a signal that of the signal."""
     if isinstance(error, KeyboardInterrupt):
-        return 128 + signal.SIGINT
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return READER_GONE
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     known = known_code_of(error)

@@ -60,6 +60,26 @@ def test_every_declared_error_has_an_exit_code(kind: type[Exception]) -> None:
     assert codes <= {2, 10, 11, 12, 13, 74, 75}
 
 
+def test_where_several_codes_apply_one_rules() -> None:
+    ruling = exit_codes.ruling
+    for first, *below in ([13, 10, 12, 11, 0], [143, 12, 11], [1, 12], [74, 12], [75, 11], [2, 12], [130, 13]):
+        for other in below:
+            assert ruling([other, first]) == ruling([first, other]) == first
+    assert ruling([]) == 0
+    for code in exit_codes.MEANINGS:
+        assert ruling([code]) == code
+        assert ruling([code, 12, 11, 0]) in {code, 12}  # a finding never hides what ended the run
+
+
+def test_the_code_of_an_error_is_that_of_the_command_that_it_ends() -> None:
+    code_of = exit_codes.code_of
+    assert [code_of(SystemExit(143)), code_of(SystemExit()), code_of(SystemExit("why"))] == [143, 0, 1]
+    assert [code_of(KeyboardInterrupt()), code_of(BrokenPipeError()), code_of(ZeroDivisionError())] == [130, 141, 1]
+    assert code_of(pipeline.errors.MalformedLine(Path("a"), 1, 1, "", "x")) == 10
+    assert code_of(pipeline.errors.DriftAlarm("f moved")) == 12
+    assert {*exit_codes.EXIT_CODES.values()} <= {*exit_codes.MEANINGS}
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
