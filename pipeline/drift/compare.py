@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from pipeline.binning import columns_of
-from pipeline.binspec import FeatureBins, feature_bins
-from pipeline.drift import _kernels
+from pipeline.binspec import FeatureBins
 from pipeline.drift.psi import Cells, Index
+from pipeline.drift.reference import Reference, grades_of, known_bins
+from pipeline.drift.sample import FeatureSample, Starts, cells_for
 from pipeline.errors import InputError
-from pipeline.quantiles import EDGE, Values, bin_ends
+from pipeline.quantiles import Values
 
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset
@@ -23,12 +22,7 @@ if TYPE_CHECKING:
 
 LARGE = 0.1  # the custom of those who watch scorecards: below 0.1 no change to speak of, above 0.25 a large one
 FALSE_ALARMS = 0.001  # how often chance alone may raise one among all features and the grades
-VALUE_CELLS = 20  # more are noise: the index of chance grows with their number
-_QUERIES_A_CELL = 10  # fewer, and a chi-square no longer says what chance does
-_OTHERS = 3  # missing, below and above all that there was
-_BELOW, _ABOVE = "below", "above"
 _MOST_SHOWN = 20
-GRADES = "grades"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,40 +126,75 @@ def compare(dataset: Dataset, old: Dataset) -> Comparison:
     InputError
         The datasets have no feature in common.
     """
-    names = [name for name in old.feature_names if name in set(dataset.feature_names)]
-    if not names:
-        raise InputError(f"{dataset.path} and {old.path}: no feature of the one is in the other")
+    names = _common(dataset, old.feature_names, str(old.path))
     split: SplitName | None = "train"
     if any("train" not in some.manifest.splits for some in (dataset, old)):
         split = None
-    starts = old.queries(split).starts, dataset.queries(split).starts
+    most = cells_for(len(old.queries(split).starts) - 1, len(dataset.queries(split).starts) - 1)
+    reference = Reference.of(old, split, most=most, features=names)
+    went = tuple(name for name in old.feature_names if name not in set(names))
+    return replace(compare_with(dataset, reference), went=went)
+
+
+def compare_with(dataset: Dataset, reference: Reference, *, where: str = "the former dataset") -> Comparison:
+    """Compare ``dataset`` with what is kept of a former one, as `compare` does; ``where`` names that in messages.
+
+    For 200 queries and more, and for as many as the former one had, it is what `compare` finds; for fewer, cells are joined
+    that `compare` would cut anew.
+
+    Raises
+    ------
+    InputError
+        There is no feature in common, or ``dataset`` does not have the split that the reference is of.
+    """
+    return _look(dataset, reference, where, keep=False)[0]
+
+
+def compare_and_keep(
+    dataset: Dataset, reference: Reference, *, where: str = "the former dataset"
+) -> tuple[Comparison, Reference]:
+    """Return what `compare_with` does and what to keep of ``dataset``, reading it once."""
+    comparison, kept = _look(dataset, reference, where, keep=True)
+    assert kept is not None  # noqa: S101 (asked for)
+    return comparison, kept
+
+
+def _look(dataset: Dataset, former: Reference, where: str, *, keep: bool) -> tuple[Comparison, Reference | None]:
+    split = former.split
+    if split is not None and split not in dataset.manifest.splits:
+        raise InputError(f"{dataset.path}: has no {split} split, which {where} is known by")
+    names = _common(dataset, former.feature_names, where)
+    starts = dataset.queries(split).starts
+    most = cells_for(former.queries, len(starts) - 1)
     tail = FALSE_ALARMS / (len(names) + 1)
-    known = {bins.name: bins for bins in old.binspec().features} if old.manifest.bins and split else {}
-    features = tuple(
-        feature_drift(name, before, now, starts, tail, known.get(name))
-        for (name, before), (_, now) in zip(
-            columns_of(old, split, features=names), columns_of(dataset, split, features=names), strict=True
-        )
-    )
-    grades = [some.rows(split, ["grade"]).column(0).to_numpy() for some in (old, dataset)]
-    return Comparison(
+    wanted = {sample.name: sample.joined(most) for sample in former.features if sample.name in set(names)}
+    known = known_bins(dataset, split)
+    found, samples = {}, []
+    for name, values in columns_of(dataset, split, features=None if keep else names):
+        if name in wanted:
+            found[name] = drift_from(wanted[name], values, starts, tail)
+        if keep:
+            samples.append(FeatureSample.of(name, values, starts, cells_for(len(starts) - 1), known.get(name)))
+    grades = grades_of(dataset, split)
+    comparison = Comparison(
         digest=dataset.digest,
-        against=old.digest,
+        against=former.digest,
         split=split,
-        rows=(int(starts[0][-1]), int(starts[1][-1])),
-        queries=(len(starts[0]) - 1, len(starts[1]) - 1),
-        grades=feature_drift(GRADES, grades[0].astype(EDGE), grades[1].astype(EDGE), starts, tail),
-        features=features,
-        came=tuple(name for name in dataset.feature_names if name not in set(names)),
-        went=tuple(name for name in old.feature_names if name not in set(names)),
+        rows=(former.rows, int(starts[-1])),
+        queries=(former.queries, len(starts) - 1),
+        grades=drift_from(former.grades.joined(most), grades, starts, tail),
+        features=tuple(found[name] for name in names),
+        came=tuple(name for name in dataset.feature_names if name not in wanted),
+        went=tuple(name for name in former.feature_names if name not in wanted),
     )
+    return comparison, Reference.from_samples(dataset, split, starts, samples, grades) if keep else None
 
 
 def feature_drift(
     name: str,
     before: Values,
     now: Values,
-    starts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    starts: tuple[Starts, Starts],
     tail: float,
     bins: FeatureBins | None = None,
 ) -> Drift:
@@ -173,15 +202,19 @@ def feature_drift(
 
     ``tail`` is how often chance may raise an alarm; ``bins`` are those of ``before`` if they are known.
     """
-    most = min(VALUE_CELLS, max(2, min(len(of) - 1 for of in starts) // _QUERIES_A_CELL))
-    edges, low, high = cell_edges(feature_bins(name, before) if bins is None else bins, most)
-    counted = [_cells(values, of, edges, low, high) for values, of in zip((before, now), starts, strict=True)]
-    index = Index.of(*counted)
-    counts = [cells.counts for cells in counted]
+    most = cells_for(*(len(of) - 1 for of in starts))
+    return drift_from(FeatureSample.of(name, before, starts[0], most, bins), now, starts[1], tail)
+
+
+def drift_from(former: FeatureSample, now: Values, starts: Starts, tail: float) -> Drift:
+    """Compare the values ``now`` (m,), whose queries begin at ``starts`` (q + 1,), with the former ones in their cells."""
+    sums = (former.sums, former.placed(now, starts))
+    index = Index.of(*map(Cells.of_sums, sums))
+    counts = [each.counts for each in sums]
     missing, beyond = (int(c[0]) / max(1, int(c.sum())) for c in counts), counts[1][[1, -1]].sum()
     first, second = missing
     return Drift(
-        name=name,
+        name=former.name,
         psi=index.psi,
         expected=index.expected,
         threshold=max(LARGE, index.quantile(tail)),
@@ -192,15 +225,9 @@ def feature_drift(
     )
 
 
-def cell_edges(bins: FeatureBins, most: int = VALUE_CELLS) -> tuple[Values, np.float32, np.float32]:
-    """Return where ``bins`` are cut into at most ``most`` cells of about equal mass, and the least and the greatest value."""
-    low, high = (np.nan if value is None else value for value in (bins.minimum, bins.maximum))
-    cumulative = np.concatenate(([0], np.cumsum(bins.counts[1:])))
-    ends = bin_ends(cumulative.astype(np.int64), most)
-    return bins.edges[ends[:-1] - 1], EDGE(low), EDGE(high)
-
-
-def _cells(values: Values, starts: npt.NDArray[np.int64], edges: Values, low: np.float32, high: np.float32) -> Cells:
-    found = np.empty(len(values), dtype=np.uint8)
-    _kernels.place(values, edges, low, high, found)
-    return Cells.of(found, starts, len(edges) + 1 + _OTHERS)
+def _common(dataset: Dataset, names: Sequence[str], where: str) -> list[str]:
+    known = set(dataset.feature_names)
+    common = [name for name in names if name in known]
+    if not common:
+        raise InputError(f"{dataset.path} and {where}: no feature of the one is in the other")
+    return common

@@ -32,6 +32,37 @@ Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class Sums:
+    """What is added up over the queries of a sample for B cells: whole numbers, which can be kept and joined without rounding.
+
+    With c the rows of a query in each cell and n all its rows: the sums of c, of c n, of c c' and of n^2.
+    """
+
+    counts: npt.NDArray[np.int64]  # (B,)
+    weighted: npt.NDArray[np.int64]  # (B,)
+    products: npt.NDArray[np.int64]  # (B, B)
+    squares: int
+
+    @classmethod
+    def of(cls, cells: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], n_cells: int) -> Sums:
+        """Count ``cells`` (n,), numbers below ``n_cells``; the queries begin at ``starts`` (q + 1,)."""
+        counts, weighted = np.zeros(n_cells, dtype=np.int64), np.zeros(n_cells, dtype=np.int64)
+        products = np.zeros((n_cells, n_cells), dtype=np.int64)
+        _kernels.moments(cells, starts, counts, products, weighted)
+        return cls(counts, weighted, products, int((np.diff(starts) ** 2).sum()))
+
+    def joined(self, into: npt.NDArray[np.int64]) -> Sums:
+        """Return those of fewer cells; ``into`` (B,) says which of them each cell becomes a part of."""
+        n_cells = int(into.max()) + 1
+        counts, weighted = np.zeros(n_cells, dtype=np.int64), np.zeros(n_cells, dtype=np.int64)
+        products = np.zeros((n_cells, n_cells), dtype=np.int64)
+        np.add.at(counts, into, self.counts)
+        np.add.at(weighted, into, self.weighted)
+        np.add.at(products, (into[:, None], into[None, :]), self.products)
+        return Sums(counts, weighted, products, self.squares)
+
+
+@dataclass(frozen=True, slots=True)
 class Cells:
     """How the rows of one sample fall into B cells, query by query."""
 
@@ -41,15 +72,16 @@ class Cells:
     @classmethod
     def of(cls, cells: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], n_cells: int) -> Cells:
         """Count ``cells`` (n,), numbers below ``n_cells``; the queries begin at ``starts`` (q + 1,)."""
-        counts, weighted = np.zeros(n_cells, dtype=np.int64), np.zeros(n_cells, dtype=np.int64)
-        products = np.zeros((n_cells, n_cells), dtype=np.int64)
-        _kernels.moments(cells, starts, counts, products, weighted)
-        rows = max(1, len(cells))
-        share = counts / rows
-        squares = float((np.diff(starts).astype(np.float64) ** 2).sum())
-        mixed = np.outer(weighted, share)
-        spread = products - mixed - mixed.T + squares * np.outer(share, share)
-        return cls(counts, spread / rows**2)
+        return cls.of_sums(Sums.of(cells, starts, n_cells))
+
+    @classmethod
+    def of_sums(cls, sums: Sums) -> Cells:
+        """Take the covariance of the shares from ``sums``."""
+        rows = max(1, int(sums.counts.sum()))
+        share = sums.counts / rows
+        mixed = np.outer(sums.weighted, share)
+        spread = sums.products - mixed - mixed.T + float(sums.squares) * np.outer(share, share)
+        return cls(sums.counts, spread / rows**2)
 
     @property
     def rows(self) -> int:

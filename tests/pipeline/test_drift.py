@@ -19,8 +19,9 @@ from pipeline.binspec import feature_bins
 from pipeline.cli import app
 from pipeline.dataset import Dataset
 from pipeline.drift import _kernels
-from pipeline.drift.compare import FALSE_ALARMS, LARGE, Comparison, cell_edges, compare, feature_drift
+from pipeline.drift.compare import FALSE_ALARMS, LARGE, Comparison, compare, feature_drift
 from pipeline.drift.psi import Cells, Index, chi_square_quantile
+from pipeline.drift.sample import cell_edges
 from pipeline.errors import DriftAlarm, InputError
 from pipeline.ingest import IngestOptions, ingest
 from tests import naive_drift

@@ -1,0 +1,191 @@
+"""What is kept of a dataset so that a later one can be compared with it when it is gone: a small Parquet file.
+
+A row for the grades, then one a feature: where its cells are cut, and what `pipeline.drift.psi.Sums` has of them (of the symmetric
+products the upper triangle, row by row).  The key ``rankmill`` of the file's metadata holds the rest as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.binning import columns_of
+from pipeline.binspec import FeatureBins
+from pipeline.drift.psi import Sums
+from pipeline.drift.sample import FeatureSample, Starts, cells_for
+from pipeline.errors import DatasetFormatError
+from pipeline.publish import write_atomically
+from pipeline.quantiles import EDGE, Values
+
+if TYPE_CHECKING:
+    from pipeline.dataset import Dataset
+    from pipeline.manifest import SplitName
+
+FORMAT = 1
+GRADES = "grades"
+_METADATA = b"rankmill"
+_SCHEMA = pa.schema(
+    [
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("edges", pa.list_(pa.float32()), nullable=False),
+        pa.field("low", pa.float32(), nullable=False),
+        pa.field("high", pa.float32(), nullable=False),
+        pa.field("counts", pa.list_(pa.int64()), nullable=False),
+        pa.field("weighted", pa.list_(pa.int64()), nullable=False),
+        pa.field("products", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What is known of a dataset: its digest, how many rows and queries of ``split`` were counted, and their cells."""
+
+    digest: str
+    split: SplitName | None
+    """None: all rows."""
+    rows: int
+    queries: int
+    grades: FeatureSample
+    features: tuple[FeatureSample, ...]
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names in the order of the dataset."""
+        return tuple(sample.name for sample in self.features)
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        split: SplitName | None = "train",
+        *,
+        most: int | None = None,
+        features: Sequence[str] | None = None,
+    ) -> Reference:
+        """Look through ``split`` of ``dataset``; ``most`` cells for values (None: as many as its queries allow)."""
+        starts = dataset.queries(split).starts
+        most = cells_for(len(starts) - 1) if most is None else most
+        known = known_bins(dataset, split)
+        samples = [
+            FeatureSample.of(name, values, starts, most, known.get(name))
+            for name, values in columns_of(dataset, split, features=features)
+        ]
+        return cls.from_samples(dataset, split, starts, samples, grades_of(dataset, split), most)
+
+    @classmethod
+    def from_samples(
+        cls,
+        dataset: Dataset,
+        split: SplitName | None,
+        starts: Starts,
+        features: Sequence[FeatureSample],
+        grades: Values,
+        most: int | None = None,
+    ) -> Reference:
+        """Put together what was found of ``dataset``, whose queries begin at ``starts`` (q + 1,)."""
+        queries = len(starts) - 1
+        of_grades = FeatureSample.of(GRADES, grades, starts, cells_for(queries) if most is None else most)
+        return cls(dataset.digest, split, int(starts[-1]), queries, of_grades, tuple(features))
+
+    def write(self, path: Path) -> None:
+        """Put it at ``path``, in one step; the same dataset gives the same bytes."""
+        samples = (self.grades, *self.features)
+        columns: dict[str, list[Any]] = {
+            "name": [sample.name for sample in samples],
+            "edges": [sample.edges for sample in samples],
+            "low": [sample.low for sample in samples],
+            "high": [sample.high for sample in samples],
+            "counts": [sample.sums.counts for sample in samples],
+            "weighted": [sample.sums.weighted for sample in samples],
+            "products": [
+                sample.sums.products[np.triu_indices(len(sample.sums.counts))] for sample in samples
+            ],
+        }  # fmt: skip
+        facts = {
+            "format": FORMAT,
+            "dataset": self.digest,
+            "split": self.split,
+            "rows": self.rows,
+            "queries": self.queries,
+            "squares": self.grades.sums.squares,
+        }
+        metadata = {_METADATA: json.dumps(facts, sort_keys=True).encode()}
+        arrays = [pa.array(columns[field.name], field.type) for field in _SCHEMA]
+        table = pa.Table.from_arrays(arrays, schema=_SCHEMA.with_metadata(metadata))
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", use_dictionary=False)
+        write_atomically(path, sink.getvalue().to_pybytes())
+
+    @classmethod
+    def read(cls, path: Path) -> Reference:
+        """Read what `write` wrote.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        DatasetFormatError
+            Another format number, or something else.
+        """
+        try:
+            with pq.ParquetFile(path) as file:
+                facts = _facts(file.schema_arrow.metadata, path)
+                table = file.read()
+            samples = [_sample(row, int(facts["squares"])) for row in table.select(_SCHEMA.names).to_pylist()]
+            grades, *features = samples
+            split = facts["split"]
+            return cls(str(facts["dataset"]), split, int(facts["rows"]), int(facts["queries"]), grades, tuple(features))
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise DatasetFormatError(f"{path}: not what is kept of a dataset ({error}); {_CURE}") from error
+
+
+_CURE = "remove it, and the next run keeps it anew"
+
+
+def digest_in(path: Path) -> str | None:
+    """Return which dataset the file at ``path`` is of, reading its metadata only; None where there is none or it is damaged."""
+    try:
+        return str(_facts(pq.read_schema(path).metadata, path)["dataset"])
+    except (FileNotFoundError, DatasetFormatError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return None
+
+
+def known_bins(dataset: Dataset, split: SplitName | None) -> dict[str, FeatureBins]:
+    """Return the newest bins of ``dataset`` by feature, which are those of its train split; none for other rows."""
+    if not dataset.manifest.bins or split != "train":
+        return {}
+    return {bins.name: bins for bins in dataset.binspec().features}
+
+
+def grades_of(dataset: Dataset, split: SplitName | None) -> Values:
+    """Return the grades of ``split`` (n,), as values of a feature."""
+    return dataset.rows(split, ["grade"]).column(0).to_numpy().astype(EDGE)
+
+
+def _facts(metadata: Mapping[bytes, bytes] | None, path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((metadata or {})[_METADATA])
+    if facts["format"] != FORMAT:
+        raise DatasetFormatError(f"{path}: expected format {FORMAT}, found {facts['format']!r}; {_CURE}")
+    return facts
+
+
+def _sample(row: Mapping[str, Any], squares: int) -> FeatureSample:
+    edges = np.array(row["edges"], dtype=EDGE)
+    counts, weighted = (np.array(row[name], dtype=np.int64) for name in ("counts", "weighted"))
+    n_cells = len(edges) + 4
+    if counts.shape != (n_cells,) or weighted.shape != (n_cells,):
+        raise ValueError(f"{row['name']!r}: the counts do not fit its {len(edges)} edges")
+    products = np.zeros((n_cells, n_cells), dtype=np.int64)
+    products[np.triu_indices(n_cells)] = row["products"]
+    products += np.triu(products, 1).T
+    return FeatureSample(
+        str(row["name"]), edges, EDGE(row["low"]), EDGE(row["high"]), Sums(counts, weighted, products, squares)
+    )
