@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 STRICT = ConfigDict(strict=True, extra="forbid")
+PREVIOUS = "previous"  # in place of the path of a former dataset
+LEAST_KEPT = 64_000  # bytes of a log: less than a run may write
 DEFAULT_METRICS = ("ndcg@10", "err@10", "map")
 
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -248,6 +250,38 @@ class Rerank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Drift:
+    """``[drift]``: a former dataset to compare with before the training; ``previous`` is that of the last run that went through.
+
+    What moved, came or went is an alarm: the run goes on and leaves with 12, or ends there where it is told to ``stop``.
+    """
+
+    against: Annotated[str, Field(min_length=1)] = PREVIOUS
+    stop: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Tell:
+    """``[tell]``: where the run is told of besides stderr, for machines.  By default in the work folder; ``""`` is nowhere.
+
+    A ``prometheus`` that does not end in ``.prom`` is a folder.
+    """
+
+    log: str | None = None
+    lineage: str | None = None
+    prometheus: str | None = None
+    keep: str = "16MB"
+
+    @property
+    def keep_bytes(self) -> int:
+        """How large the log and the lineage may grow before their oldest runs go."""
+        size = parse_size(self.keep, "keep")
+        if size < LEAST_KEPT:
+            raise ConfigError(f"keep must be at least 64KB, got {self.keep}")
+        return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Config:
     """All of the file."""
 
@@ -259,6 +293,8 @@ class Config:
     gate: Gate | None = None
     promote: Promote | None = None
     rerank: Rerank | None = None
+    drift: Drift | None = None
+    tell: Tell = Field(default_factory=Tell)
 
 
 def read_config(path: Path) -> Config:
@@ -306,6 +342,7 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         ("train.eval_metrics:", lambda: [parse_measure(measure) for measure in config.train.eval_metrics]),
         ("[train]", lambda: config.train.pool_bytes),
         ("[evaluate]", lambda: named_convention(config.evaluate.convention).but(**config.evaluate.options)),
+        ("[tell]", lambda: config.tell.keep_bytes),
         ("evaluate.metrics:", lambda: [parse_metric(metric) for metric in config.evaluate.metrics]),
     ]
     if config.gate is not None:
@@ -324,7 +361,7 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
     for where, check in rows:
         try:
             check()
-        except (PipelineError, RegistryError, ScorerError) as error:
+        except (ConfigError, PipelineError, RegistryError, ScorerError) as error:
             raise ConfigError(f"{path}: {where} {error}") from None
 
 

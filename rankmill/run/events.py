@@ -26,7 +26,10 @@ class Artefact:
     digest: str | None = None
     """sha256 in hexadecimal of the bytes, or the digest that a dataset says of itself."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What counts of it, as JSON values: ``rows``, ``queries``, ``bytes``, ``features``, .."""
+    """What counts of it, as JSON values: ``rows``, ``queries``, ``bytes``, ``files``, ``features`` (a number), ..
+
+    ``columns``, a list of ``{"name": .., "type": ..}``, goes to the lineage only.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,7 @@ class StageDone:
     stage: str
     outputs: tuple[Artefact, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What came out, as JSON values: rows, metrics by name, the version, whether the gate was passed, .."""
+    """What came out, as JSON values; `rankmill.run.telling.facts` says which of them observers know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ import pytest
 from pipeline.group.splits import parse_split_time
 from pipeline.ingest import IngestOptions
 from pipeline.sources.batch import Format
-from rankmill.config import Config, read_config
+from rankmill.config import Config, Drift, Tell, read_config
 from rankmill.errors import ConfigError, InputError
+from rankmill.run.telling.observers import Files, files_of
 from scorer.metrics import Policy
 from trainer.parameters import TrainParameters
 
@@ -46,6 +47,23 @@ def test_the_smallest_file_means_the_defaults_of_the_commands(tmp_path: Path) ->
     assert config.promote is None
     assert config.gate is None
     assert config.rerank is None
+    assert config.drift is None
+    assert config.tell == Tell(log=None, lineage=None, prometheus=None, keep="16MB")
+
+
+def test_the_run_is_told_of_in_its_work_folder_unless_somebody_says_where(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    found = files_of(read(tmp_path), tmp_path)
+    assert found == Files(log=work / "log.jsonl", lineage=work / "lineage.jsonl", prometheus=work / "metrics.prom")
+    elsewhere = '[tell]\nlog = ""\nlineage = "../l.jsonl"\nprometheus = "/metrics.d"\nkeep = "1MB"'
+    found = files_of(read(tmp_path, rest=elsewhere), tmp_path)
+    assert found == Files(log=None, lineage=tmp_path / "../l.jsonl", prometheus=Path("/metrics.d/rankmill_web.prom"))
+    assert files_of(read(tmp_path, rest='[tell]\nprometheus = "m.prom"'), tmp_path).prometheus == tmp_path / "m.prom"
+
+
+def test_drift_is_against_the_previous_dataset_unless_another_is_named(tmp_path: Path) -> None:
+    assert read(tmp_path, rest="[drift]").drift == Drift(against="previous", stop=False)
+    assert read(tmp_path, rest='[drift]\nagainst = "old"\nstop = true').drift == Drift(against="old", stop=True)
 
 
 def test_judgments_may_come_in_files_of_their_own(tmp_path: Path) -> None:
@@ -163,6 +181,12 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         ("rest", "[gate]\nmargin = -1", "gate.margin: expected greater than or equal to 0, found -1"),
         ("rest", "[gate]\nsplit = 'train'", "gate.split: found 'train', expected 'test' or 'valid'"),
         ("rest", "[gate]\nmax_ratio = 2", "unknown key 'max_ratio' in [gate]; did you mean 'max_cost_ratio'?"),
+        ("rest", "[drift]\nagainst = ''", "drift.against: expected String should have at least 1 character, found ''"),
+        ("rest", "[drift]\nfail = true", "unknown key 'fail' in [drift]; known: against, stop"),
+        ("rest", "[tell]\nprometeus = 'x'", "unknown key 'prometeus' in [tell]; did you mean 'prometheus'?"),
+        ("rest", "[tell]\nlog = false", "tell.log: expected a valid string, found False"),
+        ("rest", "[tell]\nkeep = 'all'", "[tell] keep: expected a size such as 2GB or 512MiB, found 'all'"),
+        ("rest", "[tell]\nkeep = '1KB'", "[tell] keep must be at least 64KB, got 1KB"),
         ("rest", "[gate]\n[promote]", "[promote] and [gate] both move production; leave [promote] out"),
         ("ingest", "split = {train = 0.8, test = 0.1}", "[ingest] --split: the shares must add up to 1, got 0.9"),
         ("ingest", "memory = '1MB'", "[ingest] --memory must be at least 512MB, got 1,000,000 bytes"),

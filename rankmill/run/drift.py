@@ -1,0 +1,179 @@
+"""Whether the data of the run are as they were: ``WORK/drift.json``, and what is kept to tell the next time.
+
+The dataset of a run takes the place of the former one, so that ``against = "previous"`` needs something that stays: the statistics of
+each dataset are put beside the report (``WORK/drift/next.parquet``) and become those of the previous one (``WORK/drift/previous.parquet``)
+when a run has gone through to its end.  Until then they stand, and a run that is killed or stopped compares with the same again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.dataset import Dataset
+from pipeline.drift.compare import Comparison, compare, compare_and_keep
+from pipeline.drift.reference import Reference, digest_in
+from pipeline.errors import DriftAlarm
+from pipeline.publish import write_atomically
+from rankmill.config import PREVIOUS
+from rankmill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rankmill.config import Drift
+
+FORMAT = 1
+REPORT = Path("drift.json")
+KEPT, NEXT = Path("drift") / "previous.parquet", Path("drift") / "next.parquet"
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DriftFound:
+    """What ``WORK/drift.json`` says.
+
+    Attributes
+    ----------
+    report
+        Its content; ``against`` is None where there was nothing to compare with.
+    path
+        Where it is.
+    new
+        Whether it was written now.
+    """
+
+    report: Mapping[str, Any]
+    path: Path
+    new: bool
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What moved, came or went, by name."""
+        return tuple(self.report["alarms"])
+
+    @property
+    def psi_max(self) -> float | None:
+        """The largest index of a feature or of the grades; None where nothing was compared."""
+        found = [self.report["grades"], *self.report["features"]] if self.report["against"] is not None else []
+        return max((float(each["psi"]) for each in found), default=None)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is told of it, as JSON values."""
+        return {"against": self.report["against"], "psi_max": self.psi_max, "alarms": list(self.alarms)}
+
+    def line(self) -> str:
+        """Return it in one line for a person."""
+        if self.report["against"] is None:
+            return "drift: there is no previous dataset to compare with yet; this one is kept for the next run"
+        said = f"drift: of {len(self.report['features']):,} features and the grades "
+        return said + (f"{_named(self.alarms)} moved, came or went" if self.alarms else "none moved")
+
+    def require(self) -> None:
+        """Raise DriftAlarm, in one line, if anything moved, came or went."""
+        if self.alarms:
+            raise DriftAlarm(
+                f"the data differ from the former ones in {_named(self.alarms)}; {self.path} has the numbers;"
+                " look where they come from, and train with [drift] stop = false if they are as they should be"
+            )
+
+
+def check_drift(rules: Drift, folder: Path, dataset: Path) -> None:
+    """Look up, before anything is run, what ``[drift] against`` names; ``dataset`` is what the run makes anew.
+
+    Raises
+    ------
+    ConfigError
+        It is the dataset that the run replaces.
+    InputError, DatasetFormatError
+        It is no dataset.
+    """
+    if rules.against == PREVIOUS:
+        return
+    former = folder / rules.against
+    if former.resolve() == dataset.resolve():
+        raise ConfigError(
+            f'[drift] against: {former} is what this run makes anew; name the copy of a former dataset, or "{PREVIOUS}"'
+        )
+    Dataset.open(former)
+
+
+def drift_of(dataset: Dataset, rules: Drift, folder: Path, work: Path) -> DriftFound:
+    """Compare ``dataset`` with what ``rules`` name, and leave the report in ``work``.
+
+    A report that is of this dataset against the same former one stands and is returned; so is that of the previous dataset
+    where it is this one.  The report has no clocks and no paths: the same two datasets give the same bytes.  Memory is that of
+    a few columns of the train split.
+
+    Parameters
+    ----------
+    dataset
+        The dataset of the run, with bins.
+    rules
+        ``[drift]``.
+    folder
+        Relative paths in ``rules`` start here.
+    work
+        The work folder.
+
+    Raises
+    ------
+    InputError
+        There is no feature in common.
+    DatasetFormatError
+        The former dataset or what is kept of it is damaged.
+    """
+    path = work / REPORT
+    if rules.against == PREVIOUS:
+        return _against_previous(dataset, path, work)
+    former = Dataset.open(folder / rules.against)
+    known = _known(path, dataset.digest)
+    if known is not None and known["against"] == former.digest:
+        return DriftFound(known, path, new=False)
+    return _written(path, dataset.digest, compare(dataset, former))
+
+
+def keep_for_next(dataset: Dataset, work: Path) -> None:
+    """Have the next run compare with ``dataset``: call it when a run has gone through to its end, whatever it found."""
+    if digest_in(work / NEXT) == dataset.digest:
+        (work / NEXT).replace(work / KEPT)
+
+
+def _against_previous(dataset: Dataset, path: Path, work: Path) -> DriftFound:
+    (work / KEPT).parent.mkdir(exist_ok=True)
+    previous = digest_in(work / KEPT) if (work / KEPT).exists() else None
+    known = _known(path, dataset.digest)
+    kept = dataset.digest in {previous, digest_in(work / NEXT)}
+    if known is not None and kept and (previous == dataset.digest or known["against"] == previous):
+        return DriftFound(known, path, new=False)
+    if not (work / KEPT).exists():
+        Reference.of(dataset).write(work / NEXT)
+        return _written(path, dataset.digest, None)
+    comparison, found = compare_and_keep(dataset, Reference.read(work / KEPT), where="the previous dataset")
+    found.write(work / NEXT)
+    return _written(path, dataset.digest, comparison)
+
+
+def _known(path: Path, digest: str) -> dict[str, Any] | None:
+    """Return the report at ``path`` if it is whole and of the dataset ``digest``."""
+    try:
+        report = json.loads(path.read_bytes())
+        whole = report["format"] == FORMAT and report["digest"] == digest
+        return dict(report) if whole and {"against", "alarms", "grades", "features"} <= report.keys() else None
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _written(path: Path, digest: str, comparison: Comparison | None) -> DriftFound:
+    nothing: dict[str, Any] = {"digest": digest, "against": None, "alarms": [], "grades": None, "features": []}
+    report = {"format": FORMAT} | (nothing if comparison is None else json.loads(comparison.to_json()))
+    text = json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, f"{text}\n".encode())
+    return DriftFound(report, path, new=True)
+
+
+def _named(names: tuple[str, ...]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
