@@ -103,7 +103,9 @@ app.add_typer(scorer.cli_inspect.app, name="inspect")
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(execute(sys.argv[1:]))
+    code = execute(sys.argv[1:])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is said and done: who asks now is told how it ended
+    sys.exit(code)
 
 
 def execute(arguments: Sequence[str]) -> int:
