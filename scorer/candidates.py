@@ -1,25 +1,20 @@
-"""Candidates in, scored rows out: find the model's features in whatever the input calls its columns, and score."""
+"""Candidates and a model: find its features in whatever the input calls its columns, and check what comes of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.sources.batch import ReadOptions, RowBatch, Source
-from pipeline.sources.grades import UNKNOWN_GRADE
+from pipeline.sources.batch import ReadOptions, Source
 from scorer.errors import CandidatesRejected
 from scorer.predict import Predictor
-from scorer.schemas import SCORED_ROW
-
-if TYPE_CHECKING:
-    from scorer.progress import DocumentBar
 
 SHOWN = 5  # names in a message
 
@@ -34,64 +29,6 @@ class Columns:
 
     places: npt.NDArray[np.int64]
     needed: int
-
-
-def score_sources(
-    sources: Sequence[Source],
-    predictor: Predictor,
-    options: ReadOptions,
-    *,
-    block_bytes: int,
-    n_threads: int = 1,
-    bar: DocumentBar | None = None,
-) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the rows of all ``sources`` with their scores, as ``SCORED_ROW`` batches in the order of the input.
-
-    A document without an id is named by its row number.  Memory: one block of input.
-
-    Raises
-    ------
-    CandidatesRejected
-        A feature that the model asks for is lacking, there is no document, or a score is not a finite number.
-    """
-    layouts = [locate_features(source, predictor, options) for source in sources]
-    rows, width, done = 0, 0, 0
-    for source, layout in zip(sources, layouts, strict=True):
-        for batch in source.batches(block_bytes):
-            if len(batch) == 0:
-                continue
-            if layout.needed:
-                width = max(width, batch.values.shape[1])
-            yield _score_batch(batch, predictor, layout, options, rows, str(source.path), n_threads)
-            rows += len(batch)
-            if bar is not None:
-                bar.update(rows, done + source.position)
-        done += source.position
-    check_rows(sources, layouts, options, rows, width)
-
-
-def check_first_rows(
-    sources: Sequence[Source], predictor: Predictor, options: ReadOptions, *, block_bytes: int = 1 << 20
-) -> None:
-    """Score the first rows of each of ``sources``, so that most of what would stop `score_sources` is known soon.
-
-    Raises
-    ------
-    CandidatesRejected
-        As `score_sources` raises it, for what can be told from the columns and the first block of each source.
-    """
-    layouts = [locate_features(source, predictor, options) for source in sources]
-    rows, width, whole = 0, 0, True
-    for source, layout in zip(sources, layouts, strict=True):
-        batches = source.batches(block_bytes)
-        for batch in batches:
-            if len(batch):
-                _score_batch(batch, predictor, layout, options, rows, str(source.path))
-                rows, width = rows + len(batch), max(width, batch.values.shape[1])
-            break
-        whole = whole and next(iter(batches), None) is None
-    if whole:
-        check_rows(sources, layouts, options, rows, width)
 
 
 def check_rows(
@@ -149,34 +86,6 @@ def check_finite(scores: npt.NDArray[np.float64], qid: pa.Array[Any], first_row:
             f"{where}: the score of row {first_row + row + 1}, query {qid[row].as_py()!r}, is {scores[row]}; "
             "expected a finite number: the model's values are out of range"
         )
-
-
-def _score_batch(
-    batch: RowBatch,
-    predictor: Predictor,
-    layout: Columns,
-    options: ReadOptions,
-    first_row: int,
-    where: str,
-    n_threads: int = 1,
-) -> pa.RecordBatch:
-    places = np.where(layout.places < batch.values.shape[1], layout.places, -1)
-    scores = predictor.scores(batch.values, columns=places, absent=options.absent_value, n_threads=n_threads)
-    check_finite(scores, batch.qid, first_row, where)
-    n = len(batch)
-    grade = (
-        pa.nulls(n, pa.int32())
-        if batch.grade is None
-        else pa.array(batch.grade, pa.int32(), mask=batch.grade == UNKNOWN_GRADE)
-    )
-    columns = [
-        batch.qid,
-        named_by_row(batch.doc_id, first_row, n),
-        pa.array(scores + 0.0),  # -0.0 becomes 0.0: the two are one score, and sort as one
-        grade,
-        pa.array(np.arange(first_row + 1, first_row + n + 1)),
-    ]
-    return pa.record_batch(columns, schema=SCORED_ROW)
 
 
 def _index_of(name: str) -> int | None:

@@ -23,7 +23,6 @@ from pipeline.manifest import SPLITS
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from pipeline.sources.columns import TableColumns
-from scorer.candidates import score_sources
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
@@ -37,6 +36,7 @@ from scorer.ranked_file import FACTS, GRADES, MANIFEST, counts_belong_to
 from scorer.rerank import PathLike, open_sources, read_options
 from scorer.schemas import SCORED_ROW
 from scorer.scored_file import read_scored
+from scorer.scoring import Place, Scored, score_in_order
 from scorer.slices import slices_of
 from scorer.trec import read_qrels
 
@@ -129,19 +129,7 @@ def evaluate(
         forest = model if isinstance(model, Forest) else Forest.load(model)
         options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns)
         sources, predictor = _candidates(subject, split, forest, input_format, options, n_rounds, announce=announce)
-        total = sum(source.path.stat().st_size for source in sources)
-        with DocumentBar("scoring", total) as bar:
-            batches = list(
-                score_sources(
-                    sources,
-                    predictor,
-                    options,
-                    block_bytes=BLOCK_BYTES,
-                    n_threads=n_threads or available_cores(),
-                    bar=bar,
-                )
-            )
-        scored = pa.Table.from_batches(batches, SCORED_ROW)
+        scored = _scored_rows(sources, predictor, options, n_threads or available_cores())
         known_grade = _grade_or_none(forest.info.get("max_grade"))
         column = partial(_column_of_candidates, subject, split, input_format, options)
     elif split is not None:
@@ -198,6 +186,7 @@ class DatasetSource:
         self.fields: tuple[str, ...] = ("grade",)
         self.table: TableColumns | None = None
         self._dataset, self._split = dataset, split
+        self._size = dataset.path.stat().st_size
 
     def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002
         """Return the names of the features; they are known beforehand."""
@@ -212,6 +201,7 @@ class DatasetSource:
         for values in self._dataset.feature_batches(self._split, list(columns), batch_rows):
             part = rows.slice(at, len(values)).combine_chunks()
             at += len(values)
+            self.position = self._size * at // rows.num_rows
             yield RowBatch(
                 qid=_one_chunk(part["qid"]),
                 doc_id=_one_chunk(part["doc_id"]),
@@ -275,6 +265,19 @@ def _candidates(
     if split is not None:
         raise InputError(f"--split chooses a part of a dataset; {paths[0]} is not the folder of one")
     return open_sources(paths, input_format, options, announce=announce), predictor
+
+
+def _scored_rows(sources: Sequence[Source], predictor: Predictor, options: ReadOptions, n_threads: int) -> pa.Table:
+    """Return the rows of all ``sources`` with their scores, as ``SCORED_ROW``, in the order of the input."""
+    rows: list[pa.RecordBatch] = []
+    with DocumentBar("scoring", sum(source.path.stat().st_size for source in sources)) as bar:
+
+        def take(results: list[list[Scored]], place: Place, used: int) -> None:
+            rows.extend(part.rows for part in results[0])
+            bar.update(place.all_rows, used)
+
+        score_in_order(sources, [predictor], options, take, block_bytes=BLOCK_BYTES, n_threads=n_threads)
+    return pa.Table.from_batches(rows, SCORED_ROW)
 
 
 def _column_of_candidates(

@@ -137,6 +137,31 @@ def score_in_order(
     return line.place
 
 
+def check_first_rows(
+    sources: Sequence[Source], predictor: Predictor, options: ReadOptions, *, block_bytes: int = 1 << 20
+) -> None:
+    """Score the first rows of each of ``sources``, so that most of what would stop `score_in_order` is known soon.
+
+    Raises
+    ------
+    CandidatesRejected
+        As `score_in_order` raises it, for what can be told from the columns and the first block of each source.
+    """
+    layouts = [locate_features(source, predictor, options) for source in sources]
+    rows, width, whole = 0, 0, True
+    for source, layout in zip(sources, layouts, strict=True):
+        batches = source.batches(block_bytes)
+        for batch in batches:
+            if len(batch):
+                scores = _scores(predictor, batch, layout, options.absent_value)
+                check_finite(scores, batch.qid, rows, str(source.path))
+                rows, width = rows + len(batch), max(width, batch.values.shape[1])
+            break
+        whole = whole and next(iter(batches), None) is None
+    if whole:
+        check_rows(sources, layouts, options, rows, width)
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
     number: int

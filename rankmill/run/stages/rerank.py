@@ -13,9 +13,9 @@ from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
-from scorer.candidates import check_first_rows
 from scorer.predict import Predictor
 from scorer.rerank import ModelIdentity, open_sources, read_options, rerank
+from scorer.scoring import check_first_rows
 
 if TYPE_CHECKING:
     from rankmill.config import Rerank as Section
