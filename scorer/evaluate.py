@@ -27,6 +27,7 @@ from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
+from scorer.lists import read_grade_counts
 from scorer.metrics import Metric, parse_metric
 from scorer.metrics.conventions import OURS, Convention, named_convention
 from scorer.predict import Predictor
@@ -142,7 +143,7 @@ def evaluate(
         column = partial(column_of_scored, scored)
         counts, known_grade = recorded_facts(scored, with_counts=qrels is None)
     if any(metric.name == "err" for metric in wanted):
-        rules = with_scale(rules, scored, qrels, known_grade)
+        rules = with_scale(rules, scored, qrels, known_grade, counts)
     found = evaluate_scored(
         scored,
         wanted,
@@ -167,12 +168,19 @@ def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int
 
 
 def with_scale(
-    rules: Convention, scored: Path | pa.Table, qrels: PathLike | None, known_grade: int | None
+    rules: Convention,
+    scored: Path | pa.Table,
+    qrels: PathLike | None,
+    known_grade: int | None,
+    counts: Path | None = None,
 ) -> Convention:
-    """Put the highest grade of the scale into ``rules`` that leave it open: the one known, else the highest there is."""
+    """Put the highest grade of the scale into ``rules`` that leave it open: the one known, else the highest there is.
+
+    Where only the top of the lists was kept, ``counts`` knows of the rest.
+    """
     if rules.policy.max_grade is not None:
         return rules
-    return rules.but(max_grade=known_grade or _highest_grade(scored, None if qrels is None else Path(qrels)))
+    return rules.but(max_grade=known_grade or _highest_grade(scored, None if qrels is None else Path(qrels), counts))
 
 
 class DatasetSource:
@@ -352,9 +360,10 @@ def _has_grades(path: Path) -> bool:
     return "grade" in scored.column_names and scored["grade"].null_count < scored.num_rows
 
 
-def _highest_grade(scored: Path | pa.Table, qrels: Path | None) -> int:
+def _highest_grade(scored: Path | pa.Table, qrels: Path | None, counts: Path | None) -> int:
     rows = qrels or scored
     table = read_qrels(qrels) if qrels else rows if isinstance(rows, pa.Table) else read_scored(rows)
     if "grade" not in table.column_names:
         return 1  # there is nothing to evaluate; evaluate_scored says so
-    return max(1, pc.max(table["grade"]).as_py() or 1)
+    tables = [table] if counts is None else [table, read_grade_counts(counts)]
+    return max(1, *(pc.max(each["grade"]).as_py() or 1 for each in tables))

@@ -141,7 +141,7 @@ def explain_metric(
     if isinstance(scored, Path):
         counts, known_grade = recorded_facts(scored, with_counts=qrels is None)
     if metric.name == "err":
-        rules = with_scale(rules, scored, qrels, known_grade)
+        rules = with_scale(rules, scored, qrels, known_grade, counts)
     lists, table = read_lists(scored, qrels=qrels, grade_counts=counts)
     if qid not in lists.qids:
         near = get_close_matches(qid, lists.qids[:_COMPARED], n=1)

@@ -99,18 +99,7 @@ def with_grade_counts(lists: ScoredLists, grade_counts: pa.Table | Path) -> Scor
         A column is lacking, or a grade occurs more often among the rows than it was counted.
     """
     where = "grade counts" if isinstance(grade_counts, pa.Table) else str(grade_counts)
-    if isinstance(grade_counts, Path):
-        try:
-            grade_counts = pq.read_table(grade_counts, columns=GRADE_COUNTS.names, partitioning=None)
-        except FileNotFoundError:
-            raise InputError(f"{where}: no such file") from None
-        except pa.ArrowInvalid as error:
-            raise CandidatesRejected(f"{where}: {str(error).splitlines()[0]}") from None
-    try:
-        table = grade_counts.select(GRADE_COUNTS.names).cast(GRADE_COUNTS)
-        table.validate(full=True)
-    except (KeyError, ValueError):  # no such column; not a whole number, or none
-        raise CandidatesRejected(f"{where}: expected whole numbers in columns qid, grade, count") from None
+    table = read_grade_counts(grade_counts)
     queries = pl.DataFrame({"qid": pl.Series(lists.qids, dtype=pl.String)})
     counts = pl.DataFrame(table).join(queries, on="qid", how="semi").sort("qid", "grade")
     _refuse_foreign(lists, counts, where)
@@ -122,6 +111,24 @@ def with_grade_counts(lists: ScoredLists, grade_counts: pa.Table | Path) -> Scor
         ideal_grades=np.repeat(counts["grade"].to_numpy(), counts["count"].to_numpy()),
         ideal_starts=_offsets(sizes),
     )
+
+
+def read_grade_counts(grade_counts: pa.Table | Path) -> pa.Table:
+    """Return a table (or Parquet file) of grade counts as ``GRADE_COUNTS``; errors as `with_grade_counts`."""
+    where = "grade counts" if isinstance(grade_counts, pa.Table) else str(grade_counts)
+    if isinstance(grade_counts, Path):
+        try:
+            grade_counts = pq.read_table(grade_counts, columns=GRADE_COUNTS.names, partitioning=None)
+        except FileNotFoundError:
+            raise InputError(f"{where}: no such file") from None
+        except pa.ArrowInvalid as error:
+            raise CandidatesRejected(f"{where}: {str(error).splitlines()[0]}") from None
+    try:
+        table: pa.Table = grade_counts.select(GRADE_COUNTS.names).cast(GRADE_COUNTS)
+        table.validate(full=True)
+    except (KeyError, ValueError):  # no such column; not a whole number, or none
+        raise CandidatesRejected(f"{where}: expected whole numbers in columns qid, grade, count") from None
+    return table
 
 
 def _refuse_foreign(lists: ScoredLists, counts: pl.DataFrame, where: str) -> None:

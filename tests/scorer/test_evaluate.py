@@ -14,8 +14,9 @@ from pipeline.errors import InputError as PipelineInputError
 from pipeline.ingest import IngestOptions, ingest
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate import evaluate, write_per_query
+from scorer.explain_metric import explain_metric
 from scorer.rerank import rerank
-from tests.scorer.candidate_files import as_table, random_candidates, write_letor, write_parquet
+from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
 from tests.scorer.forests import random_forest
 
 METRICS = ("ndcg@5", "ndcg", "err@5", "map", "mrr", "precision@3")
@@ -110,6 +111,33 @@ def test_the_highest_grade_seen_is_the_last_resort(tmp_path, forest, rows):
     pq.write_table(table, tmp_path / "s.parquet")
     assert evaluate(tmp_path / "s.parquet", metrics=["err@2"]).policy.max_grade == 3
     assert evaluate(tmp_path / "s.parquet", metrics=["err@2"], max_grade=5).policy.max_grade == 5
+
+
+def test_the_highest_grade_is_that_of_the_whole_lists(tmp_path, rows):
+    """A converted model knows no scale, and the best document may be the one that the top of the lists lacks."""
+    forest = random_forest(5, n_trees=10, max_leaves=12)
+    last = {qid: doc_id for qid, doc_id, *_ in ranked(forest, rows)}
+    graded = [(4 if last[qid] == doc_id else grade % 3, qid, doc_id, values) for grade, qid, doc_id, values in rows]
+    source = write_letor(tmp_path / "c.txt", graded)
+    for name in ("out", "out.tsv"):
+        rerank(source, forest, tmp_path / name, top_k=1)
+        found = evaluate(tmp_path / name, metrics=["err@1"], ties="doc_id")
+        assert found.policy.max_grade == 4
+        assert found.means == evaluate(source, model=forest, metrics=["err@1"], ties="doc_id").means
+        assert explain_metric(tmp_path / name, "q1", "err@1", ties="doc_id").policy.max_grade == 4
+
+
+@pytest.mark.parametrize("n_threads", [2, 3])
+def test_threads_change_no_bit(tmp_path, forest, rows, monkeypatch, n_threads):
+    source = write_letor(tmp_path / "c.txt", rows)
+    pq.write_table(as_table(rows), tmp_path / "c.parquet", row_group_size=70)
+    ingest([source], tmp_path / "data", options=IngestOptions(buckets=3))
+    monkeypatch.setattr("scorer.evaluate.BLOCK_BYTES", 2000)
+    monkeypatch.setattr("pipeline.sources.columnar.ROWS", (1, 40))
+    for subject in ([source, tmp_path / "c.parquet"], tmp_path / "data"):
+        how = {"model": forest, "metrics": METRICS, "ties": "row_order", "by": ["f2"]}
+        one = evaluate(subject, n_threads=1, **how)
+        assert evaluate(subject, n_threads=n_threads, **how).to_dict(per_query=True) == one.to_dict(per_query=True)
 
 
 def test_a_split_of_a_dataset(tmp_path, forest, rows):
