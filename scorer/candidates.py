@@ -99,7 +99,8 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesRejected:
-    found = _few(source.columns or ()) or "none"
+    columns = source.columns or () if source.table is None else source.table.offered
+    found = _few(columns) or "none"
     return CandidatesRejected(
         f"{source.path}: expected the {n_used} features that the model uses, found no {_few(lacking)} "
         f"(its features: {found}); add the columns, empty where missing, or use a model trained without them"

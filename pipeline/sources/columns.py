@@ -41,6 +41,8 @@ class TableColumns:
         Whether it is an ingest, which can leave columns out, that reads the table.
     needs_doc_id
         Whether a row without one is a bad row.
+    offered
+        Of candidates: all columns that could be features, in file order, those that the model does not know among them.
     """
 
     column_of: Mapping[str, str]
@@ -49,6 +51,7 @@ class TableColumns:
     ignored: tuple[str, ...] = ()
     of_judgments: bool = True
     needs_doc_id: bool = False
+    offered: tuple[str, ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -113,16 +116,18 @@ def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Tab
         if part not in column_of:
             raise DataRejected(f"{path}: no column {part!r}{_instead(part, rest)}")
     features = tuple(name for name in rest if name not in column_of.values())
+    offered: tuple[str, ...] = ()
     if options.grade_required:
         _check_features(path, features)
     else:
-        features = _of_candidates(features, options.known_features)
+        offered = features
+        features = of_candidates(features, options.known_features)
         column_of = {part: name for part, name in column_of.items() if part in ID_COLUMNS}
     if not features:
         raise DataRejected(f"{path}: no column is a feature: there are only {', '.join(rest)}")
     if len(features) > MAX_FEATURES:
         raise DataRejected(f"{path}: {len(features)} features; {MAX_FEATURES} at most")
-    return TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required)
+    return TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required, offered=offered)
 
 
 def _judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> TableColumns:
@@ -200,11 +205,10 @@ def _check_features(path: Path, features: Sequence[str]) -> None:
             )
 
 
-def _of_candidates(features: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """Return the features of candidates: those that the model knows, or where some of these lack all that may be features."""
-    if known and set(known) <= set(features):
-        return tuple(name for name in features if name in known)
-    return tuple(name for name in features if name not in {*PARTS, *RESERVED})
+def of_candidates(features: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """Return the features of candidates: those that the model knows, or where it knows none all that may be features."""
+    found = tuple(name for name in features if name in known)
+    return found or tuple(name for name in features if name not in {*PARTS, *RESERVED})
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import polars as pl
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -59,6 +62,24 @@ def test_what_columns_are_called_and_what_else_there_is_does_not_show(tmp_path, 
     assert evaluate(path, model=forest, columns=other).means == mean
     with pytest.raises(DataRejected, match=r"no column 'qid'; .*--columns qid=NAME"):
         rerank(path, forest, tmp_path / "none")
+
+
+def test_a_column_that_is_no_number_is_passed_over_where_an_unused_feature_is_lacking(tmp_path, rows):
+    forest = random_forest(8, n_features=40, n_trees=1, max_leaves=3)
+    names = [f"f{i + 1}" for i in forest.used_features]
+    kept = [(*row[:3], np.resize(row[3], 40)[list(forest.used_features)]) for row in rows]
+    table = as_table(kept, names).append_column("title", [["some text"] * len(rows)])
+    pq.write_table(table, tmp_path / "c.parquet")
+    pacsv.write_csv(table, tmp_path / "c.csv")
+    pl.DataFrame(table).fill_nan(None).write_ndjson(tmp_path / "c.jsonl")
+    expected = ranked(forest, [(*row[:3], np.resize(row[3], 40)) for row in rows])
+    for name in ("c.parquet", "c.csv", "c.jsonl"):
+        rerank(tmp_path / name, forest, tmp_path / f"{name}.out")
+        assert read_ranked(tmp_path / f"{name}.out") == expected
+    other = random_forest(8, n_features=40, n_trees=3, max_leaves=9)
+    for name in ("c.parquet", "c.csv", "c.jsonl"):
+        with pytest.raises(CandidatesRejected, match=r"found no f\d+.* \(its features: .*title\)"):
+            rerank(tmp_path / name, other, tmp_path / "none")
 
 
 def test_a_feature_of_the_model_is_never_guessed_to_be_anything_else(tmp_path, rows):

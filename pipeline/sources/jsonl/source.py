@@ -17,7 +17,7 @@ from pipeline.errors import DataRejected, MalformedLine
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
 from pipeline.sources.blocks import read_blocks, unchecked_blocks
 from pipeline.sources.columnar import RecordReader
-from pipeline.sources.columns import TableColumns, table_columns
+from pipeline.sources.columns import TableColumns, of_candidates, table_columns
 from pipeline.sources.jsonl.explaining import explain, place_of
 from pipeline.sources.jsonl.keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
 from pipeline.sources.jsonl.reading import LineReader
@@ -142,8 +142,8 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
     certain = replace(options, known_features=options.known_features | nested)
     columns = table_columns(path, [*beside, *naturally_sorted(nested)], certain)
     features = tuple(name for name in columns.features if name in nested)
-    if not options.grade_required and options.known_features and options.known_features <= set(features):
-        features = tuple(name for name in features if name in options.known_features)
+    if not options.grade_required:
+        features = of_candidates(features, options.known_features)
     if not features and not options.judgments_alone:
         raise DataRejected(f"{path}: there is nothing in {FEATURES!r}")
     return replace(columns, features=features)
