@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from pipeline.arrow import schema_of
 from pipeline.errors import DataRejected
 from pipeline.judgments.text import FORM, judgment_lines
+from pipeline.sources.batch import DEFAULT_BLOCK_BYTES
+from pipeline.sources.blocks import read_blocks
 from scorer.errors import CandidatesRejected, InputError
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def read_run(path: Path) -> pa.Table:
     """Read a run, ``qid Q0 doc_id rank score tag`` a line, into columns qid, doc_id (string) and score (float64).
 
     As in trec_eval the second field, the rank and the tag are ignored, and so is whatever follows the tag.  Empty lines
-    are passed over.  Scores keep double precision, where trec_eval rounds them to float32: doubles that differ by less
+    are passed over, and the text may be compressed.  Scores keep double precision, where trec_eval rounds them to float32: doubles that differ by less
     tie there and not here.
 
     Raises
@@ -129,20 +131,15 @@ def _check_file(path: Path) -> None:
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number from 1, fields) of the lines that are not empty."""
+    _check_file(path)
     try:
-        lines = path.open("rb")
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: expected a file, found a folder") from None
-    with lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                fields = [field.decode("utf-8") for field in line.split()]
-            except UnicodeDecodeError:
-                raise _malformed(path, number, "UTF-8 text", "other bytes") from None
-            if fields:
-                yield number, fields
+        for block in read_blocks(path, DEFAULT_BLOCK_BYTES):
+            lines = bytes(block.data[block.start : block.stop]).split(b"\n")
+            for number, line in enumerate(lines, start=block.first_line):
+                if fields := [field.decode() for field in line.split()]:
+                    yield number, fields
+    except DataRejected as error:
+        raise CandidatesRejected(str(error)) from None
 
 
 def _malformed(path: Path, line: int, expected: str, found: str) -> CandidatesRejected:

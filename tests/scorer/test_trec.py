@@ -5,6 +5,7 @@ import gzip
 import pytest
 
 from scorer.errors import CandidatesRejected, InputError
+from scorer.scored_file import read_scored
 from scorer.trec import read_qrels, read_run
 
 RUN = "1 Q0 d1 1 2.5 tag\n\n1\tQ0\td2\t2\t-1e3\ttag and words after it\r\n 2 Q0 é 1 inf tag\n"
@@ -18,6 +19,9 @@ def test_a_run_is_read_between_any_white_space(tmp_path):
         "doc_id": ["d1", "d2", "é"],
         "score": [2.5, -1000.0, float("inf")],
     }
+    with gzip.open(tmp_path / "a.run.gz", "wt", encoding="utf-8-sig", newline="") as file:  # and a byte-order mark
+        file.write(RUN)
+    assert read_scored(tmp_path / "a.run.gz").equals(read_run(path))
 
 
 def test_judgments_may_be_negative(tmp_path):
@@ -37,7 +41,7 @@ def test_judgments_may_be_negative(tmp_path):
         (b"1 Q0 d1 1 2.5\n", ":1: expected 6 fields, 'qid Q0 doc_id rank score tag', found 5 fields"),
         (b"1 Q0 d1 1 2.5 t\n1 Q0 d2 2 high t\n", ":2: expected a score in field 5, found 'high'"),
         (b"1 Q0 d1 1 nan t\n", ":1: expected a score that is a number in field 5, found 'nan'"),
-        (b"1 Q0 \xff 1 2.5 t\n", ":1: expected UTF-8 text, found other bytes"),
+        (b"1 Q0 \xff 1 2.5 t\n", ":1: not a text file: byte 0xFF is not UTF-8; convert the file to UTF-8"),
         (b"\n \n", ": expected lines 'qid Q0 doc_id rank score tag', found an empty file"),
     ],
 )
