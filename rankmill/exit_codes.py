@@ -53,6 +53,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     registry.errors.PromotionRefused: GATE_NOT_PASSED,
     registry.errors.ConflictError: TRY_AGAIN,
     pipeline.errors.DatasetConflict: TRY_AGAIN,
+    scorer.errors.ConflictError: TRY_AGAIN,
     rankmill.errors.RunUnderWay: TRY_AGAIN,
     rankmill.errors.Unhealthy: TRY_AGAIN,
     pipeline.errors.InputError: USAGE,

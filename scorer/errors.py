@@ -29,6 +29,10 @@ class CandidatesRejected(ScorerError):
     """The candidates or scores cannot be used: features that the model needs are lacking, a score is not a number."""
 
 
+class ConflictError(ScorerError):
+    """Somebody else has written, in the meantime, what was to be written."""
+
+
 class ModelFormatError(ScorerError):
     """Model bytes are of another format number, incomplete or damaged."""
 

@@ -279,7 +279,7 @@ def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping
 
 
 def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
-    _refuse(rows, r"\s|^$", "white space in it, or is empty", "a TREC run")
+    _refuse(rows, r"[\s\v]|^$", "white space in it, or is empty", "a TREC run")
     zero, tag = pa.scalar("Q0"), pa.scalar(RUN_TAG)
     rank, score = rows["rank"].cast(pa.string()), rows["score"].cast(pa.string())
     return _joined(rows["qid"], zero, rows["doc_id"], rank, score, tag, " ")

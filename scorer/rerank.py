@@ -34,7 +34,7 @@ from scorer.ranked_file import MANIFEST, SEVERAL
 from scorer.replacing import replace_folder
 from scorer.scoring import Place, Scored, score_in_order
 from scorer.sorting import Spill
-from scorer.targets import check_apart, check_target
+from scorer.targets import check_apart, check_target, check_unchanged
 from scorer.writing import Lists, publish_file, write_lists
 
 FORMAT = 1
@@ -154,7 +154,9 @@ def rerank(
     Raises
     ------
     InputError
-        A file is missing, ``out`` exists or is, or holds, one of the candidates, an option has no sense.
+        A file is missing or named twice, ``out`` exists or is, or holds, one of the candidates, an option has no sense.
+    ConflictError
+        Another run has written ``out`` since this one began, and it is not to be replaced.
     CandidatesRejected
         The candidates lack what the model needs, or hold nothing.
     pipeline.errors.DataRejected
@@ -287,6 +289,7 @@ def _run(
         if not journal.scored:
             work.score(sources, options, plan.block_bytes, plan.scoring_threads(threads))
         lists = work.write()
+        check_unchanged(target, overwrite=overwrite)
         work.publish(lists)
     rows = journal.place.all_rows
     if announce:
@@ -398,9 +401,7 @@ class _Work:
 
     def _settle(self, place: Place) -> None:
         for label, spill in zip(self.models, self.spills, strict=True):
-            written = spill.settle()
-            of_model = self.journal.models[label]
-            of_model.files, of_model.n_bytes = written.files, written.n_bytes
+            self.journal.models[label].spilled = spill.settle()
         self.journal.place = place
         self.journal.write(self.staging)
 
@@ -457,7 +458,7 @@ def open_sources(
     Raises
     ------
     InputError
-        There is none, or columns are named for text that has none; that of the pipeline for one that is no file.
+        There is none, one is there twice, or columns are named for text that has none; that of the pipeline for one that is no file.
     """
     from pipeline.sources.jsonl.source import share_features
     from pipeline.sources.letor import check_made_ids
@@ -465,6 +466,11 @@ def open_sources(
 
     if not paths:
         raise InputError("no candidates: name at least one file")
+    places: set[Path] = set()
+    for path in paths:
+        if (place := path.resolve()) in places:
+            raise InputError(f"{path}: is named twice; its rows would count twice")
+        places.add(place)
     sources = [open_source(path, input_format, options) for path in paths]
     share_features(sources)
     check_made_ids(sources)

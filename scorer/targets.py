@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scorer import ranked_file
-from scorer.errors import InputError
+from scorer.errors import ConflictError, InputError
 from scorer.ranked_file import counts_belong_to, grades_path, is_ranked_folder
 from scorer.replacing import restore_replaced
 
@@ -44,6 +44,14 @@ def check_target(target: Path, *, overwrite: bool, several: bool = False) -> Non
             raise InputError(f"{target}: is not a folder of ranked lists, so it is not replaced; choose another name")
     if single:
         _check_grades(grades_path(target), target, overwrite=overwrite)
+
+
+def check_unchanged(target: Path, *, overwrite: bool) -> None:
+    """Refuse, right before it is published, an ``OUT`` that was not there when the run began and is not to be replaced."""
+    if not overwrite and target.exists():
+        raise ConflictError(
+            f"{target}: another run has written it since this one began; choose another name, or replace it with --overwrite"
+        )
 
 
 def _check_grades(grades: Path, target: Path, *, overwrite: bool) -> None:

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.errors import MalformedLine
 from pipeline.ingest import IngestOptions, ingest
-from scorer import memory, ranked_file, sorting
-from scorer.errors import CandidatesRejected, InputError, ModelFormatError
+from scorer import memory, ranked_file, scoring, sorting
+from scorer.errors import CandidatesRejected, ConflictError, InputError, ModelFormatError
 from scorer.evaluate import evaluate
 from scorer.forest import Forest
 from scorer.memory import MemoryPlan
 from scorer.rerank import ModelIdentity, rerank
+from scorer.schemas import SCORED_ROW
 from scorer.scored_file import read_scored
 from tests.scorer.candidate_files import (
     as_table,
@@ -199,6 +200,12 @@ def test_ids_that_a_text_format_cannot_hold(tmp_path, forest, rows):
     with pytest.raises(CandidatesRejected, match=r"the qid 'q\d x' has white space in it, .* which a TREC run"):
         rerank(source, forest, tmp_path / "out.run")
     rerank(source, forest, tmp_path / "out.tsv")
+    for blank in ("\v", "\f", "\r"):  # all of them part the fields of a run
+        source = write_parquet(
+            tmp_path / "c.parquet", [(g, q, f"d{blank}{i}", v) for i, (g, q, _, v) in enumerate(rows)]
+        )
+        with pytest.raises(CandidatesRejected, match="has white space in it"):
+            rerank(source, forest, tmp_path / "out.run")
     tabbed = [(grade, f"{qid}\tx", doc_id, values) for grade, qid, doc_id, values in rows]
     with pytest.raises(CandidatesRejected, match="has a tab"):
         rerank(write_parquet(tmp_path / "t.parquet", tabbed), forest, tmp_path / "t.tsv")
@@ -287,6 +294,11 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
         rerank(tmp_path / "none.txt", forest, tmp_path / "out")
     with pytest.raises(InputError, match="at least one file"):
         rerank([], forest, tmp_path / "out")
+    (tmp_path / "link.txt").symlink_to(source)
+    for again in (source, tmp_path / "link.txt"):
+        with pytest.raises(InputError, match=f"{again.name}: is named twice; its rows would count twice"):
+            rerank([source, again], forest, tmp_path / "out")
+    (tmp_path / "link.txt").unlink()
     with pytest.raises(InputError, match="--top-k must be 1 or more, got 0"):
         rerank(source, forest, tmp_path / "out", top_k=0)
     with pytest.raises(InputError, match="--memory must be at least 512MB, got 100MB"):
@@ -334,6 +346,25 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="is not a folder of ranked lists, so it is not replaced"):
         rerank(source, forest, tmp_path / "mine", overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["out", "out.tsv"])
+def test_what_another_run_has_written_meanwhile_is_not_replaced(tmp_path, forest, rows, monkeypatch, name):
+    source = write_letor(tmp_path / "c.txt", rows)
+    scored = scoring._scores
+
+    def raced(*arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(scoring, "_scores", scored)
+            if not (tmp_path / name).exists():
+                rerank(source, forest, tmp_path / name, top_k=1)
+        return scored(*arguments)
+
+    monkeypatch.setattr(scoring, "_scores", raced)
+    with pytest.raises(ConflictError, match=rf"{name}: another run has written it since this one began; .*--overwrite"):
+        rerank(source, forest, tmp_path / name)
+    assert evaluate(tmp_path / name).counts.n_documents == 12
+    assert [p.name for p in tmp_path.iterdir() if "staging" in p.name] == []
 
 
 def test_text_candidates_without_a_grade_are_told_what_to_write(tmp_path, forest):
@@ -461,6 +492,22 @@ def test_the_sorter_is_bounded_private_and_silent(tmp_path):
         query = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
         found = spill._connection.execute(query).fetchone()
     assert found == ("100.0 MiB", str(tmp_path / "sort"), 3, False)
+
+
+def test_batches_of_long_ids_are_short(tmp_path, monkeypatch):
+    monkeypatch.setattr(sorting, "BATCH_BYTES", 1 << 20)
+    n = 20_000
+    columns = [["q"] * n, [f"{i:0500}" for i in range(n)], [0.0] * n, [None] * n, range(n)]
+    rows = pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCORED_ROW, strict=True)], schema=SCORED_ROW)
+    with sorting.Spill(tmp_path, sort_bytes=1 << 30, n_threads=1) as spill:
+        for first in range(0, n, 100):
+            spill.write(rows.slice(first, 100))
+        spill.close_for_reading()
+        written = [batch.num_rows for batch in sorting._batches_of(spill._parts[0])]
+        ranked = [len(batch.rows) for batch in spill.ranked(None)]
+    for sizes in (written, ranked):
+        assert sum(sizes) == n
+        assert max(sizes) <= 2100  # a megabyte of them
 
 
 def test_the_memory_plan_adds_up():
