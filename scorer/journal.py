@@ -41,19 +41,13 @@ class Shard(BaseModel):
 
 
 class OfModel(BaseModel):
-    """How far one model is: files of its spill, parts that they were dealt out to (None: not yet), finished shards."""
+    """How far one model is: its spill, parts that it was dealt out to (None: not yet), finished shards."""
 
     model_config = ConfigDict(extra="forbid")
 
-    files: int = 0
-    n_bytes: int = 0
+    spilled: Spilled = Spilled()
     dealt: int | None = None
     shards: list[Shard] = []
-
-    @property
-    def spilled(self) -> Spilled:
-        """What the spill is told."""
-        return Spilled(self.files, self.n_bytes)
 
     def keep_whole_shards(self, folder: Path) -> None:
         """Forget the shards from the first on that is not in ``folder`` with the bytes that it had."""

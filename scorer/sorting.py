@@ -21,11 +21,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.publish import fsync_file
+from pipeline.publish import fsync_file, fsync_folder
 from scorer.schemas import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
-BATCH_ROWS = 131_072  # rows of a batch of the spill, and of one that comes back
+BATCH_ROWS = 131_072  # rows of a batch of the spill, and of one that comes back, at most
+BATCH_BYTES = 16 << 20  # of the same, about: ids may be long
 MEMORY_OF_A_THREAD = 32 << 20
 SAMPLE = 65_536  # ids that the ranges are cut by
 PARTS_OF_THE_LIMIT = 6  # a part is a sixth of what the sort may hold: with its copies and buffers it does not spill
@@ -47,10 +48,16 @@ class RankedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """What a spill has on disk for sure: so many files of each kind, and the bytes of their rows."""
+    """What a spill has on disk for sure: so many files of each kind, their rows to be ranked, and the bytes of these."""
 
     files: int = 0
+    n_rows: int = 0
     n_bytes: int = 0
+
+    @property
+    def batch_rows(self) -> int:
+        """How many rows a batch may have."""
+        return max(1, min(BATCH_ROWS, BATCH_BYTES * self.n_rows // max(1, self.n_bytes)))
 
 
 class Spill:
@@ -72,8 +79,8 @@ class Spill:
         self._n_threads = max(1, min(n_threads, SORT_THREADS, sort_bytes // MEMORY_OF_A_THREAD))
         self.written = written or Spilled()
         self._held: list[pa.RecordBatch] = []
-        self._n_held = 0
-        self._n_bytes = 0
+        self._n_held = self._bytes_held = 0
+        self._n_rows = self._n_bytes = 0
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
         self._parts: list[list[Path]] = []
         self._counts: list[list[Path]] = []
@@ -106,9 +113,10 @@ class Spill:
         """Add rows of the schema ``SCORED_ROW``, and how often grades occur in rows that are not to be ranked."""
         self._held.append(rows)
         self._n_held += rows.num_rows
+        self._bytes_held += rows.nbytes
         if dropped is not None:
             self._writer("dropped").write_batch(dropped)
-        if self._n_held >= BATCH_ROWS:
+        if self._n_held >= BATCH_ROWS or self._bytes_held >= BATCH_BYTES:
             self._flush()
 
     def settle(self) -> Spilled:
@@ -117,9 +125,12 @@ class Spill:
         for kind in _SCHEMAS:
             self._writer(kind).close()
             fsync_file(self._file(kind, self.written.files))
+        fsync_folder(self._folder)
         self._writers = {}
-        self.written = Spilled(self.written.files + 1, self.written.n_bytes + self._n_bytes)
-        self._n_bytes = 0
+        self.written = Spilled(
+            self.written.files + 1, self.written.n_rows + self._n_rows, self.written.n_bytes + self._n_bytes
+        )
+        self._n_rows = self._n_bytes = 0
         return self.written
 
     def deal_out(self) -> int:
@@ -136,6 +147,7 @@ class Spill:
                     _deal_out(files[kind], paths, bounds, schema)
                     for path in paths:
                         fsync_file(path)
+                fsync_folder(self._folder)
                 return len(bounds) + 1
         return 0
 
@@ -226,8 +238,9 @@ class Spill:
         if self._held:
             for batch in pa.Table.from_batches(self._held, SCORED_ROW).combine_chunks().to_batches():
                 self._writer("scored").write_batch(batch)
+                self._n_rows += batch.num_rows
                 self._n_bytes += batch.nbytes
-        self._held, self._n_held = [], 0
+        self._held, self._n_held, self._bytes_held = [], 0, 0
 
     def _query(self, part: int, sql: str) -> Generator[pa.RecordBatch, None, None]:
         """Run ``sql`` on one part; a query's rows are all in one part, and the parts ascend by qid."""
@@ -239,7 +252,7 @@ class Spill:
                 self._connection.register("part", pa.RecordBatchReader.from_batches(SCORED_ROW, rows))
                 self._connection.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))
                 # A relation's reader streams; a plain execute() would hold the whole result.
-                for batch in self._connection.sql(sql).to_arrow_reader(BATCH_ROWS):
+                for batch in self._connection.sql(sql).to_arrow_reader(self.written.batch_rows):
                     if batch.num_rows:
                         yield batch
                 self._connection.unregister("part")

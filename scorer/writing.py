@@ -65,6 +65,7 @@ def write_lists(
 
     def shard_written(written: Written, part: int, row: int) -> None:
         fsync_file(folder / written.name)
+        fsync_folder(folder)
         digests[written.name] = file_digest(folder / written.name)
         if finished is not None:
             finished(Shard(**asdict(written), sha256=digests[written.name], part=part, row=row))
