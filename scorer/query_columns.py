@@ -97,7 +97,7 @@ def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.Dat
 def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
     """Read two columns of delimited text: numbers where every cell that is not empty is one, else text."""
     try:
-        lazy = pl.scan_csv(path, separator=separator, infer_schema=False)
+        lazy = pl.scan_csv(path, separator=separator, infer_schema=False, glob=False)
         _check(lazy.collect_schema().names(), name, str(path))
         rows = _named(lazy.select(list(dict.fromkeys((qid, name)))).collect(), qid, name)
     except pl.exceptions.PolarsError as error:

@@ -107,7 +107,8 @@ def test_batches_threads_and_order_do_not_change_a_bit(large):
         assert predictor.scores(values, n_threads=n_threads).tobytes() == whole.tobytes()
     order = np.random.default_rng(0).permutation(len(values))
     assert predictor.scores(values[order]).tobytes() == whole[order].tobytes()
-    assert predict(forest, np.asfortranarray(values)).tobytes() == whole.tobytes()
+    for same in (np.asfortranarray(values), values.astype(np.float64), np.repeat(values, 2, axis=1)[:, ::2]):
+        assert predict(forest, same, n_threads=2).tobytes() == whole.tobytes()
     assert whole[:50].tolist() == naive.predict(forest, values[:50])
 
 
