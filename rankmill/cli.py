@@ -27,6 +27,7 @@ import scorer.cli
 import scorer.cli_compare
 import scorer.cli_inspect
 import trainer.cli
+from pipeline.cores import available_cores
 from rankmill.exit_codes import BUG, READER_GONE, USAGE, known_code_of, one_line
 from scorer.metrics import parse_metric
 
@@ -103,6 +104,8 @@ app.add_typer(scorer.cli_inspect.app, name="inspect")
 def main() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    # PyArrow and the linear algebra below NumPy go by it; by themselves they know nothing of a container's quota
+    os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
     code = execute(sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is said and done: who asks now is told how it ended
     sys.exit(code)

@@ -118,6 +118,8 @@ def _tell(line: str, **_facts: Any) -> None:
 def _tell_json(line: str, *, event: str, level: str = "info", **facts: Any) -> None:
     from datetime import UTC, datetime
 
-    moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    told = {"ts": moment, "level": level, "event": f"schedule_{event}", "message": line, **facts}
-    typer.echo(json.dumps(told), err=True)
+    from rankmill.run.telling.clock import rfc3339
+    from rankmill.run.telling.plain import json_line
+
+    told = {"ts": rfc3339(datetime.now(UTC)), "level": level, "event": f"schedule_{event}", "message": line, **facts}
+    typer.echo(json_line(told), err=True, nl=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Protocol
 
+from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, INTERRUPTED, MEANINGS, TERMINATED
 from rankmill.schedule.ticks import Ticks
 from rankmill.spans import spell
 
@@ -20,19 +21,7 @@ Tell = Callable[..., None]
 LOOK = timedelta(minutes=1)
 """The clock is read at least this often: it may be set, or stand still while the machine sleeps."""
 
-MEANING = {
-    0: "done",
-    1: "a bug; please report it with the lines above",
-    2: "the configuration or a file that it names is not as it should be",
-    10: "the data were rejected",
-    11: "the gate was not passed: registered, not promoted",
-    12: "drift",
-    13: "a file is damaged or of an unknown format",
-    74: "reading or writing failed",
-    75: "somebody else is at it, or has been in between; the next run tries again",
-    130: "interrupted",
-    143: "stopped",
-}
+_FORESEEN = {GATE_NOT_PASSED, DRIFT, INTERRUPTED, TERMINATED}
 
 
 class World(Protocol):
@@ -180,7 +169,7 @@ class Keeper:
         self._tell(
             f"run of {self._run.date} left with {_code(code)} after {spell(took)}",
             event="ended",
-            level="info" if code == 0 else "warning" if code in {11, 12, 130, 143} else "error",
+            level="info" if code == DONE else "warning" if code in _FORESEEN else "error",
             tick=self._run.tick.isoformat(),
             date=self._run.date.isoformat(),
             exit_code=code,
@@ -231,4 +220,4 @@ def _code(code: int) -> str:
     if code < 0:
         perhaps = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
         return f"{128 - code}: killed by {signal.Signals(-code).name}{perhaps}"
-    return f"{code}: {MEANING.get(code, 'unknown')}"
+    return f"{code}: {MEANINGS.get(code, 'unknown')}"

@@ -223,3 +223,19 @@ def test_python_dash_m_is_the_command() -> None:
         [sys.executable, "-m", "rankmill", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, f"rankmill {__version__}\n")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "3"), ("8", "8")])
+def test_libraries_take_no_more_threads_than_the_container_may(
+    given: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(cli, "available_cores", lambda: 3)
+    monkeypatch.setattr(cli, "execute", lambda _arguments: 7)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 7
+    assert os.environ["OMP_NUM_THREADS"] == expected
