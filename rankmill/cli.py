@@ -19,6 +19,7 @@ import pipeline.cli
 import rankmill
 import rankmill.cli_convert
 import rankmill.cli_models
+import rankmill.cli_report
 import rankmill.cli_run
 import rankmill.cli_schedule
 import registry.cli
@@ -93,6 +94,7 @@ app.registered_commands += rankmill.cli_schedule.app.registered_commands
 app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
 app.registered_commands += scorer.cli_compare.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands
+app.registered_commands += rankmill.cli_report.app.registered_commands
 app.add_typer(pipeline.cli.app, name="data")
 models = typer.Typer(no_args_is_help=True, help=registry.cli.app.info.help)
 registry.cli_move.metric_checks.append(parse_metric)  # a policy that no gate can satisfy would lock the alias

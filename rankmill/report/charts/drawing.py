@@ -1,0 +1,138 @@
+"""A drawing of lines, rectangles, circles and words as inline SVG; everything that is written into it is escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from rankmill.report.words import MINUS
+
+LETTER = 0.56  # of the size of the type: the width of a letter, about
+SMALL, NORMAL = 12.0, 13.0  # sizes of type, in the units of a drawing, which are pixels
+
+
+class Drawing:
+    """A drawing of ``width`` x ``height`` pixels; ``label`` says what is seen to who cannot see it."""
+
+    def __init__(self, width: float, height: float, label: str) -> None:
+        self.width, self.height, self._label = width, height, label
+        self._marks: list[Markup] = []
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, css: str, title: str = "") -> None:
+        """Draw a line from one point to another."""
+        self._add("line", css, title, x1=x1, y1=y1, x2=x2, y2=y2)
+
+    def rect(self, x: float, y: float, width: float, height: float, css: str, title: str = "") -> None:
+        """Fill a rectangle."""
+        self._add("rect", css, title, x=x, y=y, width=max(0.0, width), height=max(0.0, height))
+
+    def circle(self, x: float, y: float, radius: float, css: str, title: str = "") -> None:
+        """Draw a circle."""
+        self._add("circle", css, title, cx=x, cy=y, r=radius)
+
+    def diamond(self, x: float, y: float, radius: float, css: str, title: str = "") -> None:
+        """Draw a square on its corner."""
+        points = [(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)]
+        self.path(points, f"{css} closed", title, closed=True)
+
+    def path(self, points: Sequence[tuple[float, float]], css: str, title: str = "", *, closed: bool = False) -> None:
+        """Draw a line through ``points``."""
+        if not points:
+            return
+        (x, y), *rest = points
+        steps = f"M{_short(x)} {_short(y)}" + "".join(f"L{_short(x)} {_short(y)}" for x, y in rest)
+        self._add("path", css, title, d=steps + ("Z" if closed else ""))
+
+    def text(self, x: float, y: float, words: str, css: str = "", *, anchor: str = "start") -> None:
+        """Write ``words``; ``anchor``: start, middle or end."""
+        where = Markup("") if anchor == "start" else Markup(' text-anchor="{}"').format(anchor)
+        kind = Markup(' class="{}"').format(css) if css else Markup("")
+        self._marks.append(Markup('<text x="{}" y="{}"{}{}>{}</text>').format(_short(x), _short(y), where, kind, words))
+
+    def svg(self, css: str = "") -> Markup:
+        """Return the drawing."""
+        return Markup(
+            '<svg class="chart {}" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>'
+        ).format(
+            css, _short(self.width), _short(self.height), _short(self.width), _short(self.height), self._label,
+            Markup("").join(self._marks),
+        )  # fmt: skip
+
+    def _add(self, tag: str, css: str, title: str, **numbers: float | str) -> None:
+        told = Markup("").join(
+            Markup(' {}="{}"').format(name, value if isinstance(value, str) else _short(value))
+            for name, value in numbers.items()
+        )
+        inside = Markup("<title>{}</title>").format(title) if title else Markup("")
+        self._marks.append(Markup('<{} class="{}"{}>{}</{}>').format(tag, css, told, inside, tag))
+
+
+class Scale:
+    """Numbers from ``low`` to ``high`` laid out from ``start`` to ``stop`` pixels."""
+
+    def __init__(self, low: float, high: float, start: float, stop: float) -> None:
+        if not high > low:
+            low, high = low - 0.5, high + 0.5
+        self.low, self.high, self.start, self.stop = low, high, start, stop
+
+    def __call__(self, value: float) -> float:
+        """Return where ``value`` is, no further than the ends."""
+        share = (value - self.low) / (self.high - self.low)
+        return self.start + min(1.0, max(0.0, share)) * (self.stop - self.start)
+
+    def ticks(self, about: int) -> list[float]:
+        """Return round numbers within the scale, about so many."""
+        return ticks(self.low, self.high, about)
+
+
+def ticks(low: float, high: float, about: int) -> list[float]:
+    """Return the multiples of 1, 2 or 5 times a power of ten between two numbers, about so many.
+
+    >>> ticks(0.0, 1.0, 5)
+    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    """
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(1, about)
+    base = 10.0 ** math.floor(math.log10(raw))
+    step = next((k * base for k in (1.0, 2.0, 5.0) if k * base >= raw * 0.999), 10.0 * base)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+
+
+def tick_words(values: Sequence[float]) -> list[str]:
+    """Write the numbers of an axis with as many decimals as their distance needs.
+
+    >>> tick_words([0.0, 0.05, 0.1])
+    ['0', '0.05', '0.10']
+    """
+    if len(values) < 2:
+        return [f"{value:g}" for value in values]
+    step = abs(values[1] - values[0])
+    digits = max(0, -math.floor(math.log10(step) + 1e-9)) if step else 0
+    if digits > 6 or max(map(abs, values)) >= 1e7:
+        return [f"{value:g}".replace("-", MINUS) for value in values]
+    return ["0" if value == 0 else f"{value:,.{digits}f}".replace("-", MINUS) for value in values]
+
+
+def widest(words: Sequence[str], size: float = SMALL) -> float:
+    """Return the width of the longest of ``words``, about."""
+    return max((len(each) for each in words), default=0) * size * LETTER
+
+
+def clipped(words: str, width: float, size: float = SMALL) -> str:
+    """Shorten ``words`` to what goes into so many pixels.
+
+    >>> clipped("a_rather_long_name", 70)
+    'a_rather_…'
+    """
+    most = max(3, int(width / (size * LETTER)))
+    return words if len(words) <= most else f"{words[: most - 1]}…"
+
+
+def _short(x: float) -> str:
+    """Write a coordinate in few digits."""
+    text = f"{x:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text

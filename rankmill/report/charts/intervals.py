@@ -1,0 +1,134 @@
+"""Figures with their intervals: where several rankings stand, and how far apart two of them are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rankmill.report.charts.drawing import SMALL, Drawing, Scale, clipped, tick_words, widest
+from rankmill.report.words import interval, metric_name, number, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from markupsafe import Markup
+
+ROW = 30.0
+_AXIS = 26.0
+_MARKS = {"candidate": "candidate", "present": "rival", "row order": "bar-order", "best single feature": "bar-feature"}
+
+
+def levels(metrics: dict[str, Any], width: float) -> Markup:
+    """Draw the mean of each metric under each ranking, a row a metric, from 0 on."""
+    rankings = metrics["rankings"]
+    names = list(rankings[0]["metrics"])
+    means = [found["mean"] for each in rankings for found in each["metrics"].values() if found["mean"] is not None]
+    tops = [found["interval"][1] for each in rankings for found in each["metrics"].values() if found["interval"]]
+    left = min(0.3 * width, widest([metric_name(name) for name in names]) + 12)
+    high = max([*means, *tops, 0.0]) or 1.0
+    x = Scale(min(0.0, *means), high, left, width - 14)
+    row = ROW + 6
+    height = row * len(names) + _AXIS
+    label = "; ".join(
+        f"{metric_name(name)}: "
+        + ", ".join(f"{each['name']} {number(each['metrics'][name]['mean'])}" for each in rankings)
+        for name in names
+    )
+    art = Drawing(width, height, label)
+    _axis(art, x, height - _AXIS, "")
+    for i, name in enumerate(names):
+        y = row * i + row / 2
+        art.line(left, y, width - 14, y, "thread")
+        art.text(0, y + 4, clipped(metric_name(name), left - 6), "name")
+        for each in reversed(rankings):  # the version last, on top
+            found = each["metrics"][name]
+            if found["mean"] is None:
+                continue
+            title = f"{each['name']}: {number(found['mean'])} ({interval(found['interval'])})"
+            css = _MARKS[each["kind"]]
+            if found["interval"]:
+                art.line(x(found["interval"][0]), y, x(found["interval"][1]), y, f"whisker {css}", title)
+            at = x(found["mean"])
+            if each["kind"] == "row order":
+                art.line(at, y - 7, at, y + 7, f"tick-mark {css}", title)
+            elif each["kind"] == "best single feature":
+                art.diamond(at, y, 5.5, f"dot {css}", title)
+            else:
+                art.circle(at, y, 5.5, f"dot {css}", title)
+    return art.svg()
+
+
+def forest(
+    rows: Sequence[dict[str, Any]], width: float, *, what: str, limits: tuple[float, float], margin: float | None = None
+) -> Markup:
+    """Draw differences with their intervals around 0, a row each.
+
+    Parameters
+    ----------
+    rows
+        With ``label``, ``note``, ``value`` and ``interval``; either of the last two may be None.
+    what
+        What the difference is, for who cannot see it.
+    limits
+        The ends of the axis, so that several of them can be compared.
+    margin
+        Where a line of its own stands, if that is within the axis.
+    """
+    narrow = width < 500
+    left = 0.0 if narrow else min(0.34 * width, widest([row["label"] for row in rows]) + 16)
+    right = 0.0 if narrow else 228.0
+    x = Scale(*limits, left + 10, width - right - 10)
+    row_height = ROW + 16 if narrow else ROW
+    top = 18.0
+    height = top + row_height * len(rows) + _AXIS
+    told = "; ".join(f"{row['label']}: {signed(row['value'])} ({interval(row['interval'], sign=True)})" for row in rows)
+    art = Drawing(width, height, f"{what}. {told}")
+    bottom = height - _AXIS
+    if x(0.0) > 60.0:
+        art.text(x(0.0) - 8, 11, "worse", "axis-word", anchor="end")
+    if x(0.0) < width - 60.0:
+        art.text(x(0.0) + 8, 11, "better", "axis-word")
+    _axis(art, x, bottom, "signed")
+    art.line(x(0.0), top, x(0.0), bottom, "zero")
+    if margin is not None and limits[0] < -margin < 0.0 and x(0.0) - x(-margin) > 2.0:
+        art.line(x(-margin), top, x(-margin), bottom, "margin", f"margin {signed(-margin)}")
+    for i, row in enumerate(rows):
+        y = top + row_height * i + (row_height - 12 if narrow else row_height / 2)
+        figure = "too few queries" if row["value"] is None else signed(row["value"])
+        note = row["note"]
+        if narrow:
+            art.text(0, y - 14, clipped(row["label"], 0.44 * width), "name")
+            art.text(width, y - 14, figure + (f"  {note}" if note else ""), "figure", anchor="end")
+        else:
+            art.text(0, y + 4, clipped(row["label"], left - 8), "name")
+            art.text(width - 146, y + 4, figure, "figure strong", anchor="end")
+            art.text(width, y + 4, note, "figure", anchor="end")
+        if row["value"] is None:
+            continue
+        found = row["interval"]
+        css = "even" if found is None or found[0] <= 0.0 <= found[1] else ("gain" if found[0] > 0.0 else "loss")
+        title = f"{row['label']}: {signed(row['value'])} ({interval(found, sign=True)})"
+        if found is not None:
+            art.line(x(found[0]), y, x(found[1]), y, f"whisker {css}", title)
+        art.circle(x(row["value"]), y, 4.5, f"dot {css}", title)
+    return art.svg()
+
+
+def limits_of(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Return the ends of an axis that holds all ``rows`` and 0, about as far to both sides as the figures go."""
+    ends = [0.0]
+    for row in rows:
+        ends += row["interval"] or ([] if row["value"] is None else [row["value"]])
+    low, high = min(ends), max(ends)
+    room = 0.06 * (high - low) or 0.01
+    return low - room, high + room
+
+
+def _axis(art: Drawing, x: Scale, y: float, kind: str) -> None:
+    """Draw the numbers and the grid of a horizontal axis whose line would be at ``y``."""
+    values = x.ticks(max(2, int((x.stop - x.start) / 90)))
+    for value, words in zip(values, tick_words(values), strict=True):
+        art.line(x(value), 18 if kind == "signed" else 0, x(value), y, "grid")
+        text = f"+{words}" if kind == "signed" and value > 0 else words
+        half = len(text) * SMALL * 0.28
+        at = min(max(x(value), half), art.width - half)
+        art.text(at, y + 16, text, "tick", anchor="middle")

@@ -1,0 +1,77 @@
+"""What is in the dataset of the run, as far as it is known without reading features."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pipeline.describe import split_summary
+from pipeline.manifest import SPLITS
+from pipeline.statistics.stored import statistics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rankmill.report.subject import Subject
+
+MOST_MISSING, MOST_DRIFTED = 10, 20
+
+
+def data_facts(subject: Subject) -> dict[str, Any]:
+    """Tell sizes, grades, rejected rows, missing values, and queries and features that teach nothing."""
+    dataset = subject.dataset
+    manifest = dataset.manifest
+    statistics = statistics_of(dataset)
+    gaps = sorted((each for each in statistics.features if each.missing), key=lambda each: -each.missing)
+    splits = []
+    for name in SPLITS:
+        if name in manifest.splits:
+            told = asdict(split_summary(dataset, name))
+            told["grades"] = [{"grade": grade, "documents": rows} for grade, rows in told["grades"].items()]
+            splits.append(told)
+    return {
+        "digest": dataset.digest,
+        "documents": manifest.rows,
+        "queries": manifest.queries,
+        "features": len(manifest.features),
+        "max_grade": manifest.max_grade,
+        "rejected_rows": manifest.rejected_rows,
+        "unjudged_rows": manifest.unjudged_rows,
+        "missing_values": manifest.missing_values,
+        "missing_share": manifest.missing_values / max(1, manifest.rows * len(manifest.features)),
+        "most_missing": [
+            {"feature": each.name, "missing": each.missing, "share": each.missing / max(1, manifest.rows)}
+            for each in gaps[:MOST_MISSING]
+        ],
+        "features_with_missing": len(gaps),
+        "remarks": statistics.remarks,
+        "splits": splits,
+    }
+
+
+def drift_facts(drift: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Tell what moved since the former dataset, the furthest first; None where nothing was compared.
+
+    ``drift`` is what `pipeline.drift.compare.Comparison.to_json` says.
+    """
+    if drift is None or "features" not in drift or "grades" not in drift:
+        return None
+    order = sorted(drift["features"], key=lambda each: -_ratio(each))
+    kept = ("name", "psi", "expected", "threshold", "missing", "beyond", "alarm")
+    shown = [{key: each.get(key) for key in kept} for each in (drift["grades"], *order[:MOST_DRIFTED])]
+    return {
+        "against": drift.get("against"),
+        "split": drift.get("split"),
+        "documents": drift.get("rows"),
+        "queries": drift.get("queries"),
+        "alarms": list(drift.get("alarms") or ()),
+        "came": list(drift.get("came") or ()),
+        "went": list(drift.get("went") or ()),
+        "n_features": len(order),
+        "shown": shown,
+    }
+
+
+def _ratio(drift: Mapping[str, Any]) -> float:
+    threshold = float(drift["threshold"])
+    return float(drift["psi"]) / threshold if threshold else float("inf")

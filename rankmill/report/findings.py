@@ -1,0 +1,243 @@
+"""What the figures say, a sentence a section: the headings of the report."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from rankmill.report.words import count, counted, few, interval, metric_name, number, percent, signed
+
+Facts = dict[str, Any]
+
+_DIGITS = 3  # in headings
+
+
+def findings_of(facts: Facts) -> dict[str, str]:
+    """Return the heading of each section by its name, made from ``facts`` alone."""
+    told = {
+        "title": _title(facts),
+        "metrics": _metrics(facts),
+        "queries": _queries(facts),
+        "slices": _slices(facts),
+        "lists": _lists(facts),
+        "learning": _learning(facts),
+        "influence": _influence(facts),
+        "dependence": _dependence(facts),
+        "scores": _scores(facts),
+        "gate": _gate(facts),
+        "data": _data(facts),
+        "drift": _drift(facts),
+        "lineage": _lineage(facts),
+        "commands": "Do it again, look closer, or take it back",
+    }
+    return {name: text for name, text in told.items() if text}
+
+
+def primary_difference(facts: Facts) -> Facts | None:
+    """Return the comparison with the rival by the metric that decides, with ``name`` and ``kind`` of the rival."""
+    metrics = facts["metrics"]
+    if metrics is None:
+        return None
+    for each in metrics["rankings"]:
+        if each["name"] == metrics["rival"] and each["candidate_less_this"] is not None:
+            found = each["candidate_less_this"][metrics["primary"]]
+            return None if found is None else {**found, "name": each["name"], "kind": each["kind"]}
+    return None
+
+
+def called(facts: Facts, kind: str, name: str) -> str:
+    """Return what a ranking is called in a sentence."""
+    if kind == "present":
+        return str(facts["verdict"]["alias"])
+    return {"row order": "the order of the rows", "best single feature": "the best single feature"}.get(kind, name)
+
+
+def _title(facts: Facts) -> str:
+    version = facts["model"]["version"]
+    found = primary_difference(facts)
+    if found is None:
+        return f"{version} was trained; there are no held-out queries to judge it by"
+    other = called(facts, found["kind"], found["name"])
+    metric, gap = metric_name(facts["metrics"]["primary"]), found["difference"]
+    low, high = found["interval"]
+    limits = f"({interval(found['interval'], _DIGITS)})"
+    if low > 0.0:
+        return f"{version} beats {other} by {number(gap, _DIGITS)} {metric} {limits}"
+    if high < 0.0:
+        return (
+            f"{version} is worse than {other} by {number(-gap, _DIGITS)} {metric} ({interval([-high, -low], _DIGITS)})"
+        )
+    return f"{version} and {other} cannot be told apart: {signed(gap, _DIGITS)} {metric} {limits}"
+
+
+def _metrics(facts: Facts) -> str:
+    metrics = facts["metrics"]
+    if metrics is None:
+        return ""
+    rival = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
+    found = {name: each for name, each in rival["candidate_less_this"].items() if each is not None}
+    better = [name for name, each in found.items() if each["interval"][0] > 0.0]
+    worse = [name for name, each in found.items() if each["interval"][1] < 0.0]
+    other = called(facts, rival["kind"], rival["name"])
+    if found and len(better) == len(found):
+        return f"Better than {other} by " + ("every metric" if len(found) > 1 else metric_name(better[0]))
+    if worse and len(worse) == len(found):
+        return f"Worse than {other} by " + ("every metric" if len(found) > 1 else metric_name(worse[0]))
+    parts = []
+    if better:
+        parts.append(f"better by {_listed(better)}")
+    if worse:
+        parts.append(f"worse by {_listed(worse)}")
+    if not parts:
+        return f"No metric tells it apart from {other}"
+    return f"Against {other}: {', '.join(parts)}" + (
+        ", level by the rest" if len(better) + len(worse) < len(found) else ""
+    )
+
+
+def _listed(metrics: list[str]) -> str:
+    return few([metric_name(name) for name in metrics], 3)
+
+
+def _queries(facts: Facts) -> str:
+    found = facts["queries"]
+    if found is None:
+        return ""
+    n = found["n_queries"]
+    return (
+        f"{percent(found['wins'] / n, 0)} of the queries get better, {percent(found['losses'] / n, 0)} worse, "
+        f"{percent(found['ties'] / n, 0)} stay as they were"
+    )
+
+
+def _slices(facts: Facts) -> str:
+    if not facts["slices"]:
+        return ""
+    rows = [(part["by"], row) for part in facts["slices"] for row in part["slices"]]
+    lost = [(by, row) for by, row in rows if (row["difference"]["interval"] or [0.0, 0.0])[1] < 0.0]
+    won = [(by, row) for by, row in rows if (row["difference"]["interval"] or [0.0, 0.0])[0] > 0.0]
+    if lost:
+        by, row = min(lost, key=lambda each: each[1]["difference"]["mean"])
+        at = f"{by.replace('_', ' ')} {row['name']}"
+        gap = signed(row["difference"]["mean"], _DIGITS)
+        return f"It loses in {counted(len(lost), 'slice')} of {len(rows)}, most at {at} ({gap})"
+    if len(won) == len(rows):
+        return "It wins in every slice of the queries"
+    if won:
+        return f"It loses in no slice, and wins in {len(won)} of {len(rows)}"
+    return "No slice of the queries tells the two apart"
+
+
+def _lists(facts: Facts) -> str:
+    found = facts["queries"]
+    if found is None:
+        return ""
+    if not found["lost"]:
+        return "No query got worse"
+    worst = found["lost"][0]
+    return (
+        f"The query that lost most fell from {number(worst['rival'], 2)} to {number(worst['candidate'], 2)} "
+        f"{metric_name(found['metric'])}"
+    )
+
+
+def _learning(facts: Facts) -> str:
+    learning = facts["learning"]
+    if learning is None:
+        return ""
+    runs = learning["seeds"]
+    chosen = next((run for run in runs if run["chosen"]), runs[0])
+    if chosen["best_round"] is None:
+        return f"{counted(chosen['rounds_trained'], 'round')} were trained"
+    text = f"Round {count(chosen['best_round'])} of {count(chosen['rounds_trained'])} was best"
+    if len(runs) > 1:
+        text += f" for seed {chosen['seed']}, one of {len(runs)}"
+        noise = learning["noise_floor"]
+        if noise is not None:
+            text += f"; seeds differ by {number(noise['deviation'], 4)} (standard deviation)"
+    return text
+
+
+def _influence(facts: Facts) -> str:
+    found = facts["influence"]
+    rows = found["features"]
+    if not rows:
+        return "The model asks for no feature"
+    first = rows[0]
+    text = f"{first['feature']} leads with {percent(first['influence'], 0)} of the gains"
+    if len(rows) > 5:
+        text += f"; five features make up {percent(sum(row['influence'] for row in rows[:5]), 0)}"
+    return text
+
+
+def _dependence(facts: Facts) -> str:
+    if not facts["dependence"]:
+        return ""
+    moved = [
+        (max(row["candidate"]["outputs"]) - min(row["candidate"]["outputs"]), row["feature"])
+        for row in facts["dependence"]
+        if row["candidate"]["outputs"]
+    ]
+    if not moved:
+        return ""
+    span, feature = max(moved)
+    return f"Of the leading features, {feature} moves the score most: by {number(span, 2)}"
+
+
+def _scores(facts: Facts) -> str:
+    found = facts["scores"]
+    if found is None:
+        return ""
+    medians = [row["median"] for row in found["grades"] if row["median"] is not None]
+    if len(medians) < 2:
+        return "How the scores are spread"
+    if all(a < b for a, b in itertools.pairwise(medians)):
+        return "Scores rise with the grade"
+    return "Scores do not rise with every grade"
+
+
+def _gate(facts: Facts) -> str:
+    verdict = facts["verdict"]
+    if verdict["gate"] is None:
+        return ""
+    failed = [rail["name"] for rail in verdict["guardrails"] if rail["verdict"] == "failed"]
+    if failed:
+        return f"The gate did not hold: {few(failed)}"
+    if not verdict["gate"]:
+        return "The guardrails hold; the metric did not pass"
+    return "The gate was passed, and every guardrail holds"
+
+
+def _data(facts: Facts) -> str:
+    data = facts["data"]
+    rejected = data["rejected_rows"]
+    text = f"{counted(data['documents'], 'document')} of {counted(data['queries'], 'query')}"
+    return text + (f", {counted(rejected, 'row')} rejected" if rejected else ", none rejected")
+
+
+def _drift(facts: Facts) -> str:
+    drift = facts["drift"]
+    if drift is None:
+        return ""
+    if not drift["alarms"]:
+        return "Nothing drifted since the former dataset"
+    return f"{len(drift['alarms'])} of {drift['n_features'] + 1} moved, came or went since the former dataset: " + few(
+        drift["alarms"], 3
+    )
+
+
+def _lineage(facts: Facts) -> str:
+    differs = facts["lineage"]["differs_from_present"]
+    if differs is None:
+        return "Where it comes from"
+    parts = [
+        *([] if differs["same_data"] else ["other data"]),
+        *([] if differs["same_code"] else ["other code"]),
+        *([] if differs["same_features"] else ["other features"]),
+    ]
+    if differs["parameters"]:
+        parts.append(
+            f"{counted(len(differs['parameters']), 'parameter')} changed ({few(list(differs['parameters']), 3)})"
+        )
+    present = facts["present"]["version"]
+    return f"What differs from {present}: {', '.join(parts)}" if parts else f"Made as {present} was"

@@ -1,0 +1,170 @@
+"""The report as one HTML page: no script, no font, no address outside of it; made from the facts alone."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from rankmill.report import words
+from rankmill.report.charts import intervals, models, queries
+from rankmill.report.findings import called, primary_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+WIDE, PHONE = 720.0, 334.0  # of a chart, in pixels: one is shown, as the window allows
+SMALL_WIDE = 226.0
+
+_SHOWN_METRICS = 12
+
+
+def page(facts: dict[str, Any]) -> str:
+    """Return the page."""
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            f=facts,
+            found=facts["findings"],
+            primary=primary_difference(facts),
+            rival=_rival(facts),
+            chart=_charts(facts),
+            outcome=outcome(facts),
+            called=called,
+        )
+    )
+
+
+def outcome(facts: dict[str, Any]) -> dict[str, str]:
+    """Return the verdict in a word or two, in a sentence, and how it is to look."""
+    verdict, version = facts["verdict"], facts["model"]["version"]
+    alias, present = verdict["alias"], (facts["present"] or {}).get("version")
+    instead = f"{present} stays {alias}" if present else f"{alias} still means nothing"
+    texts = {
+        "promoted": (
+            "promoted",
+            f"{version} is {alias}" + (f", in place of {present}." if present else ", the first."),
+            "good",
+        ),
+        "not promoted": ("not promoted", f"{instead}.", "bad"),
+        "passed": ("passed, not promoted", f"The gate was passed; {alias} does not mean it now.", "plain"),
+        "replaced": ("was promoted", f"It was {alias} before; {alias} means another version now.", "plain"),
+    }
+    word, sentence, look = texts[verdict["outcome"]]
+    if verdict["outcome"] == "not promoted" and verdict["gate"] is None:
+        word, sentence, look = "not promoted", f"No gate was asked, and {alias} does not mean it.", "plain"
+    return {"word": word, "sentence": sentence, "look": look}
+
+
+def _rival(facts: dict[str, Any]) -> str:
+    """Return what the ranking that the version is compared with is called."""
+    metrics = facts["metrics"]
+    if metrics is None:
+        return ""
+    each = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
+    return called(facts, each["kind"], each["name"])
+
+
+def _charts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Draw every chart that there are facts for, once for a wide window and once for a phone."""
+    drawn: dict[str, Any] = {}
+    metrics = facts["metrics"]
+    if metrics is not None:
+        drawn["levels"] = _both(partial(intervals.levels, metrics))
+        against = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])["candidate_less_this"]
+        rows = [
+            {
+                "label": words.metric_name(name),
+                "note": "" if found is None else words.interval(found["interval"], sign=True),
+                "value": None if found is None else found["difference"],
+                "interval": None if found is None else found["interval"],
+            }
+            for name, found in list(against.items())[:_SHOWN_METRICS]
+        ]
+        limits = intervals.limits_of(rows)
+        margin = facts["verdict"]["margin"] if facts["present"] else None
+        drawn["differences"] = _both(
+            partial(intervals.forest, rows, what="Differences by metric", limits=limits, margin=margin)
+        )
+    if facts["queries"] is not None:
+        drawn["shares"] = _both(partial(queries.shares, facts["queries"]))
+        drawn["gaps"] = _both(partial(queries.gaps, facts["queries"]))
+        top = max(facts["data"]["max_grade"], 1)
+        for what in ("lost", "gained"):
+            drawn[what] = [queries.moves(each["documents"], top) for each in facts["queries"][what]]
+    drawn["slices"] = _slices(facts)
+    if facts["learning"] is not None:
+        drawn["curves"] = _both(partial(models.curves, facts["learning"]))
+    if facts["influence"]["features"]:
+        drawn["influence"] = _both(partial(models.influence, facts["influence"]))
+    if facts["dependence"]:
+        ends = models.dependence_limits(facts["dependence"])
+        drawn["dependence"] = [models.dependence(row, ends, SMALL_WIDE) for row in facts["dependence"]]
+    if facts["scores"] is not None:
+        drawn["scores"] = _both(partial(models.scores, facts["scores"]))
+    drawn["grades"] = _both(partial(queries.grades, facts["data"]["splits"]))
+    missing = [
+        {"label": row["feature"], "value": row["share"], "figure": words.percent(row["share"])}
+        for row in facts["data"]["most_missing"]
+    ]
+    if missing:
+        drawn["missing"] = _both(partial(models.bars, missing, what="Share of missing values"))
+    if facts["drift"] is not None:
+        drift = [
+            {
+                "label": row["name"], "value": row["psi"], "figure": words.number(row["psi"], 3),
+                "limit": row["threshold"], "alarm": row["alarm"],
+            }
+            for row in facts["drift"]["shown"]
+        ]  # fmt: skip
+        drawn["drift"] = _both(partial(models.bars, drift, what="Population stability index"))
+    return drawn
+
+
+def _slices(facts: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
+    """Draw the differences of each way to slice the queries, all on one axis."""
+    parts = [(part, [_slice_row(row) for row in part["slices"]]) for part in facts["slices"] if part["slices"]]
+    limits = intervals.limits_of([row for _, rows in parts for row in rows])
+    return [
+        (part, _both(partial(intervals.forest, rows, what=f"Differences by {part['by']}", limits=limits)))
+        for part, rows in parts
+    ]
+
+
+def _slice_row(row: dict[str, Any]) -> dict[str, Any]:
+    gap = row["difference"]
+    return {
+        "label": row["name"],
+        "note": words.counted(row["n_queries"], "query"),
+        "value": gap["mean"],
+        "interval": gap["interval"],
+    }
+
+
+def _both(draw: Callable[[float], Markup]) -> Markup:
+    from markupsafe import Markup
+
+    return Markup('<div class="wide">{}</div><div class="phone">{}</div>').format(draw(WIDE), draw(PHONE))
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates, which escape what is put into them, and know of no name that is not there."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("rankmill.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    tools = (
+        words.metric_name, words.number, words.signed, words.count, words.counted, words.percent, words.short,
+        words.interval, words.few, words.size,
+    )  # fmt: skip
+    environment.filters |= {tool.__name__: tool for tool in tools}
+    return environment

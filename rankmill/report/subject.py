@@ -1,0 +1,274 @@
+"""Whom a report is about: the version, what it is compared with, and what the stages of the run left in the work folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankmill.errors import InputError
+from registry.errors import RegistryError
+from registry.names import PRODUCTION
+from scorer.forest import Forest
+from scorer.metrics import Metric, parse_metric
+from scorer.metrics.conventions import OURS, Convention, named_convention
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pipeline.dataset import Dataset
+    from registry import Registry, Version
+
+UNSEEN = ("test", "valid")  # splits to report on, in order of preference
+METRICS = ("ndcg@10", "err@10", "map")
+_HIGHEST_SCALE = 52  # of err
+_JSON = (
+    ("evaluation", "evaluation.json"),
+    ("gate", "gate.json"),
+    ("training", "model/training.json"),
+    ("drift", "drift.json"),
+    ("train_stage", "stages/train.json"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the caller knows already; None is looked up in the work folder and the registry, and done without if not there.
+
+    Attributes
+    ----------
+    version
+        Whom the report is about, ``NAME@7``.
+    alias
+        Whose place it was to take.
+    split
+        The split to report on.
+    metrics, conventions
+        What to measure, and how: names, and what `scorer.evaluate.evaluate` takes (``convention``, ``gain``, ..).
+    gate, training, drift
+        The gate's report, what the training left, the comparison with a former dataset, as in the files of the work folder.
+    """
+
+    version: str | None = None
+    alias: str | None = None
+    split: str | None = None
+    metrics: Sequence[str] | None = None
+    conventions: Mapping[str, Any] | None = None
+    gate: Mapping[str, Any] | None = None
+    training: Mapping[str, Any] | None = None
+    drift: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """The version, its rival, the data, and what is recorded of the run.
+
+    Attributes
+    ----------
+    version, forest
+        Whom the report is about.
+    present, present_forest
+        The version whose place it was to take; None where there was none, or where its bytes are gone.
+    alias
+        That place.
+    dataset, split
+        The data; no split: there are no queries but those learnt from.
+    convention, metrics
+        How to measure, and what, the metric that decides first.
+    gate, training, drift
+        JSON objects, or None.
+    by
+        Columns to slice by.
+    notes
+        What could not be looked at, and why.
+    """
+
+    version: Version
+    forest: Forest
+    present: Version | None
+    present_forest: Forest | None
+    alias: str
+    dataset: Dataset
+    split: str | None
+    convention: Convention
+    metrics: tuple[Metric, ...]
+    gate: Mapping[str, Any] | None
+    training: Mapping[str, Any] | None
+    drift: Mapping[str, Any] | None
+    by: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def name(self) -> str:
+        """The model's name."""
+        return self.version.name
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that decides."""
+        return self.metrics[0]
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the alias means the version now."""
+        return self.version.state.target(self.alias) == self.version.number
+
+
+def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()) -> Subject:
+    """Find out whom the report of ``work`` is about.
+
+    Raises
+    ------
+    InputError
+        There is no such folder, no dataset in it, or nothing that says which version was trained there.
+    registry.errors.RegistryError
+        The version is not in the registry, or damaged.
+    """
+    from pipeline.dataset import Dataset
+
+    if not work.is_dir():
+        raise InputError(f"{work}: no such folder; name the work folder of a run (rankmill run makes it)")
+    found = {name: _read(work / path) for name, path in _JSON}
+    dataset = Dataset.open(work / "dataset")
+    gate = known.gate or found["gate"]
+    version = store.resolve(_version(work, known, gate, found), bare="latest")
+    notes: list[str] = []
+    alias = known.alias or _alias(version)
+    present = _present(store, version, gate, alias)
+    evaluation = found["evaluation"]
+    if evaluation is not None and (evaluation.get("model") or {}).get("version") not in {None, str(version)}:
+        evaluation = None  # of another run
+    split = known.split or (gate or {}).get("split") or (evaluation or {}).get("split")
+    filled = {name for name, count in dataset.manifest.splits.items() if count.rows}
+    if split not in filled:
+        split = next((name for name in UNSEEN if name in filled), None)
+    forest = Forest.from_bytes(version.read(), str(version))
+    present_forest = None
+    if present is not None:
+        present_forest, fault = _forest_of(present, dataset)
+        notes += [] if fault is None else [fault]
+    forests = [forest, *([] if present_forest is None else [present_forest])]
+    convention = _convention(known, evaluation, gate, dataset, forests)
+    return Subject(
+        version=version,
+        forest=forest,
+        present=present,
+        present_forest=present_forest,
+        alias=alias,
+        dataset=dataset,
+        split=split,
+        convention=convention,
+        metrics=_metrics(known, evaluation, gate, forest, convention),
+        gate=gate,
+        training=known.training or found["training"],
+        drift=known.drift or found["drift"],
+        by=tuple(by),
+        notes=notes,
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in ``path``; None where there is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _version(
+    work: Path, known: Known, gate: Mapping[str, Any] | None, found: Mapping[str, dict[str, Any] | None]
+) -> str:
+    """Return which version was trained in this run, as whoever knows it best says."""
+    if known.version is not None:
+        return known.version
+    stage, evaluation = found["train_stage"] or {}, found["evaluation"] or {}
+    told = (
+        (stage.get("facts") or {}).get("model"),
+        (evaluation.get("model") or {}).get("version"),
+        ((gate or {}).get("candidate") or {}).get("version"),
+    )
+    version = next((text for text in told if isinstance(text, str)), None)
+    if version is None:
+        raise InputError(f"{work}: nothing here says which version was trained; let rankmill run do it first")
+    return version
+
+
+def _alias(version: Version) -> str:
+    return next(iter(version.gates), PRODUCTION) if PRODUCTION not in version.gates else PRODUCTION
+
+
+def _present(store: Registry, version: Version, gate: Mapping[str, Any] | None, alias: str) -> Version | None:
+    """Return the version whose place it was about: the gate's, else what the alias means or meant before this version."""
+    number: int | None
+    if gate is not None and (gate.get("candidate") or {}).get("version") == str(version):
+        text = (gate.get("baseline") or {}).get("version")
+        number = int(str(text).rpartition("@")[2]) if text else None
+    else:
+        moves = [move.version for move in version.state.moves.get(alias, [])]
+        if version.number in moves:
+            moves = moves[: moves.index(version.number)]
+        number = next((each for each in reversed(moves) if each is not None), None)
+    if number is None or number == version.number:
+        return None
+    return store.resolve(f"{version.name}@{number}", bare="latest")
+
+
+def _forest_of(present: Version, dataset: Dataset) -> tuple[Forest | None, str | None]:
+    """Return the forest of ``present``, or why it cannot be compared with."""
+    try:
+        forest = Forest.from_bytes(present.read(), str(present))
+    except RegistryError as error:
+        return None, f"{present} cannot be compared with: {error}"
+    has = set(dataset.feature_names)
+    lacking = [forest.feature_names[f] for f in forest.used_features if forest.feature_names[f] not in has]
+    if lacking:
+        few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5:,} more" if len(lacking) > 5 else "")
+        return None, f"{present} cannot be compared with: it asks for features that the dataset does not have: {few}"
+    return forest, None
+
+
+def _convention(
+    known: Known,
+    evaluation: Mapping[str, Any] | None,
+    gate: Mapping[str, Any] | None,
+    dataset: Dataset,
+    forests: Iterable[Forest],
+) -> Convention:
+    """Measure as the caller says, else as the run's evaluation did, else as its gate did."""
+    if known.conventions is not None:
+        given = dict(known.conventions)
+        found = named_convention(given.pop("convention", None) or OURS).but(**given)
+    elif evaluation is not None:
+        policy, told = evaluation["policy"], evaluation["convention"]
+        changed = {*told["changed"], "max_grade"}
+        found = named_convention(told["name"]).but(**{name: policy[name] for name in sorted(changed)})
+    elif gate is not None:
+        found = named_convention(gate["convention"]["name"])
+    else:
+        found = named_convention(OURS)
+    if found.policy.max_grade is None:
+        scales = [dataset.max_grade, 1, *(forest.info.get("max_grade") for forest in forests)]
+        scale = max(grade for grade in scales if isinstance(grade, int))
+        found = found.but(max_grade=scale) if scale <= _HIGHEST_SCALE else found
+    return found
+
+
+def _metrics(
+    known: Known,
+    evaluation: Mapping[str, Any] | None,
+    gate: Mapping[str, Any] | None,
+    forest: Forest,
+    convention: Convention,
+) -> tuple[Metric, ...]:
+    """Return what to measure, first what decides: the gate's metric, else the one that was learnt for."""
+    names = list(known.metrics or (evaluation or {}).get("metrics") or METRICS)
+    first = (gate or {}).get("metric") or forest.parameters.get("metric")
+    if known.metrics is None or (gate or {}).get("metric"):
+        names = [str(first), *names] if first else names
+    found = dict.fromkeys(parse_metric(name) for name in names)
+    scale = convention.policy.max_grade
+    kept = [metric for metric in found if metric.name != "err" or scale is not None]
+    return tuple(kept) or tuple(parse_metric(name) for name in METRICS if not name.startswith("err"))

@@ -1,0 +1,116 @@
+"""Numbers and names as a person reads them; the same on the page, in its charts and in the Markdown."""
+
+from __future__ import annotations
+
+_UPPER = {"ndcg", "dcg", "err", "map", "mrr", "rbp", "wta"}
+MINUS = "\u2212"
+
+
+def metric_name(metric: str) -> str:
+    """Return a metric as people write it.
+
+    >>> metric_name("ndcg@10"), metric_name("map"), metric_name("precision@5")
+    ('NDCG@10', 'MAP', 'precision@5')
+    """
+    name, at, cutoff = metric.partition("@")
+    head, bracket, rest = name.partition("(")
+    return (head.upper() if head in _UPPER else head) + bracket + rest + at + cutoff
+
+
+def number(x: float | None, digits: int = 4) -> str:
+    """Return a number with so many decimals, and a true minus.
+
+    >>> number(-0.01234), number(None)
+    ('\u22120.0123', 'none')
+    """
+    if x is None:
+        return "none"
+    text = f"{x:.{digits}f}"
+    if float(text) == 0.0:
+        text = text.removeprefix("-")
+    return text.replace("-", MINUS)
+
+
+def signed(x: float | None, digits: int = 4) -> str:
+    """Return a number with its sign.
+
+    >>> signed(0.01), signed(-0.5, 2), signed(0.0, 1)
+    ('+0.0100', '\u22120.50', '0.0')
+    """
+    text = number(x, digits)
+    return text if x is None or text.startswith(MINUS) or float(text) == 0.0 else f"+{text}"
+
+
+def count(n: float) -> str:
+    """Return a count with thousands apart.
+
+    >>> count(1234567)
+    '1,234,567'
+    """
+    return f"{n:,}"
+
+
+def counted(n: int, what: str) -> str:
+    """Return a count and what is counted, one or several.
+
+    >>> counted(1, "query"), counted(1200, "query"), counted(2, "feature")
+    ('1 query', '1,200 queries', '2 features')
+    """
+    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{n:,} {what if n == 1 else several}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share in per cent.
+
+    >>> percent(0.123), percent(None)
+    ('12.3%', 'none')
+    """
+    return "none" if share is None else f"{100.0 * share:.{digits}f}%"
+
+
+def short(x: float) -> str:
+    """Return a number in few digits, as on an axis.
+
+    >>> short(0.25), short(-1500.0), short(1e-7), short(12345678.0)
+    ('0.25', '\u22121,500', '1e\u22127', '1.235e+07')
+    """
+    if x == int(x) and abs(x) < 1e7:
+        return f"{int(x):,}".replace("-", MINUS)
+    text = f"{x:.4g}".replace("e-0", "e-")
+    return text.replace("-", MINUS)
+
+
+def interval(limits: list[float] | None, digits: int = 4, *, sign: bool = False) -> str:
+    """Return the two ends of an interval.
+
+    >>> interval([0.1, 0.25], 2), interval(None)
+    ('0.10 to 0.25', '')
+    """
+    if limits is None:
+        return ""
+    return " to ".join((signed if sign else number)(limit, digits) for limit in limits)
+
+
+def few(names: list[str], most: int = 5) -> str:
+    """Name some and count the others.
+
+    >>> few(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def size(n_bytes: float) -> str:
+    """Return a number of bytes.
+
+    >>> size(1536), size(10)
+    ('1.5 KiB', '10 bytes')
+    """
+    if n_bytes < 1024:
+        return f"{n_bytes:.0f} bytes"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        n_bytes /= 1024
+        if n_bytes < 1024 or unit == "TiB":
+            break
+    return f"{n_bytes:.1f} {unit}"

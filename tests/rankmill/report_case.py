@@ -1,0 +1,63 @@
+"""A work folder as a run leaves it: a dataset, two versions, the gate between them, and names that mean something in HTML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.dataset import Dataset
+from rankmill.gate.recording import gate
+from registry import Registry
+from registry.manifest import canonical_json
+from scorer.evaluate import evaluate
+from scorer.forest import Forest
+from tests.rankmill.gate_case import dataset_of, rows_of
+from trainer.lineage import attachments_of, facts_of
+from trainer.parameters import TrainParameters
+from trainer.training import train
+
+METRICS = ("ndcg@10", "err@10", "map")
+HOSTILE = "<script>alert('x')</script>"
+
+
+class Work:
+    """A work folder and its registry."""
+
+    def __init__(self, folder: Path, *, split=None, hostile: bool = False) -> None:
+        self.path, self.registry = folder / "work", folder / "registry"
+        self.path.mkdir()
+        self.store = Registry(self.registry)
+        self.store.prepare()
+        x, grades, qid = rows_of(3, queries=120)
+        x[::7, 3] = np.nan
+        extra = {"position": [str(i % 12 + 1) for i in range(len(x))]}
+        options = {} if split is None else {"split": split}
+        self.dataset: Dataset = dataset_of(self.path, "dataset", x, grades, qid, extra=extra, **options)
+        (self.path / "dataset.csv").unlink()
+
+    def train(self, **parameters) -> tuple[str, dict]:
+        """Train and register a version; returns its name and what training.json says of the seed."""
+        options = {"n_rounds": 8, "max_leaves": 5, "min_rows_in_leaf": 5, **parameters}
+        result = train(self.dataset, TrainParameters(**options), n_threads=1)
+        facts = facts_of(self.dataset, result)
+        version = self.store.register(
+            "web", result.forest.to_bytes(), manifest=facts, attachments=attachments_of(self.dataset)
+        )
+        told = {"seed": options.get("seed", 7), "best_round": result.best_round, "curves": result.curves()}
+        return str(version), told
+
+    def forest(self, version: str) -> Forest:
+        return Forest.from_bytes(self.store.resolve(version, bare="latest").read(), version)
+
+    def judge(self, version: str, *, split: str = "test", promote: bool = True, **limits) -> dict:
+        """Evaluate, ask the gate, and promote what has passed, as the stages of a run do."""
+        found = evaluate(self.dataset.path, model=self.forest(version), split=split, metrics=METRICS)
+        report = {"model": {"version": version}, "split": split, **found.to_dict()}
+        (self.path / "evaluation.json").write_text(json.dumps(report, sort_keys=True))
+        result = gate(self.store, version, self.dataset, split, n_threads=1, **limits)
+        (self.path / "gate.json").write_bytes(canonical_json(result.report))
+        if promote and result.passed:
+            self.store.promote("web", int(version.rpartition("@")[2]))
+        return result.report
