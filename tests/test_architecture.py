@@ -164,6 +164,7 @@ def test_the_commands_are_the_documented_ones() -> None:
             "run",
             "schedule",
             "health",
+            "report",
             "train",
             "cv",
             "rerank",
