@@ -115,6 +115,14 @@ def main() -> NoReturn:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; whatever went wrong is one line on stderr, save for bugs."""
+    stderr = sys.stderr
+    try:
+        return _execute(arguments)
+    finally:
+        sys.stderr = stderr  # a command may have had it speak JSON
+
+
+def _execute(arguments: Sequence[str]) -> int:
     if sys.platform not in PLATFORMS:
         return _say(f"runs on Linux and macOS; this is {sys.platform}", USAGE)
     try:
@@ -144,7 +152,7 @@ def _report(error: Exception) -> int:
     code = known_code_of(error)
     if code is not None:
         return _say(one_line(error), code)
-    traceback.print_exception(error)
+    sys.stderr.write("".join(traceback.format_exception(error)))
     return _say(f"this is a bug in rankmill {rankmill.__version__}; please report it with the lines above", BUG)
 
 

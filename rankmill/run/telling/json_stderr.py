@@ -13,13 +13,13 @@ from typing import TextIO
 
 from rankmill.run.telling.clock import Clock, rfc3339
 from rankmill.run.telling.plain import json_line
-from rankmill.run.telling.words import one_line
+from rankmill.run.telling.words import printable
 
 _LAST_WORDS = "rankmill: "
 
 
 class JsonStderr(io.TextIOBase):
-    """A text stream that writes every line to ``stream`` as a JSON object with ``event`` ``said``.
+    """A text stream that writes every line to ``stream`` as a JSON object with ``event`` ``said``; lines written at once are one object.
 
     A line of the front door about what ended the process has ``level`` ``error`` and ``event`` ``error``.  Lines that are objects of
     JSON already go through `write_object`.
@@ -56,9 +56,10 @@ class JsonStderr(io.TextIOBase):
         """Write the lines that ``text`` completes; what it begins waits for its end."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            self._write_line(line)
+        lines, end, begun = (self._begun + text).rpartition("\n")
+        self._begun = begun
+        if end:
+            self._write_lines(lines)
         return len(text)
 
     def flush(self) -> None:
@@ -76,8 +77,8 @@ class JsonStderr(io.TextIOBase):
         self._stream.write(line)
         self._stream.flush()
 
-    def _write_line(self, line: str) -> None:
-        message = one_line(line)
+    def _write_lines(self, lines: str) -> None:
+        message = "\n".join(filter(None, map(printable, lines.split("\n"))))
         if not message:
             return
         last = message.startswith(_LAST_WORDS)

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import PurePath
 from typing import Any
 
-LONGEST = 4096  # characters of a text: an error may quote the line that it did not like
+LONGEST = 16_384  # characters of a text: an error may quote the line that it did not like
 _DEEPEST = 12
 
 
@@ -18,7 +18,7 @@ def plain(value: object, depth: int = 0) -> Any:
     r"""Return ``value`` as something that JSON has, by its words where there is nothing like it.
 
     Bytes of a file name that are no text (Python's lone surrogates) become ``\xNN``, an infinite number or NaN null, and a text
-    keeps its first 4,096 characters.
+    keeps its first 16,384 characters.
 
     >>> plain({"a": float("nan"), "b": PurePath("x"), "c": os.fsdecode(b"caf\xe9")})
     {'a': None, 'b': 'x', 'c': 'caf\\xe9'}

@@ -51,7 +51,12 @@ def error_line(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """Return ``text`` without line breaks, and without characters that move a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else " " for letter in whole_text(text)).strip()
+    return printable(text).strip()
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with a space for each character that is not to be seen, and none at its end."""
+    return "".join(letter if letter.isprintable() else " " for letter in whole_text(text)).rstrip()
 
 
 def lasting(seconds: float) -> str:

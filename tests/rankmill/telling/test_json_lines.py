@@ -81,7 +81,7 @@ def test_every_event_is_a_line_with_the_same_fields() -> None:
 def test_levels_say_how_much_somebody_should_care() -> None:
     lines: list[str] = []
     tell = JsonLines(lines.append)
-    error = MalformedLine(Path("caf\udce9.txt"), 3, 1, "x" * 9000, "a number")
+    error = MalformedLine(Path("caf\udce9.txt"), 3, 1, "x" * 90_000, "a number")
     for event in (
         started(died="killed"),
         StageFailed(stage="ingest", error=error),
@@ -118,13 +118,13 @@ def test_what_anybody_writes_to_stderr_is_json(monkeypatch: pytest.MonkeyPatch) 
     sys.stderr.write("rankmill: a.txt: no such")
     sys.stderr.write(" file\n\n")
     typer.echo("training 3 trees \u00e9\ud800", err=True)
-    print("two\nlines", file=sys.stderr)
+    sys.stderr.write("two\nlines\n")
     stream.write_object(json_line({"event": "stage_said"}))
     sys.stderr.write("without an end")
     stream.close()
     records = [strict(line) for line in under.getvalue().splitlines(keepends=True)]
     assert [record.get("message") for record in records] == [
-        "a.txt: no such file", "training 3 trees \u00e9\\ud800", "two", "lines", None, "without an end",
+        "a.txt: no such file", "training 3 trees \u00e9\\ud800", "two\nlines", None, "without an end",
     ]  # fmt: skip
     assert (records[0]["level"], records[0]["event"], records[0]["run_id"]) == ("error", "error", RUN_ID)
     assert (records[1]["level"], records[1]["event"]) == ("info", "said")
