@@ -323,7 +323,7 @@ def change_points(first_scores, second_scores, grades, low, high, out):
     """Write the weights in (low, high) at which two documents of different grade of one query tie; returns how many.
 
     ``(1 - a) s + a t`` of documents i and j are equal at ``a = d / (d - e)``, d and e their differences in s and in t.
-    ``out`` has room for every pair.
+    It stops where ``out`` is full.
     """
     n = first_scores.shape[0]
     found = 0
@@ -335,6 +335,8 @@ def change_points(first_scores, second_scores, grades, low, high, out):
                 if d != e:
                     a = d / (d - e)
                     if low < a < high:
+                        if found == out.shape[0]:
+                            return found
                         out[found] = a
                         found += 1
     return found

@@ -149,7 +149,7 @@ def _cuts(
     high: float,
 ) -> _Cuts:
     longest = int(np.diff(starts).max(initial=0))
-    room = np.empty(longest * (longest - 1) // 2)
+    room = np.empty(min(longest * (longest - 1) // 2, MAX_CHANGE_POINTS + 1))
     lower, middle, counts = [], [], np.zeros(len(starts), dtype=np.int64)
     total = 0
     for q in range(len(starts) - 1):
@@ -157,6 +157,11 @@ def _cuts(
         n = 0
         if counted[q]:
             n = _kernels.change_points(scores[0][rows], scores[1][rows], grades[rows], low, high, room)
+        if total + n > MAX_CHANGE_POINTS:
+            raise InputError(
+                f"the orders of the first {q + 1:,} queries change at more than {MAX_CHANGE_POINTS:,} weights; choose "
+                "fewer queries or a narrower range"
+            )
         borders = np.concatenate([[low], np.unique(room[:n]), [high]])
         between = borders[:-1] + 0.5 * np.diff(borders)
         inside = (borders[:-1] < between) & (between < borders[1:])  # two neighbouring doubles have none between them
@@ -164,11 +169,6 @@ def _cuts(
         middle.append(between[inside])
         counts[q + 1] = len(lower[-1])
         total += len(lower[-1])
-        if total > MAX_CHANGE_POINTS:
-            raise InputError(
-                f"the orders of the first {q + 1:,} queries change at more than {MAX_CHANGE_POINTS:,} weights; choose "
-                "fewer queries or a narrower range"
-            )
     return _Cuts(np.cumsum(counts), np.concatenate([*lower, []]), np.concatenate([*middle, []]))
 
 

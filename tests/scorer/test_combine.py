@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,3 +136,21 @@ def test_what_cannot_be_mixed_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(combining, "MAX_CHANGE_POINTS", 3)
     with pytest.raises(InputError, match="change at more than 3 weights; choose fewer queries"):
         combine(first, second, grades, starts, metric, Policy())
+
+
+def test_one_long_query_takes_no_more_room_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of 3,000 documents would take 36 MB, of 100,000 forty gigabytes: it is refused before they are there."""
+    first, second, _, starts = lists(2, [3000])
+    grades = np.arange(3000, dtype=np.int32) % 2
+    monkeypatch.setattr(combining, "MAX_CHANGE_POINTS", 1000)
+    rooms: list[int] = []
+    change_points = combining._kernels.change_points
+
+    def noted(*arguments: Any) -> int:
+        rooms.append(len(arguments[-1]))
+        return int(change_points(*arguments))
+
+    monkeypatch.setattr(combining._kernels, "change_points", noted)
+    with pytest.raises(InputError, match="the first 1 queries change at more than 1,000 weights"):
+        combine(first, second, grades, starts, parse_metric("ndcg@5"), Policy())
+    assert rooms == [1001]
