@@ -73,10 +73,17 @@ class _Where:
 
         options: Any = {"input_format": self.input_format, "absent": self.absent, "index_base": self.index_base}
         options["columns"] = None if self.columns is None else parse_columns(self.columns)
-        return read_documents(
+        found = read_documents(
             self.on, paths, split=self.split, qids=self.qid or (), n_queries=self.queries, seed=self.seed,
             n_features=self.n_features, announce=True, **options,
         )  # fmt: skip
+        if len(found.doc_ids) < found.n_read and not self.qid:
+            typer.echo(
+                f"{len(found.qids):,} queries were drawn, {len(found.doc_ids):,} of {found.n_read:,} documents; --queries 0 "
+                "takes all",
+                err=True,
+            )
+        return found
 
 
 @app.command()

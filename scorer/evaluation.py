@@ -191,7 +191,7 @@ def labelled(label: str, words: str) -> str:
 
 
 def text_table(header: list[str], rows: list[list[str]]) -> str:
-    """Lay out a table as text, the first column to the left, as wide as its cells."""
+    """Lay out a table as text, the first column and those without a name to the left, as wide as its cells."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -199,7 +199,7 @@ def text_table(header: list[str], rows: list[list[str]]) -> str:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(header):
-        table.add_column(name, justify="right" if i else "left", no_wrap=True)
+        table.add_column(name, justify="right" if i and name else "left", no_wrap=True)  # bars have no name
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: a query may be named like a style
     page = io.StringIO()

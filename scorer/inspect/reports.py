@@ -85,20 +85,30 @@ def dependence_report(found: Dependence, model: ModelIdentity) -> Report:
 def _curve(found: Dependence, outputs: npt.NDArray[np.float64]) -> str:
     low, high = float(outputs.min()), float(outputs.max())
     rows = [
-        [_shown(x), f"{y:.6g}", _bar(y - low, high - low)]
-        for x, y in zip(found.points[0].tolist(), outputs.tolist(), strict=True)
+        [x, f"{y:.6g}", _bar(y - low, high - low)]
+        for x, y in zip(_places(found.points[0]), outputs.tolist(), strict=True)
     ]
     return text_table([found.features[0], "output", ""], rows)
 
 
 def _surface(found: Dependence, outputs: npt.NDArray[np.float64]) -> str:
     first, second = found.features
-    header = [f"{first} \\ {second}", *(_shown(x) for x in found.points[1].tolist())]
-    rows = [
-        [_shown(x), *(f"{y:.4g}" for y in row)]
-        for x, row in zip(found.points[0].tolist(), outputs.tolist(), strict=True)
-    ]
+    header = [f"{first} \\ {second}", *_places(found.points[1])]
+    rows = [[x, *(f"{y:.4g}" for y in row)] for x, row in zip(_places(found.points[0]), outputs.tolist(), strict=True)]
     return text_table(header, rows)
+
+
+def _places(points: npt.NDArray[np.float32]) -> list[str]:
+    """Return points of a feature in words: as short as tells neighbours apart, and what is just above a threshold as above."""
+    places: list[str] = []
+    for before, x in zip([np.float32(np.nan), *points[:-1]], points, strict=True):
+        place = _shown(float(x))
+        if not np.isnan(before) and x == np.nextafter(before, np.float32(np.inf)):
+            place = "above"
+        elif places and place == places[-1]:
+            place = str(x)
+        places.append(place)
+    return places
 
 
 def interaction_report(

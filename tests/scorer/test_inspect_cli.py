@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from scorer.cli_inspect import app
 from scorer.errors import CandidatesRejected, InputError
 from scorer.inspect.combine import combine
+from scorer.inspect.reports import _places
 from scorer.inspect.shap import shap_values
 from scorer.inspect.shap_file import explain_documents
 from scorer.metrics import Policy, parse_metric
@@ -75,6 +76,26 @@ def test_dependence(workplace, forests):
     assert "output 2" in call("dependence", "linked.rankmill", "f1")
     with pytest.raises(InputError, match="name them with --on"):
         call("dependence", "m.rankmill", "f1", "--qid", "q1")
+
+
+def test_points_of_a_feature_are_told_apart():
+    close = np.float32([np.nan, 0.5, 0.9634590, 0.9634592, 0.9634592])
+    close[4] = np.nextafter(close[3], np.float32(np.inf))
+    assert _places(close) == ["missing", "0.5", "0.963459", str(close[3]), "above"]
+
+
+def test_bars_begin_at_the_left(workplace):
+    lines = [line for line in call("influence", "m.rankmill").splitlines() if "#" in line]
+    assert len(lines) > 2
+    assert len({line.index("#") for line in lines}) == 1
+
+
+def test_queries_that_were_drawn_are_told(workplace):
+    drawn = CliRunner().invoke(app, ["shap", "m.rankmill", "--on", "c.txt", "--queries", "3"])
+    assert "3 queries were drawn, " in drawn.stderr
+    assert "of 300 documents; --queries 0 takes all" in drawn.stderr
+    for all_of_them in (["--queries", "0"], ["--qid", "q1"]):
+        assert "drawn" not in CliRunner().invoke(app, ["shap", "m.rankmill", "--on", "c.txt", *all_of_them]).stderr
 
 
 def test_interaction(workplace):
