@@ -38,7 +38,7 @@ def convert(
         str | None,
         typer.Option(
             metavar="A,B,..|FILE",
-            help="Other names for the features, in the model's order: between commas, or a file with one a line.",
+            help="Other names for the features, in the model's order: between commas (f1..f46 is 46 of them), or a file with one a line.",
         ),
     ] = None,
     missing: Annotated[
@@ -51,6 +51,11 @@ def convert(
     nearest_thresholds: Annotated[
         bool, typer.Option("--nearest-thresholds", help="For solr: take the nearest where it cannot have a threshold.")
     ] = False,
+    absent: Annotated[
+        str | None,
+        typer.Option(help="With --from: what a feature left out of LETOR text was to that tool: zero or missing."),
+    ] = None,
+    n_rounds: Annotated[int | None, typer.Option(help="Take only so many rounds of the model.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     registry: RegistryFolder = Path("registry-data"),
     as_json: AsJson = False,
@@ -76,9 +81,11 @@ def convert(
     if to is not None:
         if out is None:
             raise InputError("name the file to write with -o FILE")
+        if absent is not None:
+            raise InputError("--absent is for --from: what is written has --missing")
         report = convert_to(
             to, model, out, registry, name=name, features=names, missing=missing or "keep",
-            nearest_thresholds=nearest_thresholds, overwrite=overwrite,
+            nearest_thresholds=nearest_thresholds, n_rounds=n_rounds, overwrite=overwrite,
         )  # fmt: skip
     else:
         if missing is not None or nearest_thresholds:
@@ -86,6 +93,7 @@ def convert(
                 "--missing and --nearest-thresholds are for --to: what is read keeps its directions and thresholds"
             )
         report = convert_from(
-            str(source), Path(model), out=out, name=name, registry=registry, features=names, overwrite=overwrite
-        )
+            str(source), Path(model), out=out, name=name, registry=registry, features=names, n_rounds=n_rounds,
+            absent=absent, overwrite=overwrite,
+        )  # fmt: skip
     typer.echo(json.dumps(report, sort_keys=True, ensure_ascii=False) if as_json else render(report))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def convert_to(
     features: Sequence[str] | None = None,
     missing: str = "keep",
     nearest_thresholds: bool = False,
+    n_rounds: int | None = None,
     overwrite: bool = False,
 ) -> Report:
     """Write ``model``, a file or a version in ``registry``, in the format ``target`` to ``out``, and say how exact it is.
@@ -45,6 +47,7 @@ def convert_to(
         raise InputError(f"{out}: {target} knows its models by their suffix, name it {out.stem or 'model'}{suffix}")
     forest, identity = find_model(model, registry)
     called = name or _called(identity, model)
+    forest = forest if n_rounds is None else forest.truncated(n_rounds)
     written = write_as(
         target, forest, name=called, features=features, missing=missing, nearest_thresholds=nearest_thresholds
     )
@@ -71,6 +74,8 @@ def convert_from(
     name: str | None = None,
     registry: Path,
     features: Sequence[str] | None = None,
+    n_rounds: int | None = None,
+    absent: str | None = None,
     overwrite: bool = False,
 ) -> Report:
     """Read the model of another tool and write it to ``out``, or register it as the next version of ``name``.
@@ -94,7 +99,7 @@ def convert_from(
         check_name(name)
     if not file.is_file():
         raise InputError(f"{file}: expected a model of {source}, found no such file")
-    found = read_from(source, file.read_bytes(), str(file), features=features)
+    found = read_from(source, file.read_bytes(), str(file), features=features, n_rounds=n_rounds, absent=absent)
     forest = found.forest
     report: Report = {
         "format": source,
@@ -140,7 +145,11 @@ def checked_out(out: Path, *, overwrite: bool) -> None:
 
 
 def names_in(given: str) -> list[str]:
-    """Return the names of features that ``--features`` gives: a file with one a line, or names between commas."""
+    """Return the names of features that ``--features`` gives: a file with one a line, or names between commas.
+
+    >>> names_in("bm25,f2..f4")
+    ['bm25', 'f2', 'f3', 'f4']
+    """
     path = Path(given)
     if path.is_file():
         try:
@@ -150,7 +159,15 @@ def names_in(given: str) -> list[str]:
                 f"{path}: expected a name a line in UTF-8: {error.reason} at byte {error.start}"
             ) from error
         return [line.strip() for line in lines if line.strip()]
-    return [name.strip() for name in given.split(",")]
+    return [name for part in given.split(",") for name in _numbered(part.strip())]
+
+
+def _numbered(part: str) -> list[str]:
+    """Return the names that ``f1..f46`` stands for; any other name as it is."""
+    found = re.fullmatch(r"(.*?)(0|[1-9][0-9]{0,6})\.\.(.*?)(0|[1-9][0-9]{0,6})", part)
+    if found is None or found[1] != found[3] or int(found[2]) > int(found[4]):
+        return [part]
+    return [f"{found[1]}{number}" for number in range(int(found[2]), int(found[4]) + 1)]
 
 
 def render(report: Report) -> str:

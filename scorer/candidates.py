@@ -109,9 +109,11 @@ def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesR
 
 def _foreign(source: Source, foreign: Sequence[str], options: ReadOptions) -> CandidatesRejected:
     cure = (
-        "features count from 0: --index-base 0"
+        "where its features count from 0: --index-base 0; where the model was read from XGBoost, whose first column is f0: "
+        "convert it anew with --features f1..fN"
         if foreign == ["f0"] and options.index_base == 1
-        else "give the candidates as Parquet or CSV with columns of those names"
+        else "give the candidates as Parquet or CSV with columns of those names, or convert a model of another tool anew with "
+        "--features"
     )
     return CandidatesRejected(
         f"{source.path}: the model uses {_few(foreign)}, but LETOR text can only hold features named "

@@ -51,6 +51,12 @@ ARRAYS: tuple[tuple[str, np.dtype[Any]], ...] = (
     ("tree_weights", np.dtype("<f8")),
 )
 
+COVER = "cover"
+"""Key of a forest's ``info``: what ``node_rows`` counts where it is not training rows.
+
+"sum_hessian": XGBoost's sums of curvatures, in units of each tree's own.
+"""
+
 HEADER: dict[str, type] = {
     "base_score": float,
     "feature_names": list,
@@ -84,7 +90,7 @@ class Forest:
     node_right: npt.NDArray[np.int32]  # (n_nodes,) relative to the tree's start; -1 at a leaf
     node_value: npt.NDArray[np.float64]  # (n_nodes,) what a leaf adds; what an inner node would add as a leaf
     node_gain: npt.NDArray[np.float64]  # (n_nodes,) split gain; 0 at a leaf
-    node_rows: npt.NDArray[np.int64]  # (n_nodes,) training rows that reached the node
+    node_rows: npt.NDArray[np.int64]  # (n_nodes,) training rows that reached the node, or what info has as its COVER
     tree_weights: npt.NDArray[np.float64]  # (n_trees,)
     base_score: float
     objective: str

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import Forest, compact_cuts
+from scorer.forest import COVER, Forest, compact_cuts
 from scorer.predict import Predictor
 from trainer.dtypes import EDGE
 from trainer.errors import InvalidParameter
@@ -91,6 +91,7 @@ class BaseModel:
             trees_a_round=gcd(base.trees_a_round, after.trees_a_round),
             info={
                 **after.info,
+                **({COVER: base.info[COVER]} if COVER in base.info else {}),
                 SHA256: base.sha256,
                 TREES: base.n_trees,
                 START: after.base_score,
@@ -121,7 +122,7 @@ def after_base(forest: Forest, base: BaseModel | None) -> Forest:
     node = int(forest.tree_starts[first])
     feature = forest.node_feature[node:]
     cuts, cut_starts, node_cut = compact_cuts(feature, forest.thresholds[node:], forest.n_features)
-    own_facts = {name: value for name, value in forest.info.items() if name not in {TREES, START, TREES_A_ROUND}}
+    own_facts = {name: value for name, value in forest.info.items() if name not in {TREES, START, TREES_A_ROUND, COVER}}
     return replace(
         forest,
         cuts=cuts,

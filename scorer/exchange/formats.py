@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from scorer.errors import InputError
@@ -22,6 +22,7 @@ WRITERS: Mapping[str, Callable[[Forest, str], Written]] = {
 }
 READERS: Mapping[str, Callable[[bytes, str], Imported]] = {"lightgbm": lightgbm.read, "xgboost": xgboost.read}
 MISSING = ("keep", "zero")
+ABSENT = ("zero", "missing")
 
 
 def write_as(
@@ -68,15 +69,24 @@ def write_as(
     return WRITERS[target](forest, name)
 
 
-def read_from(source: str, data: bytes, where: str, *, features: Sequence[str] | None = None) -> Imported:
+def read_from(
+    source: str,
+    data: bytes,
+    where: str,
+    *,
+    features: Sequence[str] | None = None,
+    n_rounds: int | None = None,
+    absent: str | None = None,
+) -> Imported:
     """Return the model of the format ``source``, one of ``READERS``, that ``data`` holds; ``where`` names it in messages.
 
-    ``features`` are other names for its features.
+    ``features`` are other names for its features, ``n_rounds`` the rounds to keep (None: all), and ``absent`` what a feature that
+    LETOR text leaves out was in its training, ``zero`` or ``missing``: text is read so for it.
 
     Raises
     ------
     InputError
-        There is no such format, or the names do not fit the model.
+        There is no such format or meaning of what is absent, the names do not fit the model, or it has fewer rounds.
     ModelFormatError
         The data are damaged, cut short or of another format.
     ConversionRefused
@@ -84,8 +94,48 @@ def read_from(source: str, data: bytes, where: str, *, features: Sequence[str] |
     """
     if source not in READERS:
         raise InputError(f"cannot read models of {source!r}, only those of {' and '.join(READERS)}")
+    if absent is not None and absent not in ABSENT:
+        raise InputError.unknown("meaning of what is absent", absent, ABSENT)
     found = READERS[source](data, where)
-    return found if features is None else replace(found, forest=renamed(found.forest, features))
+    forest, notes = found.forest, list(found.notes)
+    if n_rounds is not None:
+        forest = forest.truncated(n_rounds)
+    elif found.best_rounds is not None:
+        best = found.best_rounds
+        notes.insert(
+            0, f"early stopping found {best} of {forest.n_rounds} rounds best: --n-rounds {best} keeps these alone"
+        )
+    if absent is not None:
+        forest = replace(forest, info={**forest.info, "absent": absent})
+    elif source == "xgboost":
+        notes.append(
+            "what sparse rows and LETOR text leave out is missing to XGBoost, and zero here: --absent missing if it read such"
+        )
+    if features is None:
+        notes += _names_of_columns(forest)
+    else:
+        forest = renamed(forest, features)
+    return replace(found, forest=forest, notes=tuple(notes))
+
+
+def _names_of_columns(forest: Forest) -> Iterator[str]:
+    """Tell what LETOR text calls the features of a model that knows them as columns, from 0 on."""
+    names, n = forest.feature_names, forest.n_features
+    for prefix in ("f", "Column_"):
+        if n and all(name == f"{prefix}{column}" for column, name in enumerate(names)):
+            others = f"--features f1..f{n} names them so"
+            if 0 in forest.used_features:
+                yield f"its features are columns, the first one {prefix}0; features of LETOR text are f1, f2, ..: {others}"
+            elif prefix == "f":
+                yield (
+                    "no tree asks for f0: if XGBoost has read LETOR text itself, f1, f2, .. are its features here, too; "
+                    f"if f0 was the first feature, {others}"
+                )
+            else:
+                yield (
+                    f"no tree asks for Column_0: if LightGBM has read LETOR text itself, --features f0..f{n - 1} gives its features "
+                    f"their names here; if Column_0 was the first feature, {others}"
+                )
 
 
 def renamed(forest: Forest, names: Sequence[str]) -> Forest:
@@ -94,9 +144,11 @@ def renamed(forest: Forest, names: Sequence[str]) -> Forest:
         raise InputError(
             f"{len(names)} names of features, expected {forest.n_features}: one for each feature of the model"
         )
+    seen: set[str] = set()
     for position, name in enumerate(names):
         if not name:
             raise InputError(f"the name of feature {position + 1} is empty")
-        if name in names[:position]:
+        if name in seen:
             raise InputError(f"two features have the name {name!r}")
+        seen.add(name)
     return replace(forest, feature_names=tuple(names))

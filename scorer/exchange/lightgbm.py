@@ -186,7 +186,7 @@ def read(data: bytes, where: str) -> Imported:
     ConversionRefused
         It has categorical splits, linear leaves, several classes, or treats zeros as no comparison can.
     """
-    header, blocks = _blocks(text_of(data, where, "a LightGBM text model"), where)
+    header, blocks = _blocks(text_of(data, where, "a LightGBM text model (Booster.save_model)"), where)
     if header.text("version") not in VERSIONS:
         raise ModelFormatError(
             f"{where}: a model of version {shortened(header.text('version'))}, expected one of {', '.join(VERSIONS)}"

@@ -20,6 +20,8 @@ class Imported:
     forest: Forest
     notes: tuple[str, ...] = ()
     """What a user has to know, a line each."""
+    best_rounds: int | None = None
+    """How many of its rounds early stopping found best, where it has more."""
 
 
 def provenance(tool: str, data: bytes) -> Mapping[str, str]:

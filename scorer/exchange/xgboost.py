@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from scorer.exchange import ubjson
 from scorer.exchange.plain import PlainTree, forest_of, plain_trees
 from scorer.exchange.source import Imported, provenance, text_of
 from scorer.exchange.written import Written, float32_sums, need_one_output, said_in_float32, shortest32
-from scorer.forest import CUT, NODE, Forest
+from scorer.forest import COUNT, COVER, CUT, NODE, Forest
 from scorer.model_file import shortened
 from scorer.structure import MAX_FEATURES
 
@@ -30,8 +31,10 @@ NO_PARENT = 2**31 - 1
 FORBIDDEN_IN_NAMES = "[]<"  # XGBoost refuses them in the names of a DMatrix
 
 IDENTITY = ("reg:squarederror", "reg:squaredlogerror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror")
-LOGIT = ("binary:logistic", "binary:logitraw", "reg:logistic")  # base_score is a probability
-LOG = ("count:poisson", "reg:gamma", "reg:tweedie")  # base_score is a mean
+LOGIT = ("binary:logistic", "reg:logistic")  # base_score is a probability
+LOGIT_ONCE = "binary:logitraw"  # it is one until version 2, and since then where sums start, as in IDENTITY
+LOG = ("count:poisson", "reg:gamma", "reg:tweedie", "survival:cox")  # base_score is a mean
+COVER_BITS = 30  # of the root's cover, where cover is no count: any reader of ours holds its nodes in 32 bits
 
 
 def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format is written by the same call)
@@ -50,7 +53,8 @@ def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format i
                 f"XGBoost takes none of {FORBIDDEN_IN_NAMES} in the name of a feature, found {feature!r};"
                 " give other names with --features"
             )
-    trees = [_tree_json(number, tree, forest.n_features) for number, tree in enumerate(plain_trees(forest))]
+    unit = 2.0**-COVER_BITS if COVER in forest.info else 1.0  # read again it is to be no counts
+    trees = [_tree_json(number, tree, forest.n_features, unit) for number, tree in enumerate(plain_trees(forest))]
     model = {
         "gbtree_model_param": {"num_parallel_tree": str(forest.trees_a_round), "num_trees": str(len(trees))},
         "iteration_indptr": list(range(0, len(trees) + 1, forest.trees_a_round)),
@@ -78,7 +82,7 @@ def _notes(forest: Forest) -> Iterator[str]:
         yield "XGBoost takes no infinite values: a split that asks for +inf sends all values left there, and missing ones as here"
 
 
-def _tree_json(number: int, tree: PlainTree, n_features: int) -> dict[str, Any]:
+def _tree_json(number: int, tree: PlainTree, n_features: int, unit: float) -> dict[str, Any]:
     tree = tree.breadth_first()
     inner, n = tree.inner, len(tree.feature)
     parents = np.full(n, NO_PARENT, dtype=np.int64)
@@ -102,7 +106,7 @@ def _tree_json(number: int, tree: PlainTree, n_features: int) -> dict[str, Any]:
         "split_conditions": shortest32(conditions),
         "split_indices": np.where(inner, tree.feature, 0).tolist(),
         "split_type": [0] * n,
-        "sum_hessian": shortest32(tree.rows.astype(np.float64)),
+        "sum_hessian": shortest32(tree.rows * unit),
         "tree_param": {
             "num_deleted": "0", "num_feature": str(n_features), "num_nodes": str(n), "size_leaf_vector": "1",
         },
@@ -119,7 +123,8 @@ def read(data: bytes, where: str) -> Imported:
     ConversionRefused
         It has categorical splits, several classes or targets, is linear, or has an objective that is not known here.
     """
-    learner = _Node(where, "", _decoded(data, where)).at("learner")
+    model_file = _Node(where, "", _decoded(data, where))
+    learner = model_file.at("learner")
     booster = learner.at("gradient_booster")
     kind, weights = booster.text("name"), None
     if kind == "dart":
@@ -128,7 +133,10 @@ def read(data: bytes, where: str) -> Imported:
     elif kind != "gbtree":
         raise ConversionRefused(f"{where}: the booster {shortened(kind)} has no trees; expected gbtree or dart")
     model, shape = booster.at("model"), learner.at("learner_model_param")
-    trees = [_read_tree(tree) for tree in model.items("trees")]
+    found = [_read_tree(tree) for tree in model.items("trees")]
+    trees, covers = [tree for tree, _ in found], [cover for _, cover in found]
+    counts = all(map(_are_counts, covers))
+    trees = [replace(tree, rows=_rows(cover, counts=counts)) for tree, cover in zip(trees, covers, strict=True)]
     if (
         shape.integer("num_class", 0) > 1
         or shape.integer("num_target", 1) > 1
@@ -142,36 +150,48 @@ def read(data: bytes, where: str) -> Imported:
     if len(names) != n_features:
         raise ModelFormatError(f"{where}: {len(names)} feature names, expected num_feature = {n_features}")
     objective = learner.at("objective").text("name")
-    base, notes = _base_score(shape, objective)
+    major = model_file.array("version", np.int64, 3, optional=True)[0]
+    base, notes = _base_score(shape, objective, int(major))
     side_by_side = model.at("gbtree_model_param").integer("num_parallel_tree", 1)
     whole_rounds = side_by_side >= 1 and len(trees) % side_by_side == 0
+    info = dict(provenance("xgboost", data)) | ({} if counts else {COVER: "sum_hessian"})
     forest = forest_of(
-        trees, names, where, objective=f"xgboost {objective}", info=provenance("xgboost", data), base_score=base,
+        trees, names, where, objective=f"xgboost {objective}", info=info, base_score=base,
         weights=weights, trees_a_round=side_by_side if whole_rounds else 1,
     )  # fmt: skip
     best = learner.at("attributes").found.get("best_iteration") if "attributes" in learner.found else None
-    if isinstance(best, str) and re.fullmatch(r"[0-9]{1,9}", best) and int(best) + 1 < forest.n_rounds:
+    kept = int(best) + 1 if isinstance(best, str) and re.fullmatch(r"[0-9]{1,9}", best) else forest.n_rounds
+    if not counts:
         notes.append(
-            f"early stopping found {int(best) + 1} of {forest.n_rounds} rounds best: score with --n-rounds {int(best) + 1}"
+            "XGBoost keeps sums of curvatures (cover), no counts of training rows: inspect shap and why go by these, as "
+            "pred_contribs does; inspect dependence and interaction want documents"
         )
     notes.append(f"XGBoost adds in float32: its scores are within {float32_sums(forest):.2g} of these")
-    return Imported(forest=forest, notes=tuple(notes))
+    return Imported(forest=forest, notes=tuple(notes), best_rounds=kept if kept < forest.n_rounds else None)
 
 
 def _decoded(data: bytes, where: str) -> object:
     if ubjson.is_ubjson(data):
         return ubjson.decode(data, where)
-    text = text_of(data, where, "an XGBoost model in JSON or UBJSON")
+    text = text_of(data, where, "an XGBoost model in JSON or UBJSON (Booster.save_model to a name in .json or .ubj)")
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelFormatError(
             f"{where}: expected an XGBoost model in JSON or UBJSON (Booster.save_model), found no JSON: {shortened(error)}"
         ) from error
+    if isinstance(found, list):
+        raise ModelFormatError(
+            f"{where}: expected what Booster.save_model writes, found a list of trees, as of dump_model"
+        )
+    return found
 
 
-def _base_score(shape: _Node, objective: str) -> tuple[float, list[str]]:
-    """Return where sums start, in the units of the trees, and what is to be said of the objective."""
+def _base_score(shape: _Node, objective: str, version: int) -> tuple[float, list[str]]:
+    """Return where sums start, in the units of the trees, and what is to be said of the objective.
+
+    ``version`` is that of the XGBoost that wrote the file, 0 if it does not say.
+    """
     told = shape.text("base_score").strip("[]")  # a list of one since XGBoost 3.1
     try:
         base = float(np.float32(told))
@@ -179,20 +199,38 @@ def _base_score(shape: _Node, objective: str) -> tuple[float, list[str]]:
         raise ModelFormatError(
             f"{shape.where}: expected one number as base_score, found {shortened(repr(told))}"
         ) from error
-    if objective.startswith("rank:") or objective in IDENTITY:
+    if objective.startswith("rank:") or objective in IDENTITY or (objective == LOGIT_ONCE and version >= 2):
         return base, []
     raw = f"scores are raw, as XGBoost's predict(output_margin=True): {objective} transforms them, in the same order"
-    if objective in LOGIT and 0.0 < base < 1.0:
-        return math.log(base / (1.0 - base)), [raw]
+    if objective in (*LOGIT, LOGIT_ONCE) and 0.0 < base < 1.0:
+        return math.log(base / (1.0 - base)), [raw] if objective in LOGIT else []
     if objective in LOG and base > 0.0:
         return math.log(base), [raw]
-    known = ", ".join(("rank:*", *IDENTITY, *LOGIT, *LOG))
+    known = ", ".join(("rank:*", *IDENTITY, *LOGIT, LOGIT_ONCE, *LOG))
     raise ConversionRefused(
         f"{shape.where}: the objective {shortened(objective)} with base_score {base:g} is not known; known: {known}"
     )
 
 
-def _read_tree(tree: _Node) -> PlainTree:
+def _are_counts(cover: npt.NDArray[np.float64]) -> bool:
+    """Whether these sums of curvatures can be numbers of rows: of a squared error without weights they are."""
+    return bool(np.all((cover >= 0.0) & (cover <= 2.0**53) & (cover == np.rint(cover))))
+
+
+def _rows(cover: npt.NDArray[np.float64], *, counts: bool) -> npt.NDArray[np.int64]:
+    """Return what is kept of the ``cover`` of a tree's nodes: counts as they are, else whole numbers in its proportions.
+
+    Only the shares of the children of a node have a meaning, so that each tree has a unit of its own, a power of two.
+    All 0, by which nothing is weighted, if it is no cover: not finite, below 0, or nothing at the root.
+    """
+    if not counts and not (np.all(np.isfinite(cover) & (cover >= 0.0)) and cover[0] > 0.0):
+        return np.zeros(len(cover), dtype=COUNT)
+    unit = 1.0 if counts else math.ldexp(1.0, math.frexp(float(cover.max()))[1] - COVER_BITS)
+    return np.rint(cover / unit).astype(COUNT)
+
+
+def _read_tree(tree: _Node) -> tuple[PlainTree, npt.NDArray[np.float64]]:
+    """Return a tree, and the cover of its nodes: XGBoost keeps sums of curvatures, no counts of rows."""
     left = tree.array("left_children", np.int64)
     n = len(left)
     right = tree.array("right_children", np.int64, n)
@@ -222,6 +260,8 @@ def _read_tree(tree: _Node) -> PlainTree:
             raise ModelFormatError(f"{tree.where}: {tree.path} has a child that is no node of it")
     reached = _reached(left, right, inner)  # pruning leaves nodes behind that nothing leads to
     place = np.cumsum(reached) - 1
+    with np.errstate(over="ignore"):
+        cover = tree.array("sum_hessian", np.float64, n, optional=True).astype(CUT)[reached].astype(np.float64)
     return PlainTree(
         feature=np.where(inner, feature, -1).astype(NODE)[reached],
         cut=np.where(inner, np.nextafter(condition, CUT(-np.inf)), CUT(np.nan)).astype(CUT)[reached],
@@ -230,8 +270,8 @@ def _read_tree(tree: _Node) -> PlainTree:
         right=np.where(inner, place[np.where(inner, right, 0)], -1).astype(NODE)[reached],
         value=np.where(inner, weight, condition)[reached].astype(np.float64),
         gain=gain[reached].astype(np.float64),
-        rows=np.zeros(int(reached.sum()), dtype=np.int64),  # XGBoost keeps sums of curvatures, no counts
-    )
+        rows=np.zeros(len(cover), dtype=COUNT),
+    ), cover
 
 
 def _reached(
@@ -320,7 +360,7 @@ def _as_numbers(found: object, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
         array = np.asarray(found)
     except ValueError:  # lists of several lengths
         return None
-    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iuf"):
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iufb"):  # true and false: XGBoost before 1.6
         return None
     with np.errstate(invalid="ignore"):
         cast = array.astype(dtype)

@@ -163,7 +163,7 @@ def path_weights(
         There are no documents.
     """
     if codes is None:
-        require_rows(paths)
+        require_rows(paths, "give documents to take the mean over (--on)")
         return paths.value * paths.reach(*known)
     if not len(codes):
         raise ValueError("there are no documents to take the mean over")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import Forest
+from scorer.forest import COVER, Forest
 
 
 def relative_influence(forest: Forest) -> npt.NDArray[np.float64]:
@@ -16,7 +16,8 @@ def relative_influence(forest: Forest) -> npt.NDArray[np.float64]:
     """
     inner = forest.node_feature >= 0
     features = forest.node_feature[inner]
-    for weights in (forest.node_gain[inner], forest.node_rows[inner].astype(np.float64), np.ones(len(features))):
+    rows = forest.node_rows[inner].astype(np.float64) * (COVER not in forest.info)  # cover has a unit of each tree
+    for weights in (forest.node_gain[inner], rows, np.ones(len(features))):
         if weights.any():
             found = np.bincount(features, weights=weights, minlength=forest.n_features).astype(np.float64)
             shares: npt.NDArray[np.float64] = found / found.sum()

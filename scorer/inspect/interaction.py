@@ -106,7 +106,7 @@ def interactions_at(
     slots = [paths.slot_of(name) for name in names]
     over_codes = codes if over == "documents" else None
     if over_codes is None:
-        require_rows(paths)
+        require_rows(paths, "take the means over the documents (--over documents)")
     alone = {
         slot: path_weights(paths, (slot,), over_codes, chosen=paths.holding(slot), n_threads=n_threads)
         for slot in slots
@@ -230,6 +230,6 @@ def _ratio(
     spread = np.sqrt((above**2 * counts).sum() / n)
     scale = np.sqrt((below**2 * counts).sum() / n)
     greatest = max(float(np.abs(numerator).max(initial=0.0)), float(np.abs(denominator).max(initial=0.0)))
-    if spread <= 1e-12 * greatest or scale == 0.0:
+    if min(spread, scale) <= 1e-12 * greatest:
         return 0.0, 0.0
     return float(spread / scale), float(spread)

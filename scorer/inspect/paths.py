@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scorer.errors import InputError
-from scorer.forest import Forest
+from scorer.forest import COVER, Forest
 from scorer.inspect import _kernels
 
 TILE = _kernels.TILE
@@ -166,15 +166,23 @@ def leaf_paths(forest: Forest, *, n_rounds: int | None = None) -> Paths:
     )
 
 
-def require_rows(paths: Paths) -> None:
-    """Raise InputError unless the forest knows how many training rows reached its nodes, in every tree with a split."""
+def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:
+    """Raise InputError unless the forest knows how many training rows reached its nodes, in every tree with a split.
+
+    ``cure`` ends the message; ``or_cover``: sums of curvatures in their place will do.
+    """
     forest = paths.forest
+    if COVER in forest.info and not or_cover:
+        raise InputError(
+            f"the model, read from XGBoost, has sums of curvatures ({forest.info[COVER]}) where this is weighted by training "
+            f"rows; {cure}"
+        )
     roots = forest.tree_starts[:-1]
     bare = np.flatnonzero((forest.node_feature[roots] >= 0) & (forest.node_rows[roots] == 0))
     if len(bare):
         raise InputError(
             f"tree {bare[0] + 1} of the model does not say how many training rows reached its nodes, by which what it "
-            "expects is weighted; use a model trained here, or converted with its row counts"
+            f"expects is weighted; {cure}"
         )
 
 

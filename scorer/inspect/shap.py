@@ -3,7 +3,7 @@ r"""Shapley values of the features of each document, by the rows of training tha
 The value of a coalition S of features at a document is what the trees expect of it where only the features in S are known:
 a node that asks for one of S sends the document its way, any other node both ways, weighted by the training rows that
 reached its children (*path-dependent* TreeSHAP: Lundberg, Erion & Lee 2018, arXiv:1802.03888, algorithm 1; cover =
-``node_rows``).  The Shapley value of feature j is its mean contribution over all orders in which features become known,
+``node_rows``, and of a model read from XGBoost the sums of curvatures that are its cover, as in its own ``pred_contribs``).  The Shapley value of feature j is its mean contribution over all orders in which features become known,
 
 .. math:: \phi_j = \sum_{S \subseteq N \setminus j} \frac{|S|! (|N| - |S| - 1)!}{|N|!} (v(S \cup j) - v(S)).
 
@@ -56,7 +56,7 @@ class Explainer:
 
     def __init__(self, forest: Forest, *, n_rounds: int | None = None) -> None:
         self.paths: Paths = leaf_paths(forest, n_rounds=n_rounds)
-        require_rows(self.paths)
+        require_rows(self.paths, "use a model that was trained here, or convert it anew", or_cover=True)
         widest = int(np.diff(self.paths.starts).max(initial=0))
         self._points, self._weights = rules_up_to((widest + 1) // 2)
         self.expected = expected_outputs(self.paths)

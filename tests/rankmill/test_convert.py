@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rankmill.cli import execute
+from rankmill.convert import names_in
 from registry import Registry
 from scorer.exchange import lightgbm, xgboost
 from scorer.exchange.formats import WRITERS
@@ -85,6 +86,67 @@ def test_features_get_other_names_from_a_list_or_a_file(model, tmp_path, capsys)
         assert execute(["convert", str(model), "--to", "c", "-o", str(tmp_path / "m.c"), "--features", given]) == 2
         assert message in line(capsys)
     assert not (tmp_path / "m.c").exists()
+
+
+def test_numbered_features_are_named_by_their_first_and_last() -> None:
+    assert names_in("f1..f3") == ["f1", "f2", "f3"]
+    assert names_in("bm25, f9..f11,age") == ["bm25", "f9", "f10", "f11", "age"]
+    assert names_in("7..8") == ["7", "8"]
+    for no_range in ("f3..f1", "a1..b3", "a..b", "f01..f3"):
+        assert names_in(no_range) == [no_range]
+
+
+def test_what_text_leaves_out_is_as_it_was_to_the_other_tool(tmp_path, capsys) -> None:
+    forest = random_forest(3, n_trees=20)
+    (tmp_path / "m.json").write_bytes(WRITERS["xgboost"](forest, "m").data)
+    (tmp_path / "c.txt").write_text("1 qid:1 1:0.5 5:0.25\n0 qid:1 2:1\n0 qid:1 3:-1 4:2\n")
+    rows = np.array([[0.5, 0, 0, 0, 0.25], [0, 1, 0, 0, 0], [0, 0, -1, 2, 0]], dtype=np.float32)
+    meant = {"zero": rows, "missing": np.where(rows == 0.0, np.float32(np.nan), rows)}
+    convert = [
+        "convert",
+        str(tmp_path / "m.json"),
+        "--from",
+        "xgboost",
+        "-o",
+        str(tmp_path / "m.rankmill"),
+        "--overwrite",
+    ]
+    for absent, values in meant.items():
+        assert execute([*convert, "--absent", absent]) == 0
+        assert "sparse" not in capsys.readouterr().out
+        assert (
+            execute(
+                [
+                    "rerank",
+                    str(tmp_path / "c.txt"),
+                    "-m",
+                    str(tmp_path / "m.rankmill"),
+                    "-o",
+                    str(tmp_path / "r.tsv"),
+                    "--overwrite",
+                ]
+            )
+            == 0
+        )
+        written = [float(row.split("\t")[2]) for row in (tmp_path / "r.tsv").read_text().splitlines()[1:]]
+        assert written == sorted(predict(Forest.load(tmp_path / "m.rankmill"), values).tolist(), reverse=True)
+    capsys.readouterr()
+    assert execute(convert) == 0
+    assert "--absent missing if it read such" in capsys.readouterr().out
+    assert execute([*convert, "--absent", "nothing"]) == 2
+    assert "unknown meaning of what is absent 'nothing'" in capsys.readouterr().err
+
+
+def test_a_model_is_cut_to_its_first_rounds_both_ways(model, forest, tmp_path, capsys) -> None:
+    there, back = tmp_path / "m.json", tmp_path / "again.rankmill"
+    assert execute(["convert", str(model), "--to", "xgboost", "-o", str(there), "--n-rounds", "3"]) == 0
+    assert execute(["convert", str(there), "--from", "xgboost", "-o", str(back), "--n-rounds", "2"]) == 0
+    again = Forest.load(back)
+    rows = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32)
+    assert np.abs(predict(again, rows) - predict(forest.truncated(2), rows)).max() < 1e-5
+    capsys.readouterr()
+    assert execute(["convert", str(there), "--from", "xgboost", "-o", str(back), "--overwrite", "--n-rounds", "4"]) == 2
+    assert "n_rounds must be in 0..3" in line(capsys)
 
 
 def test_missing_values_keep_their_way_or_go_where_zero_goes(tmp_path, capsys) -> None:

@@ -12,10 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.errors import ConversionRefused, ModelFormatError
+from scorer.errors import ConversionRefused, InputError, ModelFormatError
 from scorer.exchange import ubjson
 from scorer.exchange import xgboost as exchange
+from scorer.exchange.formats import read_from
 from scorer.exchange.written import float32_sums, reach
+from scorer.forest import COVER
+from scorer.inspect.dependence import partial_dependence
+from scorer.inspect.interaction import interactions
+from scorer.inspect.shap import shap_values
 from scorer.predict import predict
 from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model
 from tests.scorer.forests import random_forest
@@ -87,7 +92,7 @@ def trained(n_rounds=12, **parameters):
     settings = {"objective": "rank:ndcg", "nthread": 1, **parameters}
     if settings["objective"].startswith(("binary", "rank:map")):
         grades = (grades > 1).astype(int)
-    if settings["objective"] == "reg:gamma":
+    if settings["objective"] in {"reg:gamma", "survival:cox"}:
         grades += 1
     qid = np.repeat(np.arange(30), 20) if settings["objective"].startswith("rank") else None
     data = xgboost.DMatrix(rows, grades, qid=qid, feature_names=list("abcd"), nthread=1)
@@ -107,6 +112,8 @@ def trained(n_rounds=12, **parameters):
         {"objective": "binary:logistic"},
         {"objective": "reg:gamma"},
         {"objective": "count:poisson", "base_score": 2.0},
+        {"objective": "binary:logitraw", "base_score": 0.25},
+        {"objective": "survival:cox"},
     ],
     ids=str,
 )
@@ -126,10 +133,83 @@ def test_models_that_xgboost_has_trained_keep_their_scores(parameters, kind):
     assert same_model(exchange.read(bytes(model.save_raw("json")), "m").forest, forest)
 
 
-def test_the_rounds_that_early_stopping_found_best_are_told():
-    _, _, model = trained(n_rounds=9)
+def test_the_rounds_that_early_stopping_found_best_are_told_and_taken():
+    rows, data, model = trained(n_rounds=9)
     model.set_attr(best_iteration="3")
-    assert any("--n-rounds 4" in note for note in exchange.read(bytes(model.save_raw("json")), "m").notes)
+    raw = bytes(model.save_raw("json"))
+    assert any("--n-rounds 4 keeps" in note for note in read_from("xgboost", raw, "m").notes)
+    best = read_from("xgboost", raw, "m", n_rounds=4)
+    assert not any("early stopping" in note for note in best.notes)
+    there = model.predict(data, output_margin=True, iteration_range=(0, 4))
+    assert np.max(np.abs(predict(best.forest, rows) - there)) <= float32_sums(best.forest)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"booster": "dart", "rate_drop": 0.5},
+        {"objective": "binary:logistic", "min_child_weight": 0, "max_depth": 9},
+        {"objective": "reg:squarederror"},
+    ],
+    ids=str,
+)
+def test_contributions_by_cover_are_those_of_a_booster(parameters):
+    rows, data, model = trained(**parameters)
+    forest = exchange.read(bytes(model.save_raw("ubj")), "m.ubj").forest
+    there = model.predict(data, pred_contribs=True)
+    found = shap_values(forest, rows)
+    scale = float(np.abs(there).max())
+    assert found.values[:, 0] == pytest.approx(there[:, :-1], rel=1e-4, abs=2e-5 * scale)
+    assert found.base[:, 0] == pytest.approx(there[:, -1], rel=1e-4, abs=2e-5 * scale)
+    again = exchange.read(exchange.write(forest, "m").data, "m.json").forest
+    assert again.info.get(COVER) == forest.info.get(COVER)
+    assert shap_values(again, rows).values == pytest.approx(found.values, rel=1e-4, abs=2e-5 * scale)
+
+
+def test_cover_is_no_count_of_rows_unless_curvatures_are_one():
+    rows, _, model = trained(objective="reg:squarederror")
+    imported = exchange.read(bytes(model.save_raw("json")), "m.json")
+    assert COVER not in imported.forest.info
+    assert set(imported.forest.node_rows[imported.forest.tree_starts[:-1]]) == {600}
+    assert partial_dependence(imported.forest, ["a"]).n_documents is None
+    _, _, model = trained()
+    imported = exchange.read(bytes(model.save_raw("json")), "m.json")
+    assert imported.forest.info[COVER] == "sum_hessian"
+    assert any("cover" in note for note in imported.notes)
+    with pytest.raises(InputError, match=r"read from XGBoost, has sums of curvatures .*; give documents"):
+        partial_dependence(imported.forest, ["a"])
+    with pytest.raises(InputError, match="--over documents"):
+        interactions(imported.forest, rows)
+    assert interactions(imported.forest, rows, over="documents")
+    assert partial_dependence(imported.forest, ["a"], values=rows).n_documents == 600
+
+
+@pytest.mark.parametrize("cover", [[np.nan, 1.0, 1.0], [2.0, -1.0, 3.0], [0.0, 0.5, 0.5], [np.inf, 1.0, 1.0]])
+def test_what_is_no_cover_weighs_nothing(cover):
+    forest = random_forest(4, n_trees=1, max_leaves=2, names=list("abcde"))
+    assert len(forest.node_feature) == 3
+    model = json.loads(exchange.write(forest, "m").data)
+    model["learner"]["gradient_booster"]["model"]["trees"][0]["sum_hessian"] = cover
+    found = exchange.read(json.dumps(model).encode(), "m.json").forest
+    assert not found.node_rows.any()
+    with pytest.raises(InputError, match="does not say how many training rows"):
+        shap_values(found, np.zeros((1, 5), dtype=np.float32))
+
+
+def test_columns_without_names_are_told_as_features_of_letor_text():
+    xgboost = peer("xgboost")
+    rows, grades = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 3
+    notes = {}
+    for asked in (0, 1):
+        grades = (rows[:, asked] > 0).astype(int)
+        model = xgboost.train({"nthread": 1, "max_depth": 1}, xgboost.DMatrix(rows, grades, nthread=1), 2)
+        raw = bytes(model.save_raw("json"))
+        notes[asked] = [note for note in read_from("xgboost", raw, "m").notes if "f0" in note]
+        assert read_from("xgboost", raw, "m", features=["f1", "f2", "f3"]).forest.feature_names == ("f1", "f2", "f3")
+        assert not any("f0" in note for note in read_from("xgboost", raw, "m", features=["a", "b", "c"]).notes)
+    assert ["the first one f0" in notes[0][0], "--features f1..f3" in notes[0][0]] == [True, True]
+    assert "no tree asks for f0" in notes[1][0]
 
 
 def test_categories_classes_and_linear_boosters_are_refused():
@@ -196,6 +276,45 @@ def test_damage_is_one_line_with_its_place(edit, message):
     with pytest.raises(ModelFormatError, match=message) as caught:
         exchange.read(changed(edit), "m.json")
     assert "\n" not in str(caught.value)
+
+
+def test_models_of_the_first_versions_in_json_are_read():
+    """XGBoost 1.0 had no categories, no targets and no names in its files, and told default_left by true and false."""
+
+    def older(learner, trees):
+        learner.pop("feature_names")
+        learner.pop("feature_types")
+        learner["learner_model_param"].pop("num_target")
+        learner["learner_model_param"].pop("boost_from_average")
+        learner["gradient_booster"]["model"]["gbtree_model_param"].pop("num_parallel_tree")
+        learner["gradient_booster"]["model"].pop("iteration_indptr")
+        for tree in trees:
+            tree["default_left"] = [flag == 1 for flag in tree["default_left"]]
+            for name in [name for name in tree if name.startswith(("categories", "split_type"))]:
+                tree.pop(name)
+
+    old, new = (exchange.read(changed(edit), "m.json").forest for edit in (older, lambda learner, trees: None))
+    assert old.feature_names == ("f0", "f1", "f2", "f3", "f4")
+    rows = rows_for(SMALL, 3)
+    assert predict(old, rows).tolist() == predict(new, rows).tolist()
+
+
+def test_the_base_of_logitraw_was_a_probability_before_version_2():
+    def at(version):
+        def edit(learner, trees):
+            learner["objective"]["name"] = "binary:logitraw"
+            learner["learner_model_param"]["base_score"] = "2.5E-1"
+
+        model = json.loads(changed(edit))
+        return exchange.read(json.dumps(model | {"version": [version, 0, 0]}).encode(), "m").forest.base_score
+
+    assert at(3) == 0.25
+    assert at(1) == pytest.approx(np.log(0.25 / 0.75))
+
+
+def test_a_dump_is_told_from_a_model():
+    with pytest.raises(ModelFormatError, match=r"expected what Booster\.save_model writes, found a list of trees"):
+        exchange.read(b'[{"nodeid": 0, "leaf": 0.5}]', "m.json")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"tree\nversion=v4", b"[1, 2]", b"\xff", b'{"a": 1}', b"9" * 5000])

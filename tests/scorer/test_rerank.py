@@ -255,7 +255,9 @@ def test_features_that_are_lacking_are_named_with_the_cure(tmp_path, forest, row
         "add the columns, empty where missing, or use a model trained without them"
     )
     foreign = random_forest(5, names=["a", "b", "c", "d", "e"])
-    with pytest.raises(CandidatesRejected, match="the model uses a, b, c, d, e, but LETOR text can only"):
+    with pytest.raises(
+        CandidatesRejected, match=r"the model uses a, b, c, d, e, but LETOR text can only .* --features"
+    ):
         rerank(write_letor(tmp_path / "c.txt", rows), foreign, tmp_path / "out")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.parquet", "c.txt"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
-from scorer.forest import Forest
+from scorer.forest import COVER, Forest
 from scorer.predict import predict
 from tests.rankmill.small_ranker import planted_arrays, small
 from trainer.base_model import BaseModel, after_base
@@ -96,6 +97,15 @@ def test_joining_and_parting_are_each_others_reverse(arrays, base):
     for name in ("node_feature", "node_cut", "cuts", "cut_starts", "tree_starts", "node_value", "node_left"):
         assert np.array_equal(getattr(parted, name), getattr(after, name)), name
     assert predict(parted, X).tolist() == predict(after, X).tolist()
+
+
+def test_what_rows_of_the_base_are_stays_known(arrays, base):
+    X, y, qid = arrays
+    after = small().fit(X, y, qid=qid).forest_
+    foreign = BaseModel(replace(base.forest_, info={COVER: "sum_hessian"}), after.feature_names)
+    joined = foreign.joined(after)
+    assert joined.info[COVER] == "sum_hessian"
+    assert COVER not in after_base(joined, foreign).info
 
 
 def test_features_are_found_by_name(arrays):
