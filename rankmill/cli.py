@@ -28,6 +28,7 @@ import scorer.cli
 import scorer.cli_compare
 import scorer.cli_inspect
 import trainer.cli
+import trainer.cli_tune
 from pipeline.cores import available_cores
 from rankmill.exit_codes import BUG, READER_GONE, USAGE, known_code_of, one_line
 from scorer.metrics import parse_metric
@@ -91,7 +92,8 @@ def demo(
 
 app.registered_commands += rankmill.cli_run.app.registered_commands
 app.registered_commands += rankmill.cli_schedule.app.registered_commands
-app.registered_commands += trainer.cli.app.registered_commands + scorer.cli.app.registered_commands
+app.registered_commands += trainer.cli.app.registered_commands + trainer.cli_tune.app.registered_commands
+app.registered_commands += scorer.cli.app.registered_commands
 app.registered_commands += scorer.cli_compare.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.registered_commands += rankmill.cli_report.app.registered_commands

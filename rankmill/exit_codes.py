@@ -54,6 +54,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     registry.errors.ConflictError: TRY_AGAIN,
     pipeline.errors.DatasetConflict: TRY_AGAIN,
     scorer.errors.ConflictError: TRY_AGAIN,
+    trainer.errors.WorkerLost: TRY_AGAIN,
     rankmill.errors.RunUnderWay: TRY_AGAIN,
     rankmill.errors.Unhealthy: TRY_AGAIN,
     pipeline.errors.InputError: USAGE,

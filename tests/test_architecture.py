@@ -167,6 +167,7 @@ def test_the_commands_are_the_documented_ones() -> None:
             "report",
             "train",
             "cv",
+            "tune",
             "rerank",
             "evaluate",
             "explain-metric",

@@ -13,3 +13,7 @@ class InvalidParameter(TrainerError, ValueError):
 
 class TrainingDataRejected(TrainerError):
     """The rows handed over cannot be learnt from: no train split, no two grades in any query."""
+
+
+class WorkerLost(TrainerError):
+    """A process that worked for us was killed from outside; the same command again goes on."""

@@ -1,0 +1,290 @@
+"""A search for parameters: the same table for any workers and after any kill, and trials that are what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.dataset import Dataset
+from rankmill.cli import execute
+from tests.trainer.small_dataset import SMALL, small_dataset
+from trainer.errors import InvalidParameter
+from trainer.parameters import TrainParameters
+from trainer.training import cross_validate, train
+from trainer.tuning import search, trial
+from trainer.tuning.search import TuneOptions, plan_tuning, tune
+from trainer.tuning.space import space_of
+from trainer.tuning.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = replace(SMALL, n_rounds=30, early_stopping_rounds=0)
+SPACE = space_of({"learning_rate": "0.05..0.8:log", "max_leaves": "2..8", "objective": "lambdamart,l2"}, "test")
+HALVING = TuneOptions(trials=8, search="halving", repeat=1, best=2, workers=1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return small_dataset(tmp_path_factory.mktemp("tuning"))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.workers.available_cores", lambda: 1)
+
+
+def searched(dataset: Dataset, out: Path, options: TuneOptions = HALVING, **more) -> Table:
+    return tune(plan_tuning(dataset, BASE, SPACE, options), out, **more)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def done(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Table]:
+    out = tmp_path_factory.mktemp("done") / "t"
+    return out, searched(dataset, out)
+
+
+def test_a_trial_is_the_training_that_it_says(dataset: Dataset, done: tuple[Path, Table]) -> None:
+    _, table = done
+    assert [row.trial for row in table.rows if not row.values] == [0]  # the parameters as they were given
+    for row in (table.rows[0], table.rows[-1]):
+        result = train(dataset, replace(BASE, n_rounds=row.outcome.rounds, **row.values), n_threads=1)
+        assert row.outcome.score == result.history[result.best_round - 1].metrics["valid"]["ndcg@10"]
+        assert (row.outcome.best_round, row.outcome.trained) == (result.best_round, len(result.history))
+    for seed, outcome in table.rows[0].repeats.items():
+        result = train(dataset, replace(BASE, **table.rows[0].values, seed=seed), n_threads=1)
+        assert outcome.score == result.history[result.best_round - 1].metrics["valid"]["ndcg@10"]
+
+
+def test_those_that_came_further_stand_first_and_the_winner_is_the_best_over_seeds(done: tuple[Path, Table]) -> None:
+    _, table = done
+    rounds = [row.outcome.rounds for row in table.rows]
+    assert sorted(rounds, reverse=True) == rounds
+    assert rounds.count(30) == 3  # a third of nine
+    assert set(rounds) == {10, 30}
+    repeated = [row for row in table.rows if row.repeats]
+    assert len(repeated) == 2
+    assert table.winner.mean == max(row.mean for row in repeated)
+    told = table.to_dict()["trials"][0]["over_seeds"]
+    assert told["mean"] == table.rows[0].mean
+    assert told["least"] == min(table.rows[0].scores)
+
+
+def test_the_folder_has_the_same_bytes_for_two_workers(
+    dataset: Dataset, done: tuple[Path, Table], tmp_path: Path
+) -> None:
+    out, table = done
+    other = searched(dataset, tmp_path / "two", replace(HALVING, workers=2))
+    assert other.to_json() == table.to_json()
+    assert contents(tmp_path / "two") == contents(out)
+    assert not (out / "checkpoints").exists()
+
+
+def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_does(
+    dataset: Dataset, done: tuple[Path, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, table = done
+    real, calls = trial.train, 0
+
+    def dying(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 0:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(trial, "train", dying)
+    for _ in range(50):
+        try:
+            found = searched(dataset, tmp_path / "t")
+            break
+        except KeyboardInterrupt:
+            continue
+    assert calls > 6
+    assert found.to_json() == table.to_json()
+    assert contents(tmp_path / "t") == contents(out)
+    before = calls
+    searched(dataset, tmp_path / "t")
+    assert calls == before  # all is known
+
+
+def test_more_trials_are_added_to_those_there_are(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
+    few = TuneOptions(trials=2, repeat=0, workers=1)
+    first = searched(dataset, tmp_path / "t", few)
+    counted: list[int] = []
+    real = trial.train
+    monkeypatch.setattr(trial, "train", lambda *a, **k: counted.append(1) or real(*a, **k))
+    more = searched(dataset, tmp_path / "t", replace(few, trials=4))
+    assert len(counted) == 2
+    scores = {row.trial: row.outcome for row in more.rows}
+    assert all(scores[row.trial] == row.outcome for row in first.rows)
+    assert [row.outcome.score for row in more.rows] == sorted((row.outcome.score for row in more.rows), reverse=True)
+
+
+def test_a_trial_that_fails_is_told_and_ends_nothing(dataset: Dataset, tmp_path: Path) -> None:
+    space = space_of({"objective": "l2,gbrank", "step_search": "line"}, "t")  # which gbrank's loss does not have
+    options = TuneOptions(trials=6, repeat=0, workers=1)
+    table = tune(plan_tuning(dataset, replace(BASE, n_rounds=3), space, options), tmp_path / "t")
+    failed = [row for row in table.rows if row.outcome.error]
+    assert 0 < len(failed) < 6
+    assert {row.values["objective"] for row in failed} == {"gbrank"}
+    assert table.rows[-len(failed) :] == tuple(failed)
+    assert f"trial {failed[0].trial} failed: InvalidParameter" in table.render()
+    assert json.loads(table.to_json())["trials"][-1]["error"] == failed[-1].outcome.error
+
+
+def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> None:
+    base = replace(BASE, objective="gbrank", step_search="line")
+    plan = plan_tuning(dataset, base, space_of({"max_leaves": "4..8"}, "t"), TuneOptions(trials=2, workers=1))
+    with pytest.raises(InvalidParameter, match="every trial failed, the first one so: InvalidParameter"):
+        tune(plan, tmp_path / "t")
+
+
+def test_without_a_valid_split_folds_compare_the_trials(tmp_path: Path) -> None:
+    alone = small_dataset(tmp_path, {"train": 1.0}, queries=40)
+    base = replace(BASE, n_rounds=20, folds=3)
+    plan = plan_tuning(alone, base, space_of({"max_leaves": "2..8"}, "t"), replace(HALVING, trials=3, repeat=0, best=1))
+    assert "3 folds" in plan.render()
+    table = tune(plan, tmp_path / "t")
+    best = table.winner
+    found = cross_validate(
+        alone, replace(base, rounds_by="cv", n_rounds=best.outcome.rounds, **best.values), n_threads=1
+    )
+    assert best.outcome.score == found.mean("ndcg@10")
+    assert table.section()["n_rounds"] == found.best_round
+
+
+def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done: tuple[Path, Table]) -> None:
+    out, table = done
+    section = tomllib.loads((out / "winner.toml").read_text())["train"]
+    parameters = TrainParameters(**section)
+    assert parameters == replace(BASE, stop_metric="", **table.winner.values)
+    result = train(dataset, parameters, n_threads=1)
+    assert result.history[result.best_round - 1].metrics["valid"]["ndcg@10"] == table.winner.outcome.score
+
+
+def test_a_folder_of_another_search_is_refused_or_let_go_of(dataset: Dataset, tmp_path: Path) -> None:
+    options = TuneOptions(trials=1, repeat=0, workers=1)
+    searched(dataset, tmp_path / "t", options)
+    other = plan_tuning(dataset, BASE, space_of({"max_leaves": "2..3"}, "t"), options)
+    with pytest.raises(InvalidParameter, match="holds a search of other data, parameters, space, seed or code"):
+        tune(other, tmp_path / "t")
+    assert len(tune(other, tmp_path / "t", fresh=True).rows) == 2
+    assert len(list((tmp_path / "t/trials").iterdir())) == 2
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/precious.txt").write_text("mine")
+    with pytest.raises(InvalidParameter, match="holds other things"):
+        tune(other, tmp_path / "foreign", fresh=True)
+    damaged = next((tmp_path / "t/trials").iterdir())
+    before = damaged.read_bytes()
+    damaged.write_bytes(before[:10])
+    tune(other, tmp_path / "t")
+    assert damaged.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "space", "message"),
+    [
+        ({"search": "grid"}, {}, "expected random or halving, found 'grid'"),
+        ({"trials": 0}, {}, "trials: expected 1"),
+        ({"search": "halving"}, {"n_rounds": "10..90"}, "n_rounds is what successive halving gives"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(dataset: Dataset, options, space, message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        plan_tuning(dataset, BASE, space_of(space or {"sigma": "1..2"}, "t"), TuneOptions(**options))
+
+
+def test_losses_of_different_objectives_are_not_compared(dataset: Dataset) -> None:
+    with pytest.raises(InvalidParameter, match="losses of different objectives"):
+        plan_tuning(dataset, replace(BASE, stop_metric="deviance"), SPACE, TuneOptions())
+
+
+def test_the_command(dataset: Dataset, tmp_path: Path, capsys) -> None:
+    out = str(tmp_path / "t")
+    command = [
+        "tune",
+        str(dataset.path),
+        "-o",
+        out,
+        "--trials",
+        "2",
+        "--n-rounds",
+        "4",
+        "--workers",
+        "1",
+        "--repeat",
+        "1",
+    ]
+    assert execute([*command, "--objective", "l2"]) == 0
+    printed = capsys.readouterr()
+    assert "2 trials drawn from 6 parameters, by ndcg@10 on the valid split" in printed.err  # not the objective
+    assert '[train]\nobjective = "l2"\nmetric = "ndcg@10"\nn_rounds = 4' in printed.out
+    assert execute([*command, "--objective", "l2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == json.loads((tmp_path / "t/table.json").read_text())
+    assert [each["trial"] for each in told["trials"] if not each["parameters"]] == [0]
+    assert execute([*command, "--vary", "max_leaves=2..4"]) == 2
+    assert "--fresh" in capsys.readouterr().err
+    assert execute([*command, "--vary", "max_leafs=2..4"]) == 2
+    assert "did you mean 'max_leaves'?" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_command_leaves_no_worker_and_goes_on(dataset: Dataset, tmp_path: Path, number: int) -> None:
+    def command(out: str, *more: str) -> list[str]:
+        options = ["--trials", "6", "--n-rounds", "400", "--early-stopping-rounds", "0", "--repeat", "1", *more]
+        return [sys.executable, "-m", "rankmill", "tune", str(dataset.path), "-o", str(tmp_path / out), *options]
+
+    running = subprocess.Popen(command("killed", "--workers", "2"), cwd=ROOT, start_new_session=True)
+    deadline = time.monotonic() + 120.0
+    while len(list(tmp_path.glob("killed/trials/*.json"))) < 2:
+        assert time.monotonic() < deadline
+        assert running.poll() is None
+        time.sleep(0.02)
+    if number == signal.SIGTERM:
+        running.send_signal(number)
+        assert running.wait(timeout=60) == 143
+    else:
+        os.killpg(running.pid, number)  # as the kernel or a container ends all of them
+        running.wait(timeout=60)
+    deadline = time.monotonic() + 20.0
+    while _in_group(running.pid):
+        assert time.monotonic() < deadline, "workers are left"
+        time.sleep(0.1)
+    subprocess.run(command("killed", "--workers", "2"), cwd=ROOT, check=True, timeout=300, capture_output=True)
+    subprocess.run(command("whole", "--workers", "1"), cwd=ROOT, check=True, timeout=300, capture_output=True)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def _in_group(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_worker_that_is_killed_is_told_of(dataset: Dataset, tmp_path: Path, monkeypatch) -> None:
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    class Broken:
+        def __init__(self, **_: object) -> None: ...
+
+        def __call__(self, _: object):
+            raise TerminatedWorkerError("killed")
+
+    monkeypatch.setattr(search, "Parallel", Broken)
+    assert execute(["tune", str(dataset.path), "-o", str(tmp_path / "t"), "--workers", "2", "--trials", "2"]) == 75

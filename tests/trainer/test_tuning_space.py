@@ -1,0 +1,160 @@
+"""What a search draws: inside its bounds, as likely as it says, and by trial and name alone."""
+
+from __future__ import annotations
+
+from math import log2
+from pathlib import Path
+
+import pytest
+
+from tests.naive_tuning import halving
+from trainer.errors import InvalidParameter
+from trainer.parameters import TrainParameters
+from trainer.tuning.rungs import LEAST_ROUNDS, going_on, rungs_of
+from trainer.tuning.space import DEFAULT, DIGITS, default_space, parse_vary, read_space, share_of, space_of
+
+N = 4000
+
+
+def drawn(values: str, name: str = "learning_rate", n: int = N) -> list:
+    space = space_of({name: values}, "test")
+    return [space.draw(7, trial)[name] for trial in range(n)]
+
+
+def near(count: int, share: float, n: int = N) -> bool:
+    """Whether a count is within five standard deviations of the binomial's."""
+    return abs(count - n * share) <= 5.0 * (n * share * (1.0 - share)) ** 0.5
+
+
+def test_shares_are_uniform() -> None:
+    shares = [share_of(3, trial, "x") for trial in range(N)]
+    assert all(0.0 <= share < 1.0 for share in shares)
+    for tenth in range(10):
+        assert near(sum(tenth <= 10.0 * share < tenth + 1 for share in shares), 0.1)
+
+
+def test_a_logarithmic_range_has_as_many_in_every_octave() -> None:
+    found = drawn("0.01..0.32:log")  # five octaves
+    assert all(0.01 <= value <= 0.32 for value in found)
+    for octave in range(5):
+        assert near(sum(octave <= log2(value / 0.01) < octave + 1 for value in found), 0.2)
+
+
+def test_a_plain_range_has_as_many_in_every_part_of_it() -> None:
+    found = drawn("0.5..1", "row_fraction")
+    assert all(0.5 <= value <= 1.0 for value in found)
+    for part in range(5):
+        assert near(sum(0.5 + 0.1 * part <= value < 0.6 + 0.1 * part for value in found), 0.2)
+    assert all(float(f"{value:.{DIGITS}g}") == value for value in found)
+
+
+def test_whole_numbers_have_both_ends_in_them() -> None:
+    found = drawn("3..7", "max_leaves")
+    assert set(found) == {3, 4, 5, 6, 7}
+    assert all(type(value) is int for value in found)
+    for value in range(3, 8):
+        assert near(found.count(value), 0.2)
+    logarithmic = drawn("8..127:log", "max_leaves")  # [8, 128): four octaves
+    assert min(logarithmic) >= 8
+    assert max(logarithmic) <= 127
+    for octave in range(4):
+        assert near(sum(8 << octave <= value < 16 << octave for value in logarithmic), 0.25)
+
+
+def test_choices_are_as_likely_and_may_have_options() -> None:
+    found = drawn("lambdamart, quantile(alpha=0.2,), l2", "objective")
+    assert set(found) == {"lambdamart", "quantile(alpha=0.2,)", "l2"}
+    assert near(found.count("l2"), 1 / 3)
+    assert set(drawn("true,false", "lambda_normalisation", 50)) == {True, False}
+    assert drawn("0.1", n=3) == [0.1] * 3
+
+
+def test_a_draw_depends_on_seed_trial_and_name_alone() -> None:
+    one, more = space_of({"learning_rate": "0.01..1:log"}, "t"), default_space()
+    other = space_of({**DEFAULT, "learning_rate": "0.01..1:log", "sigma": "0.5..2"}, "t")
+    for trial in range(5):
+        assert one.draw(7, trial)["learning_rate"] == other.draw(7, trial)["learning_rate"]
+        assert {k: v for k, v in more.draw(7, trial).items() if k != "learning_rate"}.items() <= other.draw(
+            7, trial
+        ).items()
+        assert one.draw(7, trial) == one.draw(7, trial) != one.draw(8, trial)
+
+
+def test_the_default_space_is_allowed_and_gives_way_to_options() -> None:
+    default_space().check(TrainParameters())
+    for trial in range(200):
+        TrainParameters(**default_space().draw(1, trial))
+    assert set(default_space(without=["objective", "n_rounds"]).parts) == set(DEFAULT) - {"objective"}
+
+
+def test_a_file_says_the_same_as_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "space.toml"
+    path.write_text(
+        'objective = ["lambdamart", "l2"]\nlearning_rate = "0.02..0.3:log"\nmax_leaves = [15, 31]\nsigma = 2\n'
+    )
+    line = parse_vary(["learning-rate=0.02..0.3:log", "objective=lambdamart,l2", "max_leaves=15,31", "sigma=2"])
+    assert read_space(path) == space_of(line, "--vary")
+    assert read_space(path).but(space_of({"max_leaves": "63"}, "t")).draw(1, 1)["max_leaves"] == 63
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"learning_rat": "0.1..0.2"}, "t: unknown parameter 'learning_rat'; did you mean 'learning_rate'?"),
+        ({"seed": "1..9"}, "t: seed cannot be varied: it would only choose the luckiest"),
+        ({"learning_rate": "0.3..0.1"}, r"t: learning_rate: expected LOW..HIGH, .* found '0.3..0.1'"),
+        ({"lambda_l2": "0..1:log"}, "t: lambda_l2: expected"),
+        ({"max_leaves": "2.5..9"}, "t: max_leaves: expected"),
+        ({"max_leaves": [2.5]}, "t: max_leaves: expected"),
+        ({"max_leaves": []}, "t: max_leaves: expected"),
+        ({"learning_rate": "0.1..0.2:lin"}, "t: learning_rate: expected"),
+        ({"lambda_normalisation": "maybe"}, "t: lambda_normalisation: expected"),
+        ({"objective": 3}, "t: objective: expected"),
+        ({}, "t: expected a parameter to vary"),
+    ],
+)
+def test_what_is_no_space_is_refused(given, message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        space_of(given, "t")
+    assert "\n" not in str(caught.value)
+
+
+def test_bounds_of_parameters_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match=r"learning_rate must be in \(0, 1\]"):
+        space_of({"learning_rate": "0.5..2"}, "t").check(TrainParameters())
+    with pytest.raises(InvalidParameter, match="unknown objective 'lambdamard'"):
+        space_of({"objective": "l2,lambdamard"}, "t").check(TrainParameters())
+    for text, message in (("a = = 1", r"space.toml:1:5: "), ("", "expected a parameter to vary")):
+        (tmp_path / "space.toml").write_text(text)
+        with pytest.raises(InvalidParameter, match=message):
+            read_space(tmp_path / "space.toml")
+    with pytest.raises(InvalidParameter, match="found none"):
+        read_space(tmp_path / "none.toml")
+    with pytest.raises(InvalidParameter, match="expected NAME="):
+        parse_vary(["learning_rate"])
+
+
+@pytest.mark.parametrize("n_trials", [1, 2, 3, 8, 9, 10, 27, 31])
+@pytest.mark.parametrize("n_rounds", [5, 30, 100, 500])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_halving_keeps_the_best_as_its_definition_does(n_trials: int, n_rounds: int, factor: int) -> None:
+    def score(trial: int, rounds: int) -> float | None:  # many ties, some failures, and the order changes on the way
+        return (
+            None
+            if trial % 5 == 2
+            else round(share_of(n_rounds, trial, "s") * 8) / 8 + share_of(1, trial, "r") * rounds / 1000
+        )
+
+    told, left = [], list(range(n_trials))
+    for rung in rungs_of(n_trials, n_rounds, factor):
+        told.append((rung.rounds, left))
+        left = list(going_on({trial: score(trial, rung.rounds) for trial in left}, rung, higher_is_better=True))
+        if not left:
+            break
+    assert told == halving(n_trials, n_rounds, factor, LEAST_ROUNDS, score)
+    assert told[-1][0] == n_rounds or not left
+
+
+def test_a_loss_is_better_the_lower_it_is() -> None:
+    rung = rungs_of(9, 90, 3)[0]
+    assert going_on({0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0, 4: None}, rung, higher_is_better=False) == [1, 2, 3]

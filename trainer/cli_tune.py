@@ -1,0 +1,134 @@
+"""``rankmill tune``: a search for parameters."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainer.cli import HISTOGRAM_MEMORY
+from trainer.options import takes_training_parameters
+
+if TYPE_CHECKING:
+    from trainer.parameters import TrainParameters
+    from trainer.tuning.store import Outcome
+    from trainer.tuning.trial import Task
+
+app = typer.Typer()
+
+
+@app.command()
+@partial(takes_training_parameters, without=("rounds_by", "holdout_fraction"))
+def tune(
+    *,
+    context: typer.Context,
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", file_okay=False, help="Folder for the trials; a search that was killed goes on in it."
+        ),
+    ],
+    space: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            metavar="FILE",
+            help='What to search, in TOML: learning_rate = "0.02..0.3:log", objective = ["lambdamart", "l2"].',
+            show_default=False,
+        ),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUES",
+            help="Search this, over what FILE says of it: LOW..HIGH, LOW..HIGH:log, or A,B,C; repeat for several.  Without"
+            " it and FILE: objective, learning rate, sizes of leaves, what a tree sees.",
+            show_default=False,
+        ),
+    ] = None,
+    parameters: TrainParameters,
+    trials: Annotated[int, typer.Option(help="Drawn, besides that of the options as they are.")] = 30,
+    search: Annotated[
+        str,
+        typer.Option(
+            help="random: all rounds for every trial; halving: a few for all, then more for the best --factor-th, and so on."
+        ),
+    ] = "random",
+    factor: Annotated[int, typer.Option(help="Of halving: so much fewer trials, and so many more rounds.")] = 3,
+    best: Annotated[int, typer.Option(help="So many of the best are repeated with other seeds.")] = 3,
+    repeat: Annotated[int, typer.Option(help="With so many other seeds; 0: with none.")] = 2,
+    eval_metric: Annotated[
+        list[str] | None, typer.Option(help="Measured as well; repeat for several.  Never changes the order.")
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Trials at a time, each in a process with one thread; 0: the cores this process may use; 1: one after"
+            " another with all cores.  Never changes the outcome."
+        ),
+    ] = 0,
+    bin_cache: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            metavar="DIR",
+            help="As rankmill train has it: mapped bins are in memory once, whatever the workers.",
+            show_default=False,
+        ),
+    ] = None,
+    histogram_memory: Annotated[
+        str, typer.Option(help="Bound of the memory for histograms of a trial.")
+    ] = HISTOGRAM_MEMORY,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Let go of another search that OUT holds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all trials.")] = False,
+) -> None:
+    """Search for the parameters that are best on queries that were not learnt from.
+
+    Trials are compared by the stop metric on the valid split, or by its mean over --folds parts of the train split where
+    there is no valid split.  Nothing is registered: paste the section that is printed into rankmill.toml.  Test on other queries than
+    these: the best of many trials looks better on them than it is.
+
+    Example: rankmill tune web.dataset -o web.tuning --trials 40
+    By halving, two parameters: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log
+    --vary max_leaves=8..128:log
+    """
+    from pipeline.dataset import Dataset
+    from pipeline.sizes import parse_size
+    from trainer.tuning.progress import TrialsBar
+    from trainer.tuning.search import TuneOptions, plan_tuning
+    from trainer.tuning.search import tune as search_for
+    from trainer.tuning.space import default_space, parse_vary, read_space, space_of
+
+    given: Any = {
+        "eval_metrics": eval_metric or (),
+        "bin_cache": bin_cache,
+        "pool_bytes": parse_size(histogram_memory, "--histogram-memory"),
+    }
+    varied = parse_vary(vary or ())
+    if space is not None:
+        found = read_space(space)
+        found = found if not varied else found.but(space_of(varied, "--vary"))
+    else:
+        found = space_of(varied, "--vary") if varied else default_space(without=_given(context))
+    options = TuneOptions(trials=trials, search=search, factor=factor, best=best, repeat=repeat, workers=workers)
+    plan = plan_tuning(Dataset.open(dataset), parameters, found, options, **given)
+    typer.echo(plan.render(), err=True)
+    with TrialsBar(plan.most_trainings) as bar:
+
+        def show(task: Task, outcome: Outcome) -> None:
+            bar.update(task, outcome, higher_is_better=plan.higher_is_better)
+
+        table = search_for(plan, out, **given, fresh=fresh, on_trial=show)
+    typer.echo(table.to_json() if as_json else table.render(), nl=as_json)
+
+
+def _given(context: typer.Context) -> list[str]:
+    """Name the parameters that are given as options: those are to be as they are given."""
+    return [
+        name
+        for name in context.params
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    ]

@@ -1,0 +1,1 @@
+"""Searching for parameters: what is drawn, which trials go on, what came out."""

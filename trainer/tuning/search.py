@@ -1,0 +1,320 @@
+"""A search for parameters: trials drawn from a space, compared on queries that they have not learnt from.
+
+Trial 0 has the parameters as they were given; those from 1 on are drawn.  What a trial is worth depends on nothing but the
+data, its parameters and the code, so the table has the same bytes for any number of workers and after any kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from pipeline.cores import available_cores
+from pipeline.dataset import Dataset
+from trainer.code_digest import code_digest
+from trainer.errors import InvalidParameter, WorkerLost
+from trainer.growing.histogram import DEFAULT_POOL_BYTES
+from trainer.measures import DEVIANCE, stop_measure
+from trainer.parameters import PRESET, TrainParameters
+from trainer.scalars import whole_number
+from trainer.training import TrainingPlan, plan_of
+from trainer.tuning.rungs import Rung, going_on, ordered, rungs_of
+from trainer.tuning.space import Space
+from trainer.tuning.store import TABLE, WINNER, Outcome, TrialStore
+from trainer.tuning.table import Row, Table
+from trainer.tuning.trial import Task, run_trial
+
+Search: TypeAlias = Literal["random", "halving"]
+SEARCHES: tuple[Search, ...] = get_args(Search)
+FORMAT = 1
+
+OnTrial = Callable[[Task, Outcome], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """How to search.
+
+    Attributes
+    ----------
+    trials
+        Drawn, besides that of the parameters as they are.
+    search
+        ``random``: every trial gets all rounds; ``halving``: few rounds for all, and more for the best ``factor``-th.
+    repeat, best
+        The ``best`` few are trained with ``repeat`` further seeds, those after the seed of the parameters.
+    workers
+        Processes, each with one thread; 0: the cores this process may use.  With 1 trials are trained in this process, one
+        after another with all cores.  Never changes the outcome.
+    """
+
+    trials: int = 30
+    search: str = "random"
+    factor: int = 3
+    repeat: int = 2
+    best: int = 3
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.search not in SEARCHES:
+            raise InvalidParameter(f"search: expected {' or '.join(SEARCHES)}, found {self.search!r}")
+        bounds = {
+            "trials": (1, 100_000),
+            "factor": (2, 100),
+            "repeat": (0, 100),
+            "best": (1, 1000),
+            "workers": (0, 4096),
+        }
+        for name, (least, most) in bounds.items():
+            value = whole_number(name, getattr(self, name))
+            if not least <= value <= most:
+                raise InvalidParameter(f"{name}: expected {least} .. {most}, found {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunePlan:
+    """What a search will do, known before it starts."""
+
+    dataset: Dataset
+    parameters: TrainParameters  # of trial 0
+    space: Space
+    options: TuneOptions
+    measure: str
+    higher_is_better: bool
+    by_folds: bool
+    training: TrainingPlan
+
+    @property
+    def workers(self) -> int:
+        """Processes that train at once."""
+        return min(self.options.workers or available_cores(), self.options.trials + 1)
+
+    def render(self) -> str:
+        """Return one line for people."""
+        options, rungs = self.options, self.rungs
+        how = ", ".join(f"{rung.rounds:,}" for rung in rungs) if len(rungs) > 1 else ""
+        each = self.training.bytes_needed * self.workers
+        on = f"{self.parameters.folds} folds of the train split" if self.by_folds else "the valid split"
+        return (
+            f"{options.trials} trials drawn from {len(self.space.parts)} parameters, by {self.measure} on {on};"
+            + (
+                f" halving by {options.factor} after {how} rounds;"
+                if how
+                else f" {self.parameters.n_rounds:,} rounds at most;"
+            )
+            + f" {self.workers} at a time, about {each / 1e6:,.0f} MB together"
+        )
+
+    @property
+    def most_trainings(self) -> int:
+        """Trials of all rungs, and repeats."""
+        options, left, found = self.options, self.options.trials + 1, 0
+        for rung in self.rungs:
+            found, left = found + left, rung.kept
+        return found + (min(options.best, options.trials + 1) * (options.repeat + 1) if options.repeat else 0)
+
+    @property
+    def rungs(self) -> list[Rung]:
+        """The steps of successive halving; one where every trial gets all rounds."""
+        factor = self.options.factor if self.options.search == "halving" else self.options.trials + 2
+        return rungs_of(self.options.trials + 1, self.parameters.n_rounds, factor)
+
+
+def plan_tuning(
+    dataset: Dataset,
+    parameters: TrainParameters,
+    space: Space,
+    options: TuneOptions,
+    *,
+    eval_metrics: Sequence[str] = (),
+    bin_cache: Path | None = None,
+    pool_bytes: int = DEFAULT_POOL_BYTES,
+) -> TunePlan:
+    """Return what :func:`tune` will do, and refuse what it would refuse.
+
+    Raises
+    ------
+    InvalidParameter
+        The space leaves the bounds of a parameter, rounds are both varied and what is halved, or objectives are compared by
+        their own losses.
+    TrainingDataRejected, scorer.errors.InputError, pipeline.errors.InputError
+        As :func:`trainer.training.plan_of`.
+    """
+    measure = stop_measure(parameters)
+    if measure == DEVIANCE and "objective" in space.parts:
+        raise InvalidParameter(
+            "losses of different objectives cannot be compared; set stop_metric to a metric such as ndcg@10, or vary no"
+            " objective"
+        )
+    if options.search == "halving" and "n_rounds" in space.parts:
+        raise InvalidParameter("n_rounds is what successive halving gives its trials; vary it with --search random")
+    parameters = replace(parameters, stop_metric=str(measure), rounds_by="valid")
+    space.check(parameters)
+    training = plan_of(dataset, parameters, eval_metrics=eval_metrics, bin_cache=bin_cache, pool_bytes=pool_bytes)
+    return TunePlan(
+        dataset=dataset,
+        parameters=parameters,
+        space=space,
+        options=options,
+        measure=str(measure),
+        higher_is_better=measure.higher_is_better,
+        by_folds=training.valid_rows == 0,
+        training=training,
+    )
+
+
+def tune(
+    plan: TunePlan,
+    out: Path,
+    *,
+    eval_metrics: Sequence[str] = (),
+    bin_cache: Path | None = None,
+    pool_bytes: int = DEFAULT_POOL_BYTES,
+    fresh: bool = False,
+    on_trial: OnTrial | None = None,
+) -> Table:
+    """Search, and write the table of trials and the winner into ``out``; a search that was killed goes on there.
+
+    Parameters
+    ----------
+    plan
+        What :func:`plan_tuning` has returned for the same ``eval_metrics``, ``bin_cache`` and ``pool_bytes``.
+    out
+        A folder, made if need be.
+    fresh
+        Let go of what another search has left there.
+    on_trial
+        Called as trials are done, in no order.
+
+    Raises
+    ------
+    InvalidParameter
+        ``out`` holds another search, or every trial failed.
+    WorkerLost
+        A worker was killed from outside.
+    """
+    dataset, parameters, options = plan.dataset, plan.parameters, plan.options
+    facts = {
+        "format": FORMAT,
+        "dataset": dataset.digest,
+        "binspec": dataset.bin_set().binspec,
+        "parameters": {**parameters.as_dict(), "preset": PRESET},
+        "eval_metrics": list(eval_metrics),
+        "space": plan.space.to_dict(),
+        "code": code_digest(),
+    }
+    store = TrialStore.begin(out, facts, fresh=fresh)
+    drawn: dict[int, dict[str, Any]] = {0: {}}
+    drawn |= {trial: plan.space.draw(parameters.seed, trial) for trial in range(1, options.trials + 1)}
+
+    def task(trial: int, rounds: int | None, seed: int) -> Task:
+        values = drawn[trial]
+        given = {**values, "seed": seed, **({} if rounds is None else {"n_rounds": rounds})}
+        return Task(
+            dataset=dataset.path,
+            out=out,
+            search=store.key,
+            trial=trial,
+            values=values,
+            parameters=replace(parameters, **given),
+            by_folds=plan.by_folds,
+            eval_metrics=tuple(eval_metrics),
+            n_threads=0 if plan.workers == 1 else 1,
+            bin_cache=bin_cache,
+            pool_bytes=pool_bytes,
+            measure=plan.measure,
+        )
+
+    def all_of(tasks: Sequence[Task]) -> dict[tuple[int, int], Outcome]:
+        found = {}
+        for done, outcome in _run(tasks, plan.workers):
+            found[done.trial, done.parameters.seed] = outcome
+            if on_trial is not None:
+                on_trial(done, outcome)
+        return found
+
+    left: Sequence[int] = range(options.trials + 1)
+    last: dict[int, Outcome] = {}
+    rung_of: dict[int, int] = {}
+    rungs = plan.rungs
+    for number, rung in enumerate(rungs):
+        rounds = None if len(rungs) == 1 else rung.rounds
+        outcomes = all_of([task(trial, rounds, parameters.seed) for trial in left])
+        scores = {trial: outcomes[trial, parameters.seed].score for trial in left}
+        last |= {trial: outcomes[trial, parameters.seed] for trial in left}
+        rung_of |= dict.fromkeys(left, number)
+        left = going_on(scores, rung, higher_is_better=plan.higher_is_better)
+        if not left:
+            break
+    if all(outcome.score is None for outcome in last.values()):
+        raise InvalidParameter(f"every trial failed, the first one so: {last[0].error}")
+
+    def places() -> list[int]:
+        """Those that came further first (a score after few rounds is none beside one after all), then by score."""
+        sound = {trial: last[trial].score for trial in last if last[trial].score is not None}
+        by_rung = [{trial: sound[trial] for trial in sound if rung_of[trial] == rung} for rung in range(len(rungs))]
+        found = [ordered(scores, higher_is_better=plan.higher_is_better) for scores in reversed(by_rung)]
+        return [trial for part in found for trial in part] + [trial for trial in sorted(last) if trial not in sound]
+
+    best = [trial for trial in places()[: options.best] if last[trial].score is not None]
+    seeds = [parameters.seed, *_other_seeds(parameters.seed, options.repeat)] if options.repeat else []
+    again = all_of([task(trial, None, seed) for trial in best for seed in seeds])
+    if seeds:  # what stood still on a lower rung has now all rounds, too
+        last |= {trial: again[trial, parameters.seed] for trial in best}
+        rung_of |= dict.fromkeys(best, len(rungs) - 1)
+    rows = [
+        Row(
+            trial=trial,
+            values=drawn[trial],
+            outcome=last[trial],
+            repeats={seed: again[trial, seed] for seed in seeds[1:]} if trial in best else {},
+        )
+        for trial in places()
+    ]
+    table = Table(
+        rows=tuple(rows),
+        parameters=parameters,
+        measure=plan.measure,
+        higher_is_better=plan.higher_is_better,
+        by_folds=plan.by_folds,
+        search=options.search,
+        dataset_digest=dataset.digest,
+    )
+    store.publish(TABLE, table.to_json().encode() + b"\n")
+    store.publish(WINNER, table.winner_toml().encode())
+    store.forget_checkpoints()
+    return table
+
+
+def _other_seeds(seed: int, repeat: int) -> Iterable[int]:
+    wrapped = (number % 2**63 for number in count(seed + 1))
+    return [next(wrapped) for _ in range(repeat)]
+
+
+def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
+    """Yield every task with its outcome as it is done.
+
+    Each worker is a process that trains with one thread: a team of threads inside one would be nested, which joblib runs one
+    after another.
+    """
+    if workers == 1 or len(tasks) < 2:
+        for task in tasks:
+            yield task, run_trial(task)
+        return
+    pool = Parallel(n_jobs=min(workers, len(tasks)), return_as="generator_unordered", batch_size=1)
+    try:
+        yield from pool(delayed(_told)(task) for task in tasks)
+    except BrokenProcessPool as error:
+        raise WorkerLost(
+            "a worker was killed, perhaps for lack of memory; take fewer --workers and run the same command again: it goes on"
+        ) from error
+
+
+def _told(task: Task) -> tuple[Task, Outcome]:
+    return task, run_trial(task)

@@ -1,0 +1,228 @@
+"""The space that parameters are drawn from.
+
+``a..b`` is a range, both ends in it, drawn uniformly or with ``:log`` so that every ratio is as likely as any other; values
+with commas are choices.  The draw of a parameter is a pure function of (seed, trial, its name): one more trial, or one more
+parameter in the space, changes nothing that was drawn before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from math import exp, floor, log
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import InvalidParameter
+from trainer.parameters import TrainParameters
+from trainer.scalars import real_number, text, truth, whole_number
+
+DIGITS = 4  # that a drawn number has: people will read it, and write it down
+
+DEFAULT: Mapping[str, str] = {
+    "objective": "lambdamart,rank_xendcg,query_rmse,l2",
+    "learning_rate": "0.02..0.3:log",
+    "max_leaves": "8..128:log",
+    "min_rows_in_leaf": "5..200:log",
+    "lambda_l2": "0.01..100:log",
+    "feature_fraction": "0.3..1",
+    "row_fraction": "0.5..1",
+}
+"""What is searched where nothing else is said.
+
+Objectives of each kind, since which one is best differs between data (on some a loss of documents or of queries beats those
+of pairs), and what else moves the quality of boosted trees most.
+"""
+
+FIXED: Mapping[str, str] = {
+    "seed": "it would only choose the luckiest; repeat the best few with other seeds",
+    "stop_metric": "trials are compared by it",
+    "gain": "it decides what the metric means",
+    "rounds_by": "the valid split, or the folds where there is none, say how many rounds are kept",
+    "holdout_fraction": "nothing is held out of the train split",
+    "folds": "trials are compared on them",
+    "monotone": "what a feature means is no matter of search; give it as an option",
+}
+_KINDS = {field.name: str(field.type) for field in fields(TrainParameters)}
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Some values, each as likely."""
+
+    values: tuple[Any, ...]
+
+    def at(self, share: float) -> Any:
+        """Return the value that has ``share``, in [0, 1), of them below it."""
+        return self.values[floor(share * len(self.values))]
+
+    def ends(self) -> tuple[Any, ...]:
+        """Return what must be allowed for all of them to be so."""
+        return self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers from ``low`` to ``high``, both in it; ``whole`` ones only, or with ``DIGITS`` digits."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+    whole: bool = False
+
+    def at(self, share: float) -> Any:
+        """Return the number that has ``share``, in [0, 1), of the range below it."""
+        high = self.high + 1 if self.whole else self.high
+        if self.logarithmic:
+            found = exp(log(self.low) + share * (log(high) - log(self.low)))
+        else:
+            found = self.low + share * (high - self.low)
+        found = floor(found) if self.whole else float(f"{found:.{DIGITS}g}")
+        return min(max(found, self.low), self.high)  # rounding must not leave the range
+
+    def ends(self) -> tuple[Any, ...]:
+        """Return what must be allowed for all of them to be so."""
+        return self.low, self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What is drawn, by the names of the parameters."""
+
+    parts: Mapping[str, Choices | Range]
+
+    def draw(self, seed: int, trial: int) -> dict[str, Any]:
+        """Return the parameters of a trial."""
+        return {name: part.at(share_of(seed, trial, name)) for name, part in self.parts.items()}
+
+    def but(self, other: Space) -> Space:
+        """Return this space with the parts of another over its own."""
+        return Space(dict(sorted({**self.parts, **other.parts}.items())))
+
+    def check(self, base: TrainParameters) -> None:
+        """Raise InvalidParameter if a part leaves the bounds of its parameter."""
+        for name, part in self.parts.items():
+            for value in part.ends():
+                replace(base, **{name: value})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values: a list of choices, or the ends of a range."""
+        return {
+            name: list(part.values)
+            if isinstance(part, Choices)
+            else {"low": part.low, "high": part.high, "log": part.logarithmic}
+            for name, part in self.parts.items()
+        }
+
+
+def share_of(seed: int, trial: int, name: str) -> float:
+    """Return a number in [0, 1), uniform over trials: 53 bits of the sha256 of the three."""
+    digest = hashlib.sha256(json.dumps([seed, trial, name]).encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
+
+
+def default_space(without: Sequence[str] = ()) -> Space:
+    """Return the default, but for the parameters that are given as they are to be."""
+    return space_of({name: values for name, values in DEFAULT.items() if name not in without}, "the default space")
+
+
+def read_space(path: Path) -> Space:
+    """Read a file of TOML: a line for each parameter, ``learning_rate = "0.02..0.3:log"`` or a list of choices.
+
+    Raises
+    ------
+    InvalidParameter
+        There is no such file, it breaks a rule of TOML, or names what cannot be searched.
+    """
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise InvalidParameter(f"{path}: expected a file with the space to search, found none") from None
+    except UnicodeDecodeError:
+        raise InvalidParameter(f"{path}: expected UTF-8 text, found other bytes") from None
+    except tomllib.TOMLDecodeError as error:
+        place = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error))
+        raise InvalidParameter(f"{path}:{place[2]}:{place[3]}: {place[1]}" if place else f"{path}: {error}") from None
+    return space_of(found, str(path))
+
+
+def parse_vary(lines: Sequence[str]) -> dict[str, str]:
+    """Read ``NAME=VALUES`` as a command line gives them; the last of a name counts.
+
+    >>> parse_vary(["learning_rate=0.02..0.3:log"])
+    {'learning_rate': '0.02..0.3:log'}
+    """
+    found = {}
+    for line in lines:
+        name, equals, values = line.partition("=")
+        if not equals or not name.strip() or not values.strip():
+            raise InvalidParameter(f"--vary: expected NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C, found {line!r}")
+        found[name.strip().replace("-", "_")] = values.strip()
+    return found
+
+
+def space_of(given: Mapping[str, Any], where: str) -> Space:
+    """Return the space of values by name: text as on a command line, a list of choices, or one value.
+
+    Raises
+    ------
+    InvalidParameter
+        A parameter is unknown or not for searching, or its values are none; the message begins with ``where``.
+    """
+    if not given:
+        raise InvalidParameter(f"{where}: expected a parameter to vary at least, found none")
+    parts: dict[str, Choices | Range] = {}
+    for name in sorted(given):  # whatever the order they are given in
+        if name not in _KINDS:
+            near = get_close_matches(name, _KINDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see rankmill train --help"
+            raise InvalidParameter(f"{where}: unknown parameter {name!r}; {hint}")
+        if name in FIXED:
+            raise InvalidParameter(f"{where}: {name} cannot be varied: {FIXED[name]}")
+        try:
+            parts[name] = _part(name, given[name])
+        except (KeyError, ValueError):
+            raise InvalidParameter(
+                f"{where}: {name}: expected LOW..HIGH, LOW..HIGH:log or values of type {_KINDS[name]}, found {given[name]!r}"
+            ) from None
+    return Space(parts)
+
+
+def _part(name: str, given: Any) -> Choices | Range:
+    kind = _KINDS[name]
+    if isinstance(given, list):
+        if not given:
+            raise ValueError
+        return Choices(tuple(_value(kind, each) for each in given))
+    if isinstance(given, str) and ".." in given and kind in {"int", "float"}:
+        ends, _, scale = given.partition(":")
+        low, high = (_value(kind, end) for end in ends.split(".."))
+        if low > high or scale.strip() not in {"", "log"} or (scale and low <= 0):
+            raise ValueError
+        return Range(low, high, logarithmic=bool(scale), whole=kind == "int")
+    if isinstance(given, str):
+        return Choices(tuple(_value(kind, part) for part in _parts_of(given)))
+    return Choices((_value(kind, given),))
+
+
+def _parts_of(text: str) -> list[str]:
+    """Cut at the commas that stand in no brackets: objectives have options."""
+    return re.split(r",\s*(?![^()]*\))", text)
+
+
+def _value(kind: str, given: Any) -> Any:
+    """Return a value of a parameter; ValueError if it is none."""
+    if kind == "str":
+        return text("value", given).strip()
+    if kind == "bool":
+        return (
+            {"true": True, "false": False}[given.strip().lower()] if isinstance(given, str) else truth("value", given)
+        )
+    if isinstance(given, str):
+        return int(given) if kind == "int" else float(given)
+    return whole_number("value", given) if kind == "int" else real_number("value", given)

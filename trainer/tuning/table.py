@@ -1,0 +1,147 @@
+"""What a search has come to: the trials, the best first, the chance in them, and the winner as a section of a configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import fsum
+from typing import Any
+
+from scorer.evaluation import text_table
+from trainer.parameters import TrainParameters
+from trainer.seeds.noise import Spread
+from trainer.tuning.store import Outcome
+
+_SHOWN_ERRORS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A trial: what was drawn, what it came to, and what it did with other seeds (by seed), where that was asked."""
+
+    trial: int
+    values: Mapping[str, Any]
+    outcome: Outcome
+    repeats: Mapping[int, Outcome]
+
+    @property
+    def scores(self) -> list[float]:
+        """Its scores over seeds, its own first; one that failed is left out."""
+        found = [self.outcome, *self.repeats.values()]
+        return [each.score for each in found if each.score is not None]
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return fsum(self.scores) / len(self.scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        facts: dict[str, Any] = {"trial": self.trial, "parameters": dict(self.values)}
+        facts |= self.outcome.model_dump(mode="json", exclude_defaults=True)
+        if self.repeats:
+            facts["repeats"] = {
+                str(seed): each.model_dump(mode="json", exclude_defaults=True) for seed, each in self.repeats.items()
+            }
+            if len(self.scores) > 1:
+                facts["over_seeds"] = Spread.of(self.scores).to_dict()
+        return facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """All trials: those that came furthest first, of these the best score, of equal ones the first trial; failures last."""
+
+    rows: Sequence[Row]
+    parameters: TrainParameters
+    measure: str
+    higher_is_better: bool
+    by_folds: bool
+    search: str
+    dataset_digest: str
+
+    @cached_property
+    def winner(self) -> Row:
+        """The best mean over seeds among those that were repeated; where none were, the best score."""
+        best = [row for row in self.rows if row.repeats] or self.rows[:1]
+        return max(best, key=lambda row: (row.mean if self.higher_is_better else -row.mean, -row.trial))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {
+            "dataset_digest": self.dataset_digest,
+            "search": self.search,
+            "measure": self.measure,
+            "on": "folds" if self.by_folds else "valid",
+            "parameters": self.parameters.as_dict(),
+            "trials": [row.to_dict() for row in self.rows],
+            "winner": self.winner.trial,
+            "train": self.section(),
+        }
+
+    def to_json(self) -> str:
+        """Return one JSON object in one line."""
+        return json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+    def section(self) -> dict[str, Any]:
+        """Return the winner's parameters that are not the defaults, as ``[train]`` takes them.
+
+        Where folds said how many rounds are best, and no valid split will say so again, it is so many.
+        """
+        found = {**self.parameters.as_dict(), **self.winner.values}
+        if self.by_folds:
+            found["n_rounds"] = self.winner.outcome.best_round
+        usual = TrainParameters().as_dict()
+        if found["stop_metric"] == found["metric"]:
+            found["stop_metric"] = usual["stop_metric"]
+        return {name: found[name] for name in usual if found[name] != usual[name] or name == "metric"}
+
+    def winner_toml(self) -> str:
+        """Return the section as text, ready to be pasted into ``rankmill.toml`` beside the name of the model."""
+        lines = [f"{name} = {_toml(value)}" for name, value in self.section().items()]
+        return "\n".join(["[train]", *lines]) + "\n"
+
+    def render(self, most: int = 20) -> str:
+        """Return the table, its first ``most`` rows and those that failed, and the winner."""
+        varied = list(dict.fromkeys(name for row in self.rows for name in row.values))
+        head = ["trial", self.measure, "rounds", "over seeds", *varied]
+        rows, failed = [], []
+        for row in self.rows:
+            outcome = row.outcome
+            if outcome.score is None:
+                failed.append(f"trial {row.trial} failed: {(outcome.error or '')[:_SHOWN_ERRORS]}")
+                continue
+            spread = Spread.of(row.scores) if len(row.scores) > 1 else None
+            rows.append(
+                [
+                    f"{row.trial}{' *' if row is self.winner else ''}",
+                    f"{outcome.score:.4f}",
+                    f"{outcome.best_round:,}/{outcome.trained:,}",
+                    "" if spread is None else f"{spread.mean:.4f} +- {spread.deviation:.4f} ({len(row.scores)})",
+                    *(_shown(row.values.get(name, getattr(self.parameters, name))) for name in varied),
+                ]
+            )
+        lines = [text_table(head, rows[:most])]
+        if len(rows) > most:
+            lines.append(f"and {len(rows) - most:,} more")
+        lines += failed[:most]
+        return "\n".join([*lines, "", f"the winner, trial {self.winner.trial}, for rankmill.toml:", self.winner_toml()])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _toml(value: Any) -> str:
+    """Write a value of a parameter as TOML does."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(key, ensure_ascii=False)} = {_toml(each)}" for key, each in value.items())
+            + "}"
+        )
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
