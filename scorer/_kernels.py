@@ -55,6 +55,87 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, codes):
+    """Do what `bin_rows` does, for slot ``k`` alone: ``values`` (m,) are those of its column, from row ``first`` on.
+
+    ``codes[tile, k, i]`` is that of row ``tile * width + i``, where a tile is ``width`` documents, whole strips.
+    """
+    width = codes.shape[2]
+    value = np.zeros(STRIP, np.float32)
+    below = np.empty(STRIP, np.int32)
+    last = np.float32(buckets.shape[1] - 1)
+    table = cuts[starts[k] :]
+    before = buckets[k]
+    begin = origin[k]
+    factor = scale[k]
+    done = 0
+    while done < values.shape[0]:
+        tile = (first + done) // width
+        at = (first + done) % width
+        n = min(STRIP, width - at, values.shape[0] - done)
+        for i in range(n):
+            value[i] = values[done + i]
+        if factor > 0:
+            for i in range(STRIP):
+                place = (value[i] - begin) * factor
+                place = place if place > 0 else np.float32(0)  # NaN, too
+                below[i] = before[np.int32(place if place < last else last)]
+        else:
+            for i in range(STRIP):
+                below[i] = 0
+        for step in range(steps[k] - 1, -1, -1):
+            middle = (1 << step) - 1
+            for i in range(STRIP):
+                below[i] += np.int32(table[below[i] + middle] < value[i]) << step
+        out = codes[tile, k]
+        for i in range(n):
+            out[at + i] = 0 if value[i] != value[i] else below[i] + 1
+        done += n
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def mark_kept(starts, scores, top_k, heap, keep):
+    """Set ``keep[i]`` to whether fewer than ``top_k`` of row i's run are above it, for runs longer than ``top_k``.
+
+    Run r is rows ``starts[r]`` to ``starts[r + 1]``.  ``heap`` (top_k,) is room for the greatest scores of a run, the least
+    of them first.
+    """
+    for r in range(starts.shape[0] - 1):
+        first = starts[r]
+        last = starts[r + 1]
+        if last - first <= top_k:
+            continue
+        size = 0
+        for i in range(first, last):
+            score = scores[i]
+            if size < top_k:
+                at = size
+                size += 1
+                while at > 0:
+                    up = (at - 1) >> 1
+                    if heap[up] <= score:
+                        break
+                    heap[at] = heap[up]
+                    at = up
+                heap[at] = score
+            elif score > heap[0]:
+                at = 0
+                down = 1
+                while down < top_k:
+                    if down + 1 < top_k and heap[down + 1] < heap[down]:
+                        down += 1
+                    if heap[down] >= score:
+                        break
+                    heap[at] = heap[down]
+                    at = down
+                    down = 2 * at + 1
+                heap[at] = score
+        least = heap[0]
+        for i in range(first, last):
+            keep[i] = scores[i] >= least
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def exp_negative(x):
     """exp(x) for x <= 0, relative error <= 1e-15; 0 below -708; NaN for NaN.
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.sources.grades import UNKNOWN_GRADE
+from scorer import _kernels
 from scorer.schemas import GRADE_COUNTS
 
 
@@ -41,17 +42,10 @@ def can_be_kept(
     scores
         (n,) finite.
     """
-    lengths = np.diff(starts)
-    long = np.flatnonzero(lengths > top_k)
-    if len(long) == 0:
+    if np.diff(starts).max(initial=0) <= top_k:
         return None
     keep = np.ones(len(scores), dtype=np.bool_)
-    in_long = np.repeat(lengths > top_k, lengths)
-    some = scores[in_long]
-    run = np.repeat(np.arange(len(long)), lengths[long])
-    descending = some[np.lexsort((-some, run))]
-    first = np.cumsum(lengths[long]) - lengths[long]
-    keep[in_long] = some >= np.repeat(descending[first + top_k - 1], lengths[long])
+    _kernels.mark_kept(starts, scores, top_k, np.empty(top_k), keep)
     return keep
 
 

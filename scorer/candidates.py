@@ -70,11 +70,11 @@ def locate_features(source: Source, predictor: Predictor, options: ReadOptions) 
     return Columns(places, needed)
 
 
-def named_by_row(doc_id: pa.Array[Any] | None, first_row: int, n: int) -> pa.Array[Any]:
-    """Return (n,) document ids, the row number (from 1 in the whole input) where there is none."""
+def named_by_row(doc_id: pa.Array[Any] | None, row: npt.NDArray[np.int64]) -> pa.Array[Any]:
+    """Return (n,) document ids, the number ``row`` (n,) (from 1 in the whole input) where there is none."""
     if doc_id is not None and doc_id.null_count == 0:
         return doc_id
-    numbers = pa.array(np.arange(first_row + 1, first_row + n + 1)).cast(pa.string())
+    numbers = pa.array(row).cast(pa.string())
     return numbers if doc_id is None else pc.coalesce(doc_id, numbers)
 
 

@@ -45,6 +45,13 @@ class MemoryPlan:
         """Return how many of the ``wanted`` threads there is room for, each with a block of its own; 1 or more."""
         return max(1, min(wanted, (self.total - FLOOR - READER) // (GROWTH * self.block_bytes)))
 
+    def columns_bytes(self, n_threads: int) -> int:
+        """Return what each of ``n_threads`` may take for the codes of rows whose columns it reads one at a time.
+
+        A part that is scored may wait for those before it, hence the half.
+        """
+        return max(self.total - FLOOR - READER, 0) // (2 * n_threads)
+
     def render(self) -> str:
         """One line for a person.
 

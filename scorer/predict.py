@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -151,9 +151,7 @@ class Predictor:
         turns: Iterator[int],
     ) -> None:
         """Write to ``out`` the scores of the rows of each of ``turns``, until there are no more rows."""
-        codes = np.zeros((max(self._layout.n_slots, 1), TILE), dtype=self._layout.code)
-        at = np.empty(TILE, dtype=self._layout.code)
-        outputs = np.empty((self.forest.n_outputs, TILE), dtype=np.float64)
+        room = self._room()
         for turn in turns:
             if turn >= len(table):
                 return
@@ -162,15 +160,79 @@ class Predictor:
             scores = out[turn : turn + ROWS_OF_A_TURN]
             for first in range(0, len(values), TILE):
                 rows = min(TILE, len(values) - first)
-                _kernels.bin_rows(values, first, rows, columns, absent, *self._search, codes)
-                _tree_kernels.wrap_codes(codes, rows, self._layout.wrapped, len(self.features))
-                if self.forest.link == "identity":
-                    self._layout.add_trees(codes, rows, self._trees_of[0], at, scores, first)
-                    continue
-                outputs.fill(self.forest.base_score)
-                for trees, sums in zip(self._trees_of, outputs, strict=True):
-                    self._layout.add_trees(codes, rows, trees, at, sums, 0)
-                _kernels.apply_link(self._ordinal, self._values, outputs, 0, rows, scores[first : first + rows])
+                _kernels.bin_rows(values, first, rows, columns, absent, *self._search, room.codes)
+                self._score_tile(room, rows, scores, first)
+
+    def _room(self) -> _Room:
+        code = self._layout.code
+        codes = np.zeros((max(self._layout.n_slots, 1), TILE), dtype=code)
+        return _Room(codes, np.empty(TILE, dtype=code), np.empty((self.forest.n_outputs, TILE), dtype=np.float64))
+
+    def _score_tile(self, room: _Room, rows: int, out: npt.NDArray[np.float64], first: int) -> None:
+        """Score the ``rows`` whose codes are in ``room`` into ``out[first:]``, which holds the base score."""
+        codes, at, outputs = room
+        _tree_kernels.wrap_codes(codes, rows, self._layout.wrapped, len(self.features))
+        if self.forest.link == "identity":
+            self._layout.add_trees(codes, rows, self._trees_of[0], at, out, first)
+            return
+        outputs.fill(self.forest.base_score)
+        for trees, sums in zip(self._trees_of, outputs, strict=True):
+            self._layout.add_trees(codes, rows, trees, at, sums, 0)
+        _kernels.apply_link(self._ordinal, self._values, outputs, 0, rows, out[first : first + rows])
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes that the codes of a row take in `room_for_codes`."""
+        return len(self.features) * self._layout.code.itemsize
+
+    def room_for_codes(self, n_rows: int) -> npt.NDArray[Any]:
+        """Return room for the codes of ``n_rows`` whose features come a column at a time (`take_column`).
+
+        A code takes a byte, or two where a feature or a tree is large; it has the shape (tiles, features, rows of a tile).
+        """
+        return np.empty((-(-n_rows // TILE), len(self.features), TILE), dtype=self._layout.code)
+
+    def take_column(self, codes: npt.NDArray[Any], slot: int, first: int, values: npt.NDArray[np.float32]) -> None:
+        """Put the codes of some values of one feature into ``codes``.
+
+        Parameters
+        ----------
+        codes
+            Of `room_for_codes`.
+        slot
+            Which of ``features`` it is.
+        first
+            The row of the first value.
+        values
+            (m,) as in `scores`.
+
+        Raises
+        ------
+        ValueError
+            There is no room for them.
+        """
+        if not 0 <= slot < codes.shape[1] or not 0 <= first <= first + len(values) <= codes.shape[0] * TILE:
+            raise ValueError(f"no room for {len(values)} values of feature {slot} from row {first} on")
+        values = np.ascontiguousarray(values, dtype=np.float32).view()
+        values.flags.writeable = False  # Arrow's are not; a kernel is compiled for each kind
+        _kernels.bin_column(values, first, slot, *self._search, codes)
+
+    def scores_of_codes(self, codes: npt.NDArray[Any], n_rows: int) -> npt.NDArray[np.float64]:
+        """Return the (``n_rows``,) scores, as `scores` does, of ``codes`` that have all values of every feature by now."""
+        out = np.full(n_rows, self.forest.base_score, dtype=np.float64)
+        room = self._room()
+        for tile, first in enumerate(range(0, n_rows, TILE)):
+            room.codes[: len(self.features)] = codes[tile]
+            self._score_tile(room, min(TILE, n_rows - first), out, first)
+        return out
+
+
+class _Room(NamedTuple):
+    """What scoring a tile takes besides the trees: codes (slots, TILE), leaves (TILE,), sums (outputs, TILE)."""
+
+    codes: npt.NDArray[Any]
+    at: npt.NDArray[Any]
+    outputs: npt.NDArray[np.float64]
 
 
 def predict(

@@ -287,7 +287,7 @@ def _run(
             spill = Spill(folder, sort_bytes=plan.sort_bytes, n_threads=threads, written=journal.models[label].spilled)
             work.spills.append(stack.enter_context(spill))
         if not journal.scored:
-            work.score(sources, options, plan.block_bytes, plan.scoring_threads(threads))
+            work.score(sources, options, plan, plan.scoring_threads(threads))
         lists = work.write()
         check_unchanged(target, overwrite=overwrite)
         work.publish(lists)
@@ -330,7 +330,7 @@ class _Work:
     several: bool
     spills: list[Spill] = field(default_factory=list)
 
-    def score(self, sources: Sequence[Source], options: ReadOptions, block_bytes: int, n_threads: int) -> None:
+    def score(self, sources: Sequence[Source], options: ReadOptions, plan: MemoryPlan, n_threads: int) -> None:
         """Score what the journal does not have yet, and settle it on the disk now and then."""
 
         def take(results: list[list[Scored]], place: Place, used: int) -> None:
@@ -345,7 +345,8 @@ class _Work:
         with DocumentBar("scoring", sum(source.path.stat().st_size for source in sources), done=begin.all_rows) as bar:
             end = score_in_order(
                 sources, [model.predictor for model in self.models.values()], options, take,
-                block_bytes=block_bytes, n_threads=n_threads, top_k=self.top_k, begin=begin,
+                block_bytes=plan.block_bytes, columns_bytes=plan.columns_bytes(n_threads), n_threads=n_threads,
+                top_k=self.top_k, begin=begin,
             )  # fmt: skip
         self.journal.scored = True
         self._settle(end)

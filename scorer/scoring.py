@@ -14,16 +14,17 @@ import pyarrow as pa
 
 from pipeline.arrow import as_array
 from pipeline.sources.batch import ReadOptions, ReadTask, RowBatch, Source, tasks_of
+from pipeline.sources.by_column import ColumnBatch, ColumnTask
 from pipeline.sources.columnar import ColumnarSource
 from pipeline.sources.grades import UNKNOWN_GRADE
-from pipeline.workers import in_order
+from pipeline.workers import Failure, in_order
 from scorer.best import can_be_kept, counts_of_dropped, runs_of
 from scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row
 from scorer.predict import Predictor
 from scorer.schemas import SCORED_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Place:
     width: int = 0
 
 
+NARROW = 160
+"""Bytes that a row takes while it is scored, besides the codes of its features: ids, grade, score, a column or two."""
+WAITING = 2
+"""So many parts a thread may be scored before those in front of them are: the threads need not wait for one another."""
+
 Take = Callable[[list[list[Scored]], Place, int], None]
 """Called in the order of the input with what each model makes of a part, how far that is, and the bytes used up."""
 
@@ -57,18 +63,22 @@ def score_in_order(
     *,
     block_bytes: int,
     n_threads: int,
+    columns_bytes: int | None = None,
     top_k: int | None = None,
     begin: Place | None = None,
 ) -> Place:
     """Score the rows of all ``sources`` with each of ``predictors``, and return where that ends.
 
     A document without an id is named by its row number in the whole input.  Rows that cannot be among the first ``top_k`` of
-    their query are left out.  Memory: a block of input a thread.
+    their query are left out.  Memory: a block of input a thread, or, of a table whose columns can be read one at a time, the
+    codes of a group of rows.
 
     Parameters
     ----------
     take
         Gets what comes of the parts of the input, one after the other.
+    columns_bytes
+        What the codes of a group of rows may take, in a thread; the default is ``block_bytes``.
     begin
         Where to go on: a place that ``take`` was given in another run over the same input with the same ``block_bytes``.
 
@@ -85,46 +95,39 @@ def score_in_order(
                 locate_features(source, predictor, options)  # complains of all that it has, before any is left out
             source.leave_out_features(wanted)
     layouts = [[locate_features(source, predictor, options) for predictor in predictors] for source in sources]
-    line = _Line(begin)
+    line = _Line(begin, WAITING * n_threads)
     sizes = [source.path.stat().st_size for source in sources]
 
     def work(item: _Item) -> None:
-        turn = False
         try:
-            if item.known:
-                for _ in item.task.rows():
-                    pass
-                turn = line.wait(item.number)
-                if turn:
-                    line.go_on(line.place)
-                return
-            of_source, absent = layouts[item.source], options.absent_value
-            pieces = [
-                _Piece.of(
-                    batch, [_scores(p, batch, at, absent) for p, at in zip(predictors, of_source, strict=True)], top_k
-                )
-                for batch in item.task.rows()
-                if len(batch)
-            ]
-            turn = line.wait(item.number)
-            if turn:
-                place = line.place
-                results: list[list[Scored]] = [[] for _ in predictors]
-                rows = place.all_rows
-                for piece in pieces:
-                    piece.hand_over(results, rows, str(sources[item.source].path))
-                    rows += piece.n
-                width = max([place.width, *(piece.width for piece in pieces if of_source[0].needed)])
-                before = place if place.source == item.source else Place(item.source)
-                place = Place(item.source, before.tasks + 1, before.rows + rows - place.all_rows, rows, width)
-                take(results, place, sum(sizes[: item.source]) + item.task.position)
-                line.go_on(place)
+            pieces = item.pieces(predictors, layouts[item.source], options.absent_value, top_k)
         except BaseException:
             line.broken(item.number)
             raise
+        needed = layouts[item.source][0].needed
 
-    with closing(_items(sources, block_bytes, begin)) as items:
+        def hand_over(place: Place) -> Place:
+            if pieces is None:
+                return place
+            results: list[list[Scored]] = [[] for _ in predictors]
+            rows = place.all_rows
+            for piece in pieces:
+                piece.hand_over(results, rows, str(sources[item.source].path))
+                rows += piece.n
+            width = max([place.width, *(piece.width for piece in pieces if needed)])
+            before = place if place.source == item.source else Place(item.source)
+            place = Place(item.source, before.tasks + 1, before.rows + rows - place.all_rows, rows, width)
+            take(results, place, sum(sizes[: item.source]) + item.task.position)
+            return place
+
+        line.add(item.number, hand_over)
+
+    row_bytes = NARROW + sum(predictor.code_bytes for predictor in predictors)
+    most_rows = (columns_bytes or block_bytes) // row_bytes
+    with closing(_items(sources, block_bytes, most_rows, begin)) as items:
         failures = in_order(items, work, n_threads)
+    if line.failure is not None:
+        failures = sorted([line.failure, *failures], key=lambda failure: failure.number)
     if failures:
         raise failures[0].error
     check_rows(
@@ -166,19 +169,42 @@ def check_first_rows(
 class _Item:
     number: int
     source: int
-    task: ReadTask
+    task: ReadTask | ColumnTask
     known: bool
     """Whether an earlier run scored its rows, and they are only read past."""
 
+    def pieces(
+        self, predictors: Sequence[Predictor], layouts: Sequence[Columns], absent: float, top_k: int | None
+    ) -> list[_Piece] | None:
+        """Read the rows and score them; None where they are ``known``."""
+        if isinstance(self.task, ColumnTask):
+            by_column = self.task.batch()
+            return [_Piece.of(by_column.rows, 0, _scores_by_column(predictors, by_column, layouts), top_k)]
+        if self.known:
+            for _ in self.task.rows():
+                pass
+            return None
+        return [
+            _Piece.of(
+                batch,
+                batch.values.shape[1],
+                [_scores(p, batch, at, absent) for p, at in zip(predictors, layouts, strict=True)],
+                top_k,
+            )
+            for batch in self.task.rows()
+            if len(batch)
+        ]
 
-def _items(sources: Sequence[Source], block_bytes: int, begin: Place) -> Generator[_Item, None, None]:
+
+def _items(sources: Sequence[Source], block_bytes: int, most_rows: int, begin: Place) -> Generator[_Item, None, None]:
     number = 0
     for index, source in enumerate(sources):
         if index < begin.source:
             continue
         here = begin if index == begin.source else Place()
+        tasks: Iterator[ReadTask | ColumnTask]
         if isinstance(source, ColumnarSource):
-            skipped, tasks = 0, source.tasks_from(block_bytes, here.rows)
+            skipped, tasks = 0, source.column_tasks(block_bytes, most_rows, here.rows)
         else:
             skipped, tasks = here.tasks, tasks_of(source, block_bytes)
         for task in tasks:
@@ -192,71 +218,137 @@ def _scores(predictor: Predictor, batch: RowBatch, layout: Columns, absent: floa
     return predictor.scores(batch.values, columns=places, absent=absent) + 0.0
 
 
+def _scores_by_column(
+    predictors: Sequence[Predictor], batch: ColumnBatch, layouts: Sequence[Columns]
+) -> list[npt.NDArray[np.float64]]:
+    codes = [predictor.room_for_codes(len(batch)) for predictor in predictors]
+    slots = [{int(column): slot for slot, column in enumerate(layout.places)} for layout in layouts]
+    for part in batch.features:
+        for predictor, room, slot_of in zip(predictors, codes, slots, strict=True):
+            if part.number in slot_of:
+                predictor.take_column(room, slot_of[part.number], part.first, part.values)
+    return [p.scores_of_codes(room, len(batch)) + 0.0 for p, room in zip(predictors, codes, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The narrow part of a batch with its scores; ``kept`` has the rows that each model keeps."""
+    """The narrow part of a batch with its scores; ``of_models`` has the rows that each model keeps."""
 
     n: int
     width: int
-    qid: pa.Array[Any]
-    doc_id: pa.Array[Any] | None
-    grade: npt.NDArray[np.int32] | None
-    scores: list[npt.NDArray[np.float64]]
-    kept: list[npt.NDArray[np.int64] | None]
-    dropped: list[pa.RecordBatch | None]
+    of_models: list[_Kept]
 
     @classmethod
-    def of(cls, batch: RowBatch, scores: list[npt.NDArray[np.float64]], top_k: int | None) -> _Piece:
-        kept: list[npt.NDArray[np.int64] | None] = [None] * len(scores)
-        dropped: list[pa.RecordBatch | None] = [None] * len(scores)
-        if top_k is not None:
-            starts = runs_of(batch.qid)
-            for m, of_model in enumerate(scores):
-                keep = can_be_kept(starts, of_model, top_k) if np.isfinite(of_model).all() else None
-                if keep is not None:
-                    kept[m] = np.flatnonzero(keep)
-                    dropped[m] = counts_of_dropped(batch.qid, starts, batch.grade, keep)
-        # the batch's arrays may be used again once the next one is asked for
-        grade = None if batch.grade is None else batch.grade.copy()
-        return cls(len(batch), batch.values.shape[1], batch.qid, batch.doc_id, grade, scores, kept, dropped)
+    def of(cls, batch: RowBatch, width: int, scores: list[npt.NDArray[np.float64]], top_k: int | None) -> _Piece:
+        starts = None if top_k is None else runs_of(batch.qid)
+        kept = []
+        for of_model in scores:
+            finite = bool(np.isfinite(of_model).all())
+            keep = can_be_kept(starts, of_model, top_k) if finite and starts is not None and top_k is not None else None
+            dropped = None
+            if keep is not None and starts is not None:
+                dropped = counts_of_dropped(batch.qid, starts, batch.grade, keep)
+            kept.append(_Kept.of(batch, of_model, keep, dropped, finite=finite))
+        return cls(len(batch), width, kept)
 
     def hand_over(self, results: list[list[Scored]], rows_before: int, where: str) -> None:
         """Add to ``results`` of each model; the batch begins after ``rows_before`` rows."""
-        doc_id = named_by_row(self.doc_id, rows_before, self.n)
-        for scores, kept, dropped, result in zip(self.scores, self.kept, self.dropped, results, strict=True):
-            check_finite(scores, self.qid, rows_before, where)
-            grade = (
-                pa.nulls(self.n, pa.int32())
-                if self.grade is None
-                else pa.array(self.grade, pa.int32(), mask=self.grade == UNKNOWN_GRADE)
-            )
-            row = as_array(np.arange(rows_before + 1, rows_before + self.n + 1))
-            rows = pa.record_batch([self.qid, doc_id, as_array(scores), grade, row], schema=SCORED_ROW)
-            rows = rows if kept is None else rows.take(as_array(kept))
-            result.append(Scored(rows, dropped))
+        for kept, result in zip(self.of_models, results, strict=True):
+            result.append(kept.scored(rows_before, where))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Rows of a batch, their places in it, and how often grades occur in those left out."""
+
+    place: npt.NDArray[np.int64]
+    qid: pa.Array[Any]
+    doc_id: pa.Array[Any] | None
+    score: npt.NDArray[np.float64]
+    grade: pa.Array[Any]
+    dropped: pa.RecordBatch | None
+    finite: bool
+
+    @classmethod
+    def of(
+        cls,
+        batch: RowBatch,
+        scores: npt.NDArray[np.float64],
+        keep: npt.NDArray[np.bool_] | None,
+        dropped: pa.RecordBatch | None,
+        *,
+        finite: bool,
+    ) -> _Kept:
+        place = np.arange(len(batch)) if keep is None else np.flatnonzero(keep)
+        qid: pa.Array[Any] = batch.qid
+        doc_id: pa.Array[Any] | None = batch.doc_id
+        grade = batch.grade
+        if keep is not None:
+            chosen = as_array(place)
+            qid, doc_id, scores = qid.take(chosen), None if doc_id is None else doc_id.take(chosen), scores[place]
+            grade = None if grade is None else grade[place]
+        # copied: the batch's arrays may be used again once the next one is asked for
+        grades = (
+            pa.nulls(len(place), pa.int32())
+            if grade is None
+            else pa.array(grade.copy(), pa.int32(), mask=grade == UNKNOWN_GRADE)
+        )
+        return cls(place, qid, doc_id, scores, grades, dropped, finite)
+
+    def scored(self, rows_before: int, where: str) -> Scored:
+        """Return the rows with their numbers in the whole input, ``rows_before`` of which come before the batch."""
+        if not self.finite:
+            check_finite(self.score, self.qid, rows_before, where)
+        row = self.place + (rows_before + 1)
+        columns = [self.qid, named_by_row(self.doc_id, row), as_array(self.score), self.grade, as_array(row)]
+        return Scored(pa.record_batch(columns, schema=SCORED_ROW), self.dropped)
 
 
 class _Line:
-    """Lets the owners of parts go one after the other, in the order of their numbers, up to the first that failed."""
+    """Hands parts on one after the other, in the order of their numbers, up to the first that failed.
 
-    def __init__(self, begin: Place) -> None:
+    Whoever brings the next one hands it on, and those behind it that wait; whoever is far ahead waits itself.
+    """
+
+    def __init__(self, begin: Place, most: int) -> None:
         self.place = begin
+        self.failure: Failure | None = None
+        self._most = most
         self._next = 0
         self._failed: int | None = None
+        self._waiting: dict[int, Callable[[Place], Place]] = {}
+        self._busy = False
         self._moved = threading.Condition()
 
-    def wait(self, number: int) -> bool:
-        """Wait for the turn of ``number``; False: one before it has failed, there will be none."""
+    def add(self, number: int, hand_over: Callable[[Place], Place]) -> None:
+        """Bring part ``number``: ``hand_over`` gets how far the parts before it have come, and says how far that is then."""
         with self._moved:
-            self._moved.wait_for(lambda: self._next == number or (self._failed is not None and self._failed < number))
-            return self._next == number
-
-    def go_on(self, place: Place) -> None:
-        with self._moved:
-            self.place, self._next = place, self._next + 1
-            self._moved.notify_all()
+            self._moved.wait_for(lambda: number < self._next + self._most or self._failed is not None)
+            self._waiting[number] = hand_over
+            if self._busy:
+                return
+            self._busy = True
+        while True:
+            with self._moved:
+                ready = self._waiting.pop(self._next, None)
+                if ready is None:
+                    self._busy = False
+                    return
+            try:
+                self.place = ready(self.place)
+            except BaseException as error:
+                with self._moved:
+                    self._failed = self._next
+                    if isinstance(error, Exception):
+                        self.failure = Failure(self._next, error)
+                    self._moved.notify_all()
+                raise
+            with self._moved:
+                self._next += 1
+                self._moved.notify_all()
 
     def broken(self, number: int) -> None:
+        """Part ``number`` will not come."""
         with self._moved:
             self._failed = number if self._failed is None else min(number, self._failed)
             self._moved.notify_all()

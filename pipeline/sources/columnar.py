@@ -15,13 +15,14 @@ import pyarrow.types as kinds
 from pipeline.arrow import as_array, parts_of
 from pipeline.errors import DataRejected, MalformedRow
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
+from pipeline.sources.by_column import ColumnBatch, ColumnTask, FeaturePart, without_values
 from pipeline.sources.columns import TableColumns, table_columns
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.parts import PARTS
 from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pipeline.sources.grades import GradeRules
@@ -99,23 +100,46 @@ class ColumnarSource:
 
     def tasks_from(self, block_bytes: int = DEFAULT_BLOCK_BYTES, first: int = 0) -> Iterator[ReadTask]:
         """Yield what makes rows of each batch of the file, without its first ``first`` rows."""
-        least, most = ROWS
-        size = min(max(block_bytes // (4 * max(1, len(self._columns.features))), least), most)
         bytes_of_file = self.path.stat().st_size
-        for batch, share in self.record_batches_from(size, first):
+        for batch, share in self.record_batches_from(self._rows_within(block_bytes), first):
             yield ReadTask(partial(self._rows_of, batch, first + 1), int(bytes_of_file * share))
             first += len(batch)
 
+    def column_tasks(self, block_bytes: int, most_rows: int, first: int = 0) -> Iterator[ColumnTask]:  # noqa: ARG002
+        """Yield what makes rows of each part of the file, without its first ``first`` rows, whose features come by column.
+
+        A part has at most ``most_rows`` rows if its columns are read one at a time; else ``block_bytes`` bounds it.
+        """
+        bytes_of_file = self.path.stat().st_size
+        for batch, share in self.record_batches_from(self._rows_within(block_bytes), first):
+            yield ColumnTask(partial(self._columns_of, batch, first + 1), int(bytes_of_file * share))
+            first += len(batch)
+
+    def _rows_within(self, block_bytes: int) -> int:
+        least, most = ROWS
+        return min(max(block_bytes // (4 * max(1, len(self._columns.features))), least), most)
+
     def _rows_of(self, batch: pa.RecordBatch, first: int) -> tuple[RowBatch]:
         rows, problems = self._reader.rows(batch)
-        for problem in problems:
-            self._put_aside(first + problem.row, problem)
+        self._put_aside(first, problems)
         return (rows,)
 
-    def _put_aside(self, row: int, problem: Problem) -> None:
-        column = self._columns.column_of[problem.part]
-        error = MalformedRow(self.path, row, column, shorten(problem.found), problem.expected, problem.cure)
-        self._quarantine.add(error, PART_NUMBER[problem.part], "")
+    def _columns_of(self, batch: pa.RecordBatch, first: int) -> ColumnBatch:
+        columns = (batch.column(name) for name in self._columns.features)
+        return self._by_column(batch, ([column] for column in columns), first)
+
+    def _by_column(self, batch: pa.RecordBatch, features: Iterable[Sequence[pa.Array[Any]]], first: int) -> ColumnBatch:
+        """Return the good rows of ``batch``, which begins at row ``first``; ``features`` has the chunks of each."""
+        rows, keep, problems = self._reader.narrow(batch)
+        self._put_aside(first, problems)
+        return ColumnBatch(rows, _parts_of(features, keep))
+
+    def _put_aside(self, first: int, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            column = self._columns.column_of[problem.part]
+            found = shorten(problem.found)
+            error = MalformedRow(self.path, first + problem.row, column, found, problem.expected, problem.cure)
+            self._quarantine.add(error, PART_NUMBER[problem.part], "")
 
 
 class RecordReader:
@@ -131,6 +155,11 @@ class RecordReader:
         with np.errstate(over="ignore"):
             # one bit pattern for NaN where it is stored; it makes no difference to a score
             _fill(values, [batch.column(name) for name in self._columns.features], one_nan=self._columns.of_judgments)
+        narrow, keep, problems = self.narrow(batch)
+        return replace(narrow, values=values if keep.all() else values[keep]), problems
+
+    def narrow(self, batch: pa.RecordBatch) -> tuple[RowBatch, Mask, list[Problem]]:
+        """Do what ``rows`` does, but for the features, and say which rows (n,) are good; ``batch`` need not have features."""
         column_of = self._columns.column_of
         qid = as_strings(batch.column(column_of["qid"]))
         doc_id = as_strings(batch.column(column_of["doc_id"])) if "doc_id" in column_of else None
@@ -147,17 +176,17 @@ class RecordReader:
         if not keep.all():
             kept = as_array(np.flatnonzero(keep))
             qid, doc_id = qid.take(kept), None if doc_id is None else doc_id.take(kept)
-            grade, values = None if grade is None else grade[keep], values[keep]
-        if doc_id is not None:
+            grade = None if grade is None else grade[keep]
+        if doc_id is not None and (np.diff(parts_of(doc_id)[0]) == 0).any():
             doc_id = pc.if_else(pc.equal(doc_id, pa.scalar("")), pa.scalar(None, pa.string()), doc_id)
         rows = RowBatch(
             qid=cast("pa.StringArray", qid),
             doc_id=cast("pa.StringArray", doc_id),
             grade=grade,
-            values=values,
+            values=without_values(len(qid)),
             extras=stored,
         )
-        return rows, found.sorted()
+        return rows, keep, found.sorted()
 
     def _check_id(self, part: str, ids: pa.Array[Any], problems: _Problems, expected: str) -> None:
         offsets, _ = parts_of(ids)
@@ -222,6 +251,23 @@ def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]], *, one_
             strip[:, number] = numbers[first : first + STRIP]
         if one_nan:
             strip[np.isnan(strip)] = np.nan
+
+
+def _parts_of(features: Iterable[Sequence[pa.Array[Any]]], keep: Mask) -> Iterator[FeaturePart]:
+    """Yield the values of the rows to ``keep`` (n,) of ``features``, each of them in chunks."""
+    every = bool(keep.all())
+    for number, chunks in enumerate(features):
+        at = done = 0
+        for chunk in chunks:
+            with np.errstate(over="ignore"):
+                values = np.ascontiguousarray(as_floats(chunk), dtype=np.float32)
+            if not every:
+                values = values[keep[at : at + len(chunk)]]
+            at += len(chunk)
+            values = values.view()
+            values.flags.writeable = False  # as Arrow's own are: whoever takes them need not know two kinds
+            yield FeaturePart(number, done, values)
+            done += len(values)
 
 
 class _Problems:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.arrow import open_parquet
 from pipeline.errors import DataRejected
+from pipeline.sources.by_column import ColumnBatch, ColumnTask
 from pipeline.sources.columnar import ColumnarSource, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+
+PART_ROWS = 65536  # groups of rows are read together until they have so many: opening a file again costs little then
 
 
 class ParquetSource(ColumnarSource):
@@ -42,6 +48,72 @@ class ParquetSource(ColumnarSource):
                 done += len(batch)
                 if skipped < len(batch):
                     yield batch.slice(skipped), done / ends[-1]
+
+    def column_tasks(self, block_bytes: int, most_rows: int, first: int = 0) -> Iterator[ColumnTask]:
+        """Yield what makes rows of each part of the file; whole groups of rows, column by column, where they are no larger."""
+        with open_parquet(self.path) as file:
+            metadata = file.metadata
+        sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        if max(sizes, default=0) > most_rows:
+            yield from super().column_tasks(block_bytes, most_rows, first)
+            return
+        bytes_of_file = self.path.stat().st_size
+        for groups, begin, end in _together(sizes, min(PART_ROWS, most_rows), most_rows):
+            if end > first:
+                read = partial(self._read_groups, metadata, groups, begin, max(first - begin, 0))
+                yield ColumnTask(read, int(bytes_of_file * end / sum(sizes)))
+
+    def _read_groups(self, metadata: pq.FileMetaData, groups: list[int], begin: int, skipped: int) -> ColumnBatch:
+        """Read ``groups``, which begin after ``begin`` rows of the file, without the first ``skipped`` of theirs.
+
+        Each thread opens the file for itself; a column of a group is read at once, as long as its group bounds it.
+        """
+        n = sum(metadata.row_group(group).num_rows for group in groups) - skipped
+        file = pq.ParquetFile(self.path, metadata=metadata, pre_buffer=False)
+
+        def read(columns: list[str]) -> pa.Table:
+            with _told_if_damaged(self.path):
+                table = file.read_row_groups(groups, columns=columns, use_threads=False).slice(skipped)
+            if len(table) != n:
+                raise DataRejected(f"{self.path}: the Parquet data are damaged: a column has too few values")
+            return table
+
+        def features() -> Iterator[list[pa.Array[Any]]]:
+            with file:
+                for name in self._columns.features:
+                    yield read([name]).column(name).chunks
+
+        features_of = set(self._columns.features)
+        narrow = [name for name in self._columns.read if name not in features_of]
+        (batch,) = read(narrow).combine_chunks().to_batches()
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            check_text(self.path, name, column, begin + skipped + 1)
+        return self._by_column(batch, features(), begin + skipped + 1)
+
+
+def _together(sizes: Sequence[int], enough: int, most: int) -> Iterator[tuple[list[int], int, int]]:
+    """Yield groups of rows of ``sizes`` that have ``enough`` rows together, at most ``most``, and where they begin and end."""
+    groups: list[int] = []
+    begin = end = 0
+    for number, size in enumerate(sizes):
+        if groups and (end - begin >= enough or end + size - begin > most):
+            yield groups, begin, end
+            groups, begin = [], end
+        if size:
+            groups.append(number)
+            end += size
+    if groups:
+        yield groups, begin, end
+
+
+@contextmanager
+def _told_if_damaged(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise DataRejected(f"{path}: the Parquet data are damaged: {_first_line(error)}") from None
 
 
 def schema_of_file(path: Path) -> pa.Schema:
@@ -76,12 +148,8 @@ def read_batches(
     batches = file.iter_batches(batch_size=rows, columns=of_columns, row_groups=of_groups)
     first = rows_before + 1
     while True:
-        try:
+        with _told_if_damaged(path):
             batch = next(batches, None)
-        except (OSError, pa.ArrowException) as error:
-            if isinstance(error, OSError) and error.errno:
-                raise
-            raise DataRejected(f"{path}: the Parquet data are damaged: {_first_line(error)}") from None
         if batch is None:
             return
         for name, column in zip(batch.schema.names, batch.columns, strict=True):

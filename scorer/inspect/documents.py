@@ -271,7 +271,7 @@ def _piece(
             values[:, slot] = batch.values[rows, column]
     mask = pa.array(keep)
     grade = np.full(len(rows), UNKNOWN_GRADE, dtype=np.int32) if batch.grade is None else batch.grade[rows]
-    doc_id = named_by_row(batch.doc_id, first_row, len(batch))
+    doc_id = named_by_row(batch.doc_id, np.arange(first_row + 1, first_row + len(batch) + 1))
     return _Piece(batch.qid.filter(mask), doc_id.filter(mask), grade, rows + first_row, values)
 
 

@@ -66,9 +66,12 @@ def test_the_same_bytes_for_any_groups_of_rows_batches_and_threads(tmp_path, mon
     forest = random_forest(3, n_trees=5, max_leaves=8)
     rows = sorted(random_candidates(8, n_rows=900, n_queries=5, nameless=0.3), key=lambda row: row[1])
     seen = set()
-    for n_threads, group, most in ((1, 900, 65536), (1, 7, 1), (2, 100, 7), (3, 64, 4096), (3, 1, 10)):
-        monkeypatch.setattr("pipeline.sources.columnar.ROWS", (1, most))
-        pq.write_table(as_table(rows), tmp_path / "c.parquet", row_group_size=group)
-        rerank(tmp_path / "c.parquet", forest, tmp_path / "out", top_k=9, n_threads=n_threads, overwrite=True)
-        seen.add(tuple(sorted(tree_of(tmp_path / "out").items())))
+    for by_column in (True, False):
+        monkeypatch.setattr("scorer.scoring.NARROW", 160 if by_column else 1 << 60)
+        for n_threads, group, most in ((1, 900, 65536), (1, 7, 1), (2, 100, 7), (3, 64, 4096), (3, 1, 10)):
+            monkeypatch.setattr("pipeline.sources.columnar.ROWS", (1, most))
+            monkeypatch.setattr("pipeline.sources.parquet.PART_ROWS", most)
+            pq.write_table(as_table(rows), tmp_path / "c.parquet", row_group_size=group)
+            rerank(tmp_path / "c.parquet", forest, tmp_path / "out", top_k=9, n_threads=n_threads, overwrite=True)
+            seen.add(tuple(sorted(tree_of(tmp_path / "out").items())))
     assert len(seen) == 1

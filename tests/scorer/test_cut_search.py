@@ -55,6 +55,12 @@ def test_codes_count_the_cuts_below(kind: str, n: int) -> None:
     with np.errstate(invalid="ignore"):
         below = (cuts[None, :] < values[:, None]).sum(axis=1)
     assert codes[0].tolist() == np.where(np.isnan(values), 0, below + 1).tolist()
+    tiles = np.zeros((len(values) // 128 + 2, 1, 128), dtype=np.uint16)
+    values.flags.writeable = False
+    _kernels.bin_column(values[:70], 37, 0, *search, tiles)
+    _kernels.bin_column(values[70:], 107, 0, *search, tiles)
+    assert tiles.ravel()[37 : 37 + len(values)].tolist() == codes[0].tolist()
+    assert np.count_nonzero(tiles) == np.count_nonzero(codes)
 
 
 def test_buckets_are_taken_where_they_save_steps() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,6 +112,28 @@ def test_batches_threads_and_order_do_not_change_a_bit(large):
     for same in (np.asfortranarray(values), values.astype(np.float64), np.repeat(values, 2, axis=1)[:, ::2]):
         assert predict(forest, same, n_threads=2).tobytes() == whole.tobytes()
     assert whole[:50].tolist() == naive.predict(forest, values[:50])
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, TILE - 1, TILE, TILE + 1, 3000])
+@pytest.mark.parametrize("seed", [11, 12])
+def test_columns_one_at_a_time_give_the_same_bits(seed, n_rows):
+    forest = random_forest(
+        seed, n_features=9, n_trees=12, max_leaves=9, n_thresholds=300 if seed == 12 else 20,
+        **({"n_outputs": 3, "link": "softmax_gain", "info": {"max_grade": 4}} if seed == 12 else {}),
+    )  # fmt: skip
+    values = awkward_values(forest, n_rows, seed)
+    predictor = Predictor(forest)
+    codes = predictor.room_for_codes(n_rows)
+    assert codes.nbytes >= n_rows * predictor.code_bytes
+    codes.fill(3)  # what was there before is of no account
+    rng = np.random.default_rng(seed)
+    for slot in rng.permutation(len(predictor.features)):
+        ends = np.unique([0, n_rows, *rng.integers(0, n_rows + 1, 3)]).tolist()
+        for first, last in rng.permutation(list(itertools.pairwise(ends))).tolist():
+            predictor.take_column(codes, int(slot), first, values[first:last, predictor.features[slot]])
+    assert predictor.scores_of_codes(codes, n_rows).tobytes() == predictor.scores(values).tobytes()
+    with pytest.raises(ValueError, match="no room for 1 values of feature 0"):
+        predictor.take_column(codes, 0, codes.shape[0] * TILE, np.zeros(1, np.float32))
 
 
 def test_the_first_rounds(large):

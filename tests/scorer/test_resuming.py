@@ -44,6 +44,7 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
     monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", 1 << 16)
     monkeypatch.setattr("pipeline.sources.columnar.ROWS", (1, 40))
+    monkeypatch.setattr("pipeline.sources.parquet.PART_ROWS", 60)
     monkeypatch.setattr(rerank.MemoryPlan, "of", lambda total: rerank.MemoryPlan(total, 4000, 64 << 20))
 
 
@@ -110,8 +111,11 @@ def test_what_was_settled_is_not_scored_again_unless_something_changed(tmp_path,
     rows = random_candidates(6, n_rows=900, n_queries=9)
     sources = sources_of(tmp_path, rows)
     scored = []
-    real = scoring._scores
-    monkeypatch.setattr(scoring, "_scores", lambda *arguments: scored.append(len(arguments[1])) or real(*arguments))
+    for name in ("_scores", "_scores_by_column"):
+        real = getattr(scoring, name)
+        monkeypatch.setattr(
+            scoring, name, lambda *arguments, real=real: scored.append(len(arguments[1])) or real(*arguments)
+        )
 
     def kill_late(**options):
         with monkeypatch.context() as patch:
