@@ -281,7 +281,9 @@ def _go_every_way_down(registry: Path) -> None:
             _kernels.bin_column(value, 0, 0, *search_of(forest, [0]), np.zeros((1, 1, 64), code))
             for rows in (1, 64):
                 layout.add_trees(codes, rows, np.arange(forest.n_trees, dtype=np.int32), at, scores, 0)
-    _kernels.mark_kept(np.array([0, 2]), np.zeros(2), 1, np.empty(1), np.ones(2, dtype=np.bool_))
+    keep = np.ones(2, dtype=np.bool_)
+    _kernels.mark_kept(np.array([0, 2]), np.zeros(2), np.empty(1), keep)
+    _kernels.raise_bars(np.zeros(2, np.int64), np.zeros(2), np.empty((1, 1)), np.zeros(1, np.int64), keep)
 
 
 def _fit_arrays() -> None:

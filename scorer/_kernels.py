@@ -94,45 +94,60 @@ def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, co
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def mark_kept(starts, scores, top_k, heap, keep):
-    """Set ``keep[i]`` to whether fewer than ``top_k`` of row i's run are above it, for runs longer than ``top_k``.
+def _push(heap, size, score):
+    """Put ``score`` into ``heap``, whose first ``size`` are the greatest so far, the least of them first; returns the size then."""
+    at = size
+    if size < heap.shape[0]:
+        while at > 0:
+            up = (at - 1) >> 1
+            if heap[up] <= score:
+                break
+            heap[at] = heap[up]
+            at = up
+        heap[at] = score
+        return size + 1
+    if score > heap[0]:
+        at = 0
+        down = 1
+        while down < size:
+            if down + 1 < size and heap[down + 1] < heap[down]:
+                down += 1
+            if heap[down] >= score:
+                break
+            heap[at] = heap[down]
+            at = down
+            down = 2 * at + 1
+        heap[at] = score
+    return size
 
-    Run r is rows ``starts[r]`` to ``starts[r + 1]``.  ``heap`` (top_k,) is room for the greatest scores of a run, the least
-    of them first.
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def mark_kept(starts, scores, heap, keep):
+    """Set ``keep[i]`` to whether fewer than k = ``len(heap)`` of row i's run are above it, for runs longer than k.
+
+    Run r is rows ``starts[r]`` to ``starts[r + 1]``.
     """
     for r in range(starts.shape[0] - 1):
-        first = starts[r]
-        last = starts[r + 1]
-        if last - first <= top_k:
-            continue
-        size = 0
-        for i in range(first, last):
-            score = scores[i]
-            if size < top_k:
-                at = size
-                size += 1
-                while at > 0:
-                    up = (at - 1) >> 1
-                    if heap[up] <= score:
-                        break
-                    heap[at] = heap[up]
-                    at = up
-                heap[at] = score
-            elif score > heap[0]:
-                at = 0
-                down = 1
-                while down < top_k:
-                    if down + 1 < top_k and heap[down + 1] < heap[down]:
-                        down += 1
-                    if heap[down] >= score:
-                        break
-                    heap[at] = heap[down]
-                    at = down
-                    down = 2 * at + 1
-                heap[at] = score
-        least = heap[0]
-        for i in range(first, last):
-            keep[i] = scores[i] >= least
+        if starts[r + 1] - starts[r] > heap.shape[0]:
+            size = 0
+            for i in range(starts[r], starts[r + 1]):
+                size = _push(heap, size, scores[i])
+            for i in range(starts[r], starts[r + 1]):
+                keep[i] = scores[i] >= heap[0]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def raise_bars(query, scores, heaps, sizes, keep):
+    """Put the scores of the rows to ``keep`` into the heaps of their queries, and keep none that has k above it there.
+
+    ``heaps`` (queries, k) holds the greatest scores of each query so far, ``sizes`` (queries,) how many they are.
+    """
+    for i in range(query.shape[0]):
+        if keep[i]:
+            sizes[query[i]] = _push(heaps[query[i]], sizes[query[i]], scores[i])
+    for i in range(query.shape[0]):
+        if keep[i] and sizes[query[i]] == heaps.shape[1]:
+            keep[i] = scores[i] >= heaps[query[i], 0]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

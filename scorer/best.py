@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow import as_array
 from pipeline.sources.grades import UNKNOWN_GRADE
 from scorer import _kernels
 from scorer.schemas import GRADE_COUNTS
+
+if TYPE_CHECKING:
+    from pipeline.sources.batch import RowBatch
+
+BYTES_OF_A_QUERY = 64  # besides its best scores: its id, and how many they are
+FEW = 4  # where fewer than one row in so many is left of whole lists, no more are looked for
 
 
 def runs_of(qid: pa.Array[Any]) -> npt.NDArray[np.int64]:
@@ -45,24 +53,101 @@ def can_be_kept(
     if np.diff(starts).max(initial=0) <= top_k:
         return None
     keep = np.ones(len(scores), dtype=np.bool_)
-    _kernels.mark_kept(starts, scores, top_k, np.empty(top_k), keep)
+    _kernels.mark_kept(starts, scores, np.empty(top_k), keep)
     return keep
 
 
+class Bars:
+    """The best scores of each query so far, in whatever parts of the input: a row that has enough above it there is not kept.
+
+    Parts may come in any order: it says which rows are left out early, not which are ranked.  Safe to share between threads.
+
+    Parameters
+    ----------
+    top_k
+        How many of each query are kept.
+    most_bytes
+        What the scores may take: when there are more queries, all are forgotten.
+    """
+
+    def __init__(self, top_k: int, most_bytes: int) -> None:
+        self._most = most_bytes // (8 * top_k + BYTES_OF_A_QUERY)
+        self._heaps = np.empty((self._most, top_k))  # on loan from the system until they are written to
+        self._sizes = np.zeros(self._most, dtype=np.int64)
+        self._known: pa.Array[Any] = pa.array([], pa.string())
+        self._own = threading.Lock()
+
+    def pass_by(self, ids: pa.DictionaryArray[Any, Any], scores: npt.NDArray[np.float64], keep: npt.NDArray[np.bool_]) -> None:
+        """Take the rows to ``keep`` (n,) in, and strike out those that have ``top_k`` of their query above them.
+
+        Parameters
+        ----------
+        ids
+            (n,) the queries, coded.
+        scores
+            (n,) finite.
+        """
+        with self._own:
+            if (number := self._numbers(ids.dictionary)) is not None:
+                _kernels.raise_bars(number[ids.indices.to_numpy()], scores, self._heaps, self._sizes, keep)
+
+    def _numbers(self, ids: pa.Array[Any]) -> npt.NDArray[np.int64] | None:
+        """Return the number of each of the different ``ids``; None if they are too many to know."""
+        if len(ids) > self._most:
+            return None
+        number = pc.index_in(ids, self._known)
+        new = ids.filter(number.is_null())
+        if len(self._known) + len(new) > self._most:
+            self._known, new = self._known.slice(0, 0), ids
+            self._sizes.fill(0)
+            found = np.arange(len(ids))
+        else:
+            found = number.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            found[found < 0] = len(self._known) + np.arange(len(new))
+        if len(new):
+            self._known = pa.concat_arrays([self._known, new])
+        return found
+
+
 def counts_of_dropped(
-    qid: pa.Array[Any], starts: npt.NDArray[np.int64], grade: npt.NDArray[np.int32] | None, keep: npt.NDArray[np.bool_]
+    ids: pa.Array[Any],
+    query: npt.NDArray[np.integer[Any]],
+    grade: npt.NDArray[np.int32] | None,
+    keep: npt.NDArray[np.bool_],
 ) -> pa.RecordBatch | None:
-    """Return how often each known grade occurs among the rows not kept, as ``GRADE_COUNTS`` by run; None if never."""
+    """Return how often each known grade occurs among the rows not kept, as ``GRADE_COUNTS``; None if never.
+
+    ``query`` (n,) says which of ``ids`` a row is of.  An id that is there more than once is counted as often.
+    """
     if grade is None:
         return None
     rows = np.flatnonzero(~keep & (grade != UNKNOWN_GRADE))
     if len(rows) == 0:
         return None
-    run = np.searchsorted(starts, rows, side="right") - 1
-    pairs, counts = np.unique((run << 32) | grade[rows].astype(np.int64), return_counts=True)
+    pairs, counts = np.unique(query[rows].astype(np.int64) << 32 | grade[rows], return_counts=True)
     columns = [
-        qid.take(pa.array(starts[pairs >> 32])),
-        pa.array((pairs & 0xFFFFFFFF).astype(np.int32)),
-        pa.array(counts),
+        ids.take(as_array(pairs >> 32)),
+        as_array((pairs & 0xFFFFFFFF).astype(np.int32)),
+        as_array(counts),
     ]
     return pa.record_batch(columns, schema=GRADE_COUNTS)
+
+
+def first_of_queries(
+    batch: RowBatch, scores: npt.NDArray[np.float64], top_k: int, bars: Bars
+) -> tuple[npt.NDArray[np.bool_] | None, pa.RecordBatch | None]:
+    """Return which rows of ``batch`` (n,) may be among the first ``top_k`` of their query, and the grades of the others.
+
+    None: all of them, and no grades.  ``scores`` (n,) are finite.
+    """
+    starts = runs_of(batch.qid)
+    keep = can_be_kept(starts, scores, top_k)
+    if keep is not None and np.count_nonzero(keep) * FEW < len(keep):  # of whole lists: there is little more to find
+        run = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        return keep, counts_of_dropped(batch.qid.take(as_array(starts[:-1])), run, batch.grade, keep)
+    ids = batch.qid.dictionary_encode()
+    keep = np.ones(len(batch), dtype=np.bool_) if keep is None else keep
+    bars.pass_by(ids, scores, keep)
+    if keep.all():
+        return None, None
+    return keep, counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), batch.grade, keep)

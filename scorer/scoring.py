@@ -18,7 +18,7 @@ from pipeline.sources.by_column import ColumnBatch, ColumnTask
 from pipeline.sources.columnar import ColumnarSource
 from pipeline.sources.grades import UNKNOWN_GRADE
 from pipeline.workers import Failure, in_order
-from scorer.best import can_be_kept, counts_of_dropped, runs_of
+from scorer.best import Bars, first_of_queries
 from scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row
 from scorer.predict import Predictor
 from scorer.schemas import SCORED_ROW
@@ -95,12 +95,14 @@ def score_in_order(
                 locate_features(source, predictor, options)  # complains of all that it has, before any is left out
             source.leave_out_features(wanted)
     layouts = [[locate_features(source, predictor, options) for predictor in predictors] for source in sources]
+    room = columns_bytes or block_bytes
+    best = None if top_k is None else _Best(top_k, [Bars(top_k, room // (4 * len(predictors))) for _ in predictors])
     line = _Line(begin, WAITING * n_threads)
     sizes = [source.path.stat().st_size for source in sources]
 
     def work(item: _Item) -> None:
         try:
-            pieces = item.pieces(predictors, layouts[item.source], options.absent_value, top_k)
+            pieces = item.pieces(predictors, layouts[item.source], options.absent_value, best)
         except BaseException:
             line.broken(item.number)
             raise
@@ -123,7 +125,7 @@ def score_in_order(
         line.add(item.number, hand_over)
 
     row_bytes = NARROW + sum(predictor.code_bytes for predictor in predictors)
-    most_rows = (columns_bytes or block_bytes) // row_bytes
+    most_rows = room // row_bytes
     with closing(_items(sources, block_bytes, most_rows, begin)) as items:
         failures = in_order(items, work, n_threads)
     if line.failure is not None:
@@ -166,6 +168,14 @@ def check_first_rows(
 
 
 @dataclass(frozen=True, slots=True)
+class _Best:
+    """How many of each query are kept, and where the bars are for each model."""
+
+    top_k: int
+    bars: list[Bars]
+
+
+@dataclass(frozen=True, slots=True)
 class _Item:
     number: int
     source: int
@@ -174,12 +184,12 @@ class _Item:
     """Whether an earlier run scored its rows, and they are only read past."""
 
     def pieces(
-        self, predictors: Sequence[Predictor], layouts: Sequence[Columns], absent: float, top_k: int | None
+        self, predictors: Sequence[Predictor], layouts: Sequence[Columns], absent: float, best: _Best | None
     ) -> list[_Piece] | None:
         """Read the rows and score them; None where they are ``known``."""
         if isinstance(self.task, ColumnTask):
             by_column = self.task.batch()
-            return [_Piece.of(by_column.rows, 0, _scores_by_column(predictors, by_column, layouts), top_k)]
+            return [_Piece.of(by_column.rows, 0, _scores_by_column(predictors, by_column, layouts), best)]
         if self.known:
             for _ in self.task.rows():
                 pass
@@ -189,7 +199,7 @@ class _Item:
                 batch,
                 batch.values.shape[1],
                 [_scores(p, batch, at, absent) for p, at in zip(predictors, layouts, strict=True)],
-                top_k,
+                best,
             )
             for batch in self.task.rows()
             if len(batch)
@@ -239,15 +249,13 @@ class _Piece:
     of_models: list[_Kept]
 
     @classmethod
-    def of(cls, batch: RowBatch, width: int, scores: list[npt.NDArray[np.float64]], top_k: int | None) -> _Piece:
-        starts = None if top_k is None else runs_of(batch.qid)
+    def of(cls, batch: RowBatch, width: int, scores: list[npt.NDArray[np.float64]], best: _Best | None) -> _Piece:
         kept = []
-        for of_model in scores:
+        for m, of_model in enumerate(scores):
+            keep, dropped = None, None
             finite = bool(np.isfinite(of_model).all())
-            keep = can_be_kept(starts, of_model, top_k) if finite and starts is not None and top_k is not None else None
-            dropped = None
-            if keep is not None and starts is not None:
-                dropped = counts_of_dropped(batch.qid, starts, batch.grade, keep)
+            if finite and best is not None:
+                keep, dropped = first_of_queries(batch, of_model, best.top_k, best.bars[m])
             kept.append(_Kept.of(batch, of_model, keep, dropped, finite=finite))
         return cls(len(batch), width, kept)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.sources.grades import UNKNOWN_GRADE
-from scorer.best import can_be_kept, counts_of_dropped, runs_of
+from scorer.best import BYTES_OF_A_QUERY, Bars, can_be_kept, counts_of_dropped, runs_of
 from scorer.rerank import rerank
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_parquet
 from tests.scorer.forests import random_forest
@@ -37,12 +37,33 @@ def test_a_row_is_dropped_only_if_enough_of_its_run_are_above_it(rows, top_k):
             above = sum(scores[j] > scores[i] for j in range(begin, end))
             assert keep[i] == (above < top_k)
             dropped += [] if keep[i] or rows[i][2] < 0 else [(rows[i][0], rows[i][2])]
-    table = counts_of_dropped(qid, starts, grade, keep)
+    ids = qid.dictionary_encode()
+    table = counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), grade, keep)
     found = Counter()
     for row in [] if table is None else table.to_pylist():
         found[row["qid"], row["grade"]] += row["count"]
     assert found == Counter(dropped)
-    assert counts_of_dropped(qid, starts, None, keep) is None
+    assert counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), None, keep) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ROWS, max_size=6), st.integers(1, 5), st.integers(0, 4))
+def test_bars_strike_out_what_has_enough_above_it_in_the_parts_so_far(parts, top_k, most_queries):
+    bars = Bars(top_k, most_queries * (8 * top_k + BYTES_OF_A_QUERY))
+    before: list[tuple[str, int]] = []
+    for part in parts:
+        qid, scores = pa.array([row[0] for row in part], pa.string()), np.array([row[1] for row in part], np.float64)
+        keep = np.array([row[2] >= 0 for row in part], dtype=bool)  # others have been struck out already
+        were = [(row[0], row[1]) for row, kept in zip(part, keep, strict=True) if kept]
+        bars.pass_by(qid.dictionary_encode(), scores, keep)
+        before += were
+        for i, row in enumerate(part):
+            above = sum(other[0] == row[0] and other[1] > row[1] for other in before)
+            assert not keep[i] or row[2] >= 0
+            if most_queries >= 3:  # room for all
+                assert keep[i] == (row[2] >= 0 and above < top_k)
+            else:
+                assert keep[i] == (row[2] >= 0) or above >= top_k
 
 
 @pytest.mark.parametrize("order", ["grouped", "shuffled", "returning"])
