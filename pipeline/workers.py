@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from joblib import Parallel, delayed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
 Item = TypeVar("Item")
 
@@ -68,3 +69,16 @@ def in_order(items: Iterable[Item], work: Callable[[Item], None], threads: int) 
         for held in running:
             held.acquire()
     return sorted(failures, key=lambda failure: failure.number)
+
+
+def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
+    """Yield ``items``, the next of which is made in a thread while its taker is busy with the last.
+
+    Closed early, it waits for what is being made.
+    """
+    end = object()
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = thread.submit(next, items, end)
+            yield cast("Item", item)

@@ -77,7 +77,9 @@ class Bars:
         self._known: pa.Array[Any] = pa.array([], pa.string())
         self._own = threading.Lock()
 
-    def pass_by(self, ids: pa.DictionaryArray[Any, Any], scores: npt.NDArray[np.float64], keep: npt.NDArray[np.bool_]) -> None:
+    def pass_by(
+        self, ids: pa.DictionaryArray[Any, Any], scores: npt.NDArray[np.float64], keep: npt.NDArray[np.bool_]
+    ) -> None:
         """Take the rows to ``keep`` (n,) in, and strike out those that have ``top_k`` of their query above them.
 
         Parameters

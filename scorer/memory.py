@@ -46,9 +46,9 @@ class MemoryPlan:
         return max(1, min(wanted, (self.total - FLOOR - READER) // (GROWTH * self.block_bytes)))
 
     def columns_bytes(self, n_threads: int) -> int:
-        """Return what each of ``n_threads`` may take for the codes of rows whose columns it reads one at a time.
+        """Return what each of ``n_threads`` may take for a group of rows whose columns it reads one at a time.
 
-        A part that is scored may wait for those before it, hence the half.
+        As much again is for what waits to be handed on, and for what the allocators keep.
         """
         return max(self.total - FLOOR - READER, 0) // (2 * n_threads)
 
@@ -56,11 +56,11 @@ class MemoryPlan:
         """One line for a person.
 
         >>> MemoryPlan.of(2_000_000_000).render()
-        'memory 2,000 MB: 241 MB for the process itself; then input blocks of 8 MB, and a sort that spills above 660 MB'
+        'memory 2,000 MB: 241 MB for the process itself; then input blocks of 8 MB (775 MB for Parquet by groups of rows), and a sort that spills above 660 MB'
         """
         return (
             f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself; then input blocks of "
-            f"{self.block_bytes / MB:,.0f} MB, and a sort that spills above {self.sort_bytes / MB:,.0f} MB"
+            f"{self.block_bytes / MB:,.0f} MB ({self.columns_bytes(1) / MB:,.0f} MB for Parquet by groups of rows), and a sort that spills above {self.sort_bytes / MB:,.0f} MB"
         )
 
 

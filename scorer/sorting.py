@@ -298,7 +298,7 @@ class _Sample:
 
 def _sample(paths: Sequence[Path]) -> _Sample:
     sample = _Sample()
-    for batch in _batches_of(paths):
+    for batch in _batches_of(paths, [SCORED_ROW.get_field_index("qid")]):
         sample.add(batch.column("qid"))
     return sample
 
@@ -307,9 +307,10 @@ def _open_writer(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
     return pa.ipc.new_stream(str(path), schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
 
-def _batches_of(paths: Sequence[Path]) -> Generator[pa.RecordBatch, None, None]:
+def _batches_of(paths: Sequence[Path], columns: list[int] | None = None) -> Generator[pa.RecordBatch, None, None]:
+    options = pa.ipc.IpcReadOptions(included_fields=columns)
     for path in paths:
-        with pa.ipc.open_stream(pa.OSFile(str(path), "r")) as reader:
+        with pa.ipc.open_stream(pa.OSFile(str(path), "r"), options=options) as reader:
             yield from reader
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.publish import file_digest, fsync_file, fsync_folder
+from pipeline.workers import ahead
 from scorer import ranked_file
 from scorer.model_file import canonical_json
 from scorer.ranked_file import BELONGS, FACTS, GRADES, MANIFEST, Written, grades_path
@@ -73,8 +74,8 @@ def write_lists(
     writer = ranked_file.open_writer(target, folder, metadata, [shard.written for shard in done], shard_written)
     try:
         begin = (done[-1].part, done[-1].row) if done else (0, 0)
-        with closing(spill.ranked(top_k, *begin)) as ranked:
-            for batch in ranked:
+        with closing(spill.ranked(top_k, *begin)) as ranked, closing(ahead(ranked)) as batches:
+            for batch in batches:
                 writer.write(batch)
         files = tuple(writer.close())
     except BaseException:

@@ -21,7 +21,7 @@ from pipeline.sources.batch import Quarantine, ReadOptions, RowBatch
 from pipeline.sources.blocks import LineNumbers
 from pipeline.sources.delimited import DelimitedSource
 from pipeline.sources.letor import LetorSource
-from pipeline.workers import in_order
+from pipeline.workers import ahead, in_order
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -318,3 +318,35 @@ def test_folders_that_an_ingest_makes_survive_a_power_failure(tmp_path, monkeypa
     monkeypatch.setattr("pipeline.publish.fsync_folder", synced.append)
     with staging_folder(tmp_path / "a" / "b" / "out"):
         assert set(synced) == {tmp_path, tmp_path / "a"}
+
+
+def test_the_next_item_is_made_while_the_last_is_used_and_no_later_one():
+    made = []
+
+    def items():
+        try:
+            for i in range(5):
+                made.append(i)
+                yield i
+            raise ValueError("no more")
+        finally:
+            made.append("closed")
+
+    source = items()
+    found = []
+
+    def use(item):
+        found.append(item)
+        assert set(made) <= {*range(item + 2), "closed"}
+
+    with pytest.raises(ValueError, match="no more"):
+        list(map(use, ahead(source)))
+    assert found == list(range(5))
+    made.clear()
+    source = items()
+    taken = ahead(source)
+    assert next(taken) == 0
+    taken.close()
+    source.close()  # which it could not while an item is made
+    assert made == [0, 1, "closed"]
+    assert list(ahead(iter([]))) == []
