@@ -55,12 +55,16 @@ class MemoryPlan:
     def render(self) -> str:
         """One line for a person.
 
-        >>> MemoryPlan.of(2_000_000_000).render()
-        'memory 2,000 MB: 241 MB for the process itself; then input blocks of 8 MB (775 MB for Parquet by groups of rows), and a sort that spills above 660 MB'
+        >>> for part in MemoryPlan.of(2_000_000_000).render().split("; "):
+        ...     print(part)
+        memory 2,000 MB: 241 MB for the process itself
+        then input blocks of 8 MB, or groups of rows of Parquet of 775 MB in all
+        then a sort that spills above 660 MB
         """
         return (
             f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself; then input blocks of "
-            f"{self.block_bytes / MB:,.0f} MB ({self.columns_bytes(1) / MB:,.0f} MB for Parquet by groups of rows), and a sort that spills above {self.sort_bytes / MB:,.0f} MB"
+            f"{self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} MB in all; "
+            f"then a sort that spills above {self.sort_bytes / MB:,.0f} MB"
         )
 
 
