@@ -43,6 +43,7 @@ from scorer.trec import read_qrels
 
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "err@10", "map", "mrr", "precision@10")
 BLOCK_BYTES = 16 << 20
+COLUMNS_BYTES = 64 << 20  # of a group of rows of Parquet, in a thread
 BATCH_ROWS = 65_536
 
 
@@ -284,7 +285,15 @@ def _scored_rows(sources: Sequence[Source], predictor: Predictor, options: ReadO
             rows.extend(part.rows for part in results[0])
             bar.update(place.all_rows, used)
 
-        score_in_order(sources, [predictor], options, take, block_bytes=BLOCK_BYTES, n_threads=n_threads)
+        score_in_order(
+            sources,
+            [predictor],
+            options,
+            take,
+            block_bytes=BLOCK_BYTES,
+            columns_bytes=COLUMNS_BYTES,
+            n_threads=n_threads,
+        )
     return pa.Table.from_batches(rows, SCORED_ROW)
 
 
