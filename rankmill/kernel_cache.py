@@ -20,9 +20,11 @@ class ReadableCacheLocator(UserProvidedCacheLocator):
     """Take the folder that ``NUMBA_CACHE_DIR`` names, be it writable or not."""
 
     def ensure_cache_path(self) -> None:
-        """Make the folder where that is possible."""
-        with contextlib.suppress(OSError):
-            Path(self._cache_path).mkdir(parents=True, exist_ok=True)
+        """Make the folder where there is none and that is possible."""
+        folder = Path(self._cache_path)
+        if not folder.is_dir():
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True)
 
 
 @contextlib.contextmanager

@@ -151,7 +151,7 @@ class Keeper:
 
     def _start(self, tick: datetime) -> None:
         day, late = self._ticks.date(tick), self._seen - self._delay - tick
-        behind = f", {spell(late)} late" if late > LOOK else ""
+        behind = f", {spell(late)} after its moment" if late > LOOK else ""
         facts = {"tick": tick.isoformat(), "date": day.isoformat()}
         try:
             self._world.start(self._command(day))

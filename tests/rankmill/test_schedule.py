@@ -247,7 +247,7 @@ def test_after_a_sleep_the_last_moment_that_was_missed_is_made_up_for_once() -> 
     _, told = keep(world)
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-24"]
     assert told.of("left_out") == ["left out 3 ticks before 2026-11-24 02:00+00:00"]
-    assert told.of("begun")[0].startswith("run of 2026-11-24 begins, 3 h late")
+    assert told.of("begun")[0].startswith("run of 2026-11-24 begins, 3 h after its moment")
 
 
 def test_a_clock_that_was_far_ahead_and_is_put_right_does_not_stop_the_runs() -> None:
