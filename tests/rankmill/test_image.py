@@ -46,6 +46,8 @@ def commands():
     yield ["run", "rankmill.toml"]
     yield ["run", "rankmill.toml", "--date", "2026-11-21"]
     yield ["health", "work"]
+    yield ["report", "work"]
+    yield ["tune", "rankmill-demo/dataset", "-o", "tuned", "--trials", "3", "--n-rounds", "4", "--workers", "1"]
     yield ["schedule", "rankmill.toml", "--cron", "0 2 * * *", "--timezone", "Europe/Berlin", "--list", "3"]
     for name in sorted(OBJECTIVES.keys() - {"user"}):
         for criterion in objective_class(name).criteria:
