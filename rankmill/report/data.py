@@ -54,7 +54,7 @@ def drift_facts(drift: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
     ``drift`` is what `pipeline.drift.compare.Comparison.to_json` says.
     """
-    if drift is None or "features" not in drift or "grades" not in drift:
+    if drift is None or not drift.get("features") or not drift.get("grades"):
         return None
     order = sorted(drift["features"], key=lambda each: -_ratio(each))
     kept = ("name", "psi", "expected", "threshold", "missing", "beyond", "alarm")

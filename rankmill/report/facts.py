@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.report.data import data_facts, drift_facts
 from rankmill.report.findings import findings_of
-from rankmill.report.learning import learning_facts
+from rankmill.report.learning import learning_facts, noise_facts
 from rankmill.report.lineage import commands, lineage_facts, rollback
 from rankmill.report.models import dependence_facts, influence_facts, score_facts
 from rankmill.report.queries import query_facts
@@ -40,6 +40,7 @@ def gather(subject: Subject, n_threads: int = 0) -> Facts:
         "queries": None if rankings is None else query_facts(rankings, subject),
         "slices": [] if rankings is None else slice_facts(rankings, subject),
         "learning": learning_facts(subject.training, metric),
+        "noise_floor": noise_facts(subject.training, subject.version.manifest, metric),
         "influence": influence_facts(subject),
         "dependence": dependence_facts(subject),
         "scores": None if rankings is None else score_facts(rankings),

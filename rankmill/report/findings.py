@@ -5,7 +5,18 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from rankmill.report.words import count, counted, few, interval, metric_name, number, percent, signed
+from rankmill.report.words import (
+    count,
+    counted,
+    few,
+    interval,
+    metric_name,
+    number,
+    percent,
+    signed,
+    slice_name,
+    slice_title,
+)
 
 Facts = dict[str, Any]
 
@@ -21,6 +32,7 @@ def findings_of(facts: Facts) -> dict[str, str]:
         "slices": _slices(facts),
         "lists": _lists(facts),
         "learning": _learning(facts),
+        "noise": _noise(facts),
         "influence": _influence(facts),
         "dependence": _dependence(facts),
         "scores": _scores(facts),
@@ -48,7 +60,9 @@ def primary_difference(facts: Facts) -> Facts | None:
 def called(facts: Facts, kind: str, name: str) -> str:
     """Return what a ranking is called in a sentence."""
     if kind == "present":
-        return str(facts["verdict"]["alias"])
+        verdict = facts["verdict"]
+        former = "the former " if verdict["outcome"] in {"promoted", "replaced"} else ""
+        return f"{former}{verdict['alias']}"
     return {"row order": "the order of the rows", "best single feature": "the best single feature"}.get(kind, name)
 
 
@@ -67,6 +81,8 @@ def _title(facts: Facts) -> str:
         return (
             f"{version} is worse than {other} by {number(-gap, _DIGITS)} {metric} ({interval([-high, -low], _DIGITS)})"
         )
+    if found["wins"] + found["losses"] == 0:
+        return f"{version} ranks every query as well as {other} does"
     return f"{version} and {other} cannot be told apart: {signed(gap, _DIGITS)} {metric} {limits}"
 
 
@@ -118,7 +134,7 @@ def _slices(facts: Facts) -> str:
     won = [(by, row) for by, row in rows if (row["difference"]["interval"] or [0.0, 0.0])[0] > 0.0]
     if lost:
         by, row = min(lost, key=lambda each: each[1]["difference"]["mean"])
-        at = f"{by.replace('_', ' ')} {row['name']}"
+        at = f"{slice_title(by)} {slice_name(row, by)}"
         gap = signed(row["difference"]["mean"], _DIGITS)
         return f"It loses in {counted(len(lost), 'slice')} of {len(rows)}, most at {at} ({gap})"
     if len(won) == len(rows):
@@ -149,13 +165,25 @@ def _learning(facts: Facts) -> str:
     chosen = next((run for run in runs if run["chosen"]), runs[0])
     if chosen["best_round"] is None:
         return f"{counted(chosen['rounds_trained'], 'round')} were trained"
+    if learning["averaged"]:
+        return f"The average of {len(runs)} seeds, each up to its best round"
     text = f"Round {count(chosen['best_round'])} of {count(chosen['rounds_trained'])} was best"
-    if len(runs) > 1:
-        text += f" for seed {chosen['seed']}, one of {len(runs)}"
-        noise = learning["noise_floor"]
-        if noise is not None:
-            text += f"; seeds differ by {number(noise['deviation'], 4)} (standard deviation)"
-    return text
+    return text + (f" for seed {chosen['seed']}, one of {len(runs)}" if len(runs) > 1 else "")
+
+
+def _noise(facts: Facts) -> str:
+    """Compare the difference with what seeds alone move the metric by."""
+    noise, found = facts["noise_floor"], primary_difference(facts)
+    if noise is None:
+        return ""
+    text = (
+        f"Seeds alone move {metric_name(noise['metric'])} by {number(noise['deviation'])} (standard deviation of "
+        f"{len(noise['seeds'])} trainings on the {noise['split']} split)"
+    )
+    if found is None or found["kind"] != "present":
+        return text
+    twice = abs(found["difference"]) > 2.0 * noise["deviation"]
+    return f"{text}; the difference is {'more' if twice else 'not more'} than twice that"
 
 
 def _influence(facts: Facts) -> str:

@@ -30,14 +30,16 @@ def learning_facts(training: Mapping[str, Any] | None, metric: str | None = None
     shown = next(name for name in wanted if name in measured)
     told = [_run(run, sets, shown) for run in runs]
     named = training.get("chosen")
+    averaged = len(told) > 1 and training.get("choose") == "average"
     for run in told:
-        run["chosen"] = bool(run["chosen"]) or (len(told) == 1) or (named is not None and run["seed"] == named)
+        run["chosen"] = (
+            averaged or len(told) == 1 or bool(run["chosen"]) or (named is not None and run["seed"] == named)
+        )
     return {
         "metric": shown,
         "deciding": deciding,
-        "choose": training.get("choose"),
+        "averaged": averaged,
         "seeds": told,
-        "noise_floor": _noise(training, shown),
     }
 
 
@@ -83,15 +85,25 @@ def _thinned(rounds: int, best: object) -> list[int]:
     return sorted(kept)
 
 
-def _noise(training: Mapping[str, Any], metric: str) -> Facts | None:
-    """Return the spread of ``metric`` over the seeds on the split that nobody learnt from, where it was measured."""
-    found = training.get("noise_floor") or training.get("noise")
-    if not isinstance(found, Mapping):
-        return None
-    splits = found.get("splits", found)
-    for name in ("test", *_DECIDING):
-        spread = splits.get(name, {}).get(metric) if isinstance(splits.get(name), Mapping) else None
-        if isinstance(spread, Mapping) and "deviation" in spread:
-            seeds = found.get("seeds") or [run.get("seed") for run in _rows(training.get("seeds"))]
-            return {"split": name, "metric": metric, "seeds": list(seeds), **spread}
+def noise_facts(training: Mapping[str, Any] | None, manifest: Mapping[str, Any], metric: str) -> Facts | None:
+    """Tell the spread of ``metric`` over seeds on queries that nobody learnt from; None where one seed was trained.
+
+    It is that of the training, else that of the version's manifest, whose ``seeds`` say the same without curves.
+    """
+    kept = manifest.get("seeds")
+    for told in (training, kept if isinstance(kept, Mapping) else None):
+        found = (told or {}).get("noise_floor")
+        if told is None or not isinstance(found, Mapping):
+            continue
+        seeds = [run.get("seed") for run in _rows(told.get("seeds") or told.get("trained"))]
+        for name in ("test", *_DECIDING):
+            of_split = found.get(name)
+            spread = of_split.get(metric) if isinstance(of_split, Mapping) else None
+            if isinstance(spread, Mapping) and {"deviation", "least", "greatest"} <= spread.keys():
+                return {
+                    "split": name,
+                    "metric": metric,
+                    "seeds": seeds,
+                    **{key: spread.get(key) for key in ("mean", "deviation", "least", "greatest")},
+                }
     return None

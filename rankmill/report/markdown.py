@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.report.findings import called, primary_difference
 from rankmill.report.page import outcome
-from rankmill.report.words import count, counted, few, interval, metric_name, number, percent, signed, size
+from rankmill.report.words import (
+    count,
+    counted,
+    few,
+    interval,
+    metric_name,
+    number,
+    percent,
+    signed,
+    size,
+    slice_name,
+    slice_title,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,14 +135,13 @@ def _queries(facts: dict[str, Any]) -> list[str]:
 
 def _slices(facts: dict[str, Any]) -> list[str]:
     rows = [
-        [safe(f"{part['by'].replace('_', ' ')} {row['name']}"), count(row["n_queries"]), number(row["candidate"]["mean"]),
+        [safe(f"{slice_title(part['by'])}: {slice_name(row, part['by'])}"), count(row["n_queries"]), number(row["candidate"]["mean"]),
          number(row["rival"]["mean"]), signed(row["difference"]["mean"]), interval(row["difference"]["interval"], sign=True)]
         for part in facts["slices"]
         for row in part["slices"]
     ]  # fmt: skip
     if not rows:
         return []
-    rows.sort(key=lambda row: str(row[0]))
     head = [
         "slice",
         "queries",
@@ -152,7 +163,9 @@ def _learning(facts: dict[str, Any]) -> list[str]:
          *(number(run["at_best"].get(name)) for name in sets)]
         for run in learning["seeds"]
     ]  # fmt: skip
-    return [*_heading(facts, "learning"), *table(["seed", "best round", "rounds trained", *map(safe, sets)], rows)]
+    noise = facts["findings"].get("noise")
+    lines = [*_heading(facts, "learning"), *table(["seed", "best round", "rounds trained", *map(safe, sets)], rows)]
+    return [*lines, *([f"{safe(noise)}."] if noise else [])]
 
 
 def _influence(facts: dict[str, Any]) -> list[str]:
@@ -170,10 +183,9 @@ def _gate(facts: dict[str, Any]) -> list[str]:
     verdict = facts["verdict"]
     if verdict["gate"] is None:
         return []
-    said = {"passed": "held", "failed": "**failed**", "told": "not asked"}
+    said = {"passed": "held", "failed": "**failed**", "told": "noted"}
     rows = [
-        [safe(rail["name"]), said.get(rail["verdict"], "not asked"), safe(rail["words"])]
-        for rail in verdict["guardrails"]
+        [safe(rail["name"]), said.get(rail["verdict"], "noted"), safe(rail["words"])] for rail in verdict["guardrails"]
     ]
     return [*_heading(facts, "gate"), *(table(["guardrail", "", "found"], rows) if rows else [])]
 

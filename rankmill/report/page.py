@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 WIDE, PHONE = 720.0, 334.0  # of a chart, in pixels: one is shown, as the window allows
-SMALL_WIDE = 226.0
+SMALL_WIDE, SMALL_PHONE = 226.0, 158.0  # of those that stand beside one another
 
 _SHOWN_METRICS = 12
 
@@ -65,7 +65,7 @@ def _rival(facts: dict[str, Any]) -> str:
     if metrics is None:
         return ""
     each = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
-    return called(facts, each["kind"], each["name"])
+    return str(each["name"]) if each["kind"] == "present" else called(facts, each["kind"], each["name"])
 
 
 def _charts(facts: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,9 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
         drawn["influence"] = _both(partial(models.influence, facts["influence"]))
     if facts["dependence"]:
         ends = models.dependence_limits(facts["dependence"])
-        drawn["dependence"] = [models.dependence(row, ends, SMALL_WIDE) for row in facts["dependence"]]
+        drawn["dependence"] = [
+            _both(partial(models.dependence, row, ends), SMALL_WIDE, SMALL_PHONE) for row in facts["dependence"]
+        ]
     if facts["scores"] is not None:
         drawn["scores"] = _both(partial(models.scores, facts["scores"]))
     drawn["grades"] = _both(partial(queries.grades, facts["data"]["splits"]))
@@ -126,28 +128,34 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _slices(facts: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     """Draw the differences of each way to slice the queries, all on one axis."""
-    parts = [(part, [_slice_row(row) for row in part["slices"]]) for part in facts["slices"] if part["slices"]]
-    limits = intervals.limits_of([row for _, rows in parts for row in rows])
+    parts = [
+        (part, [_slice_row(row, part["by"]) for row in part["slices"]]) for part in facts["slices"] if part["slices"]
+    ]
+    drawn = [row for _, rows in parts for row in rows]
+    limits, labels = intervals.limits_of(drawn), intervals.label_width(drawn)
     return [
-        (part, _both(partial(intervals.forest, rows, what=f"Differences by {part['by']}", limits=limits)))
+        (
+            part,
+            _both(partial(intervals.forest, rows, what=f"Differences by {part['by']}", limits=limits, labels=labels)),
+        )
         for part, rows in parts
     ]
 
 
-def _slice_row(row: dict[str, Any]) -> dict[str, Any]:
+def _slice_row(row: dict[str, Any], by: str) -> dict[str, Any]:
     gap = row["difference"]
     return {
-        "label": row["name"],
+        "label": words.slice_name(row, by),
         "note": words.counted(row["n_queries"], "query"),
         "value": gap["mean"],
         "interval": gap["interval"],
     }
 
 
-def _both(draw: Callable[[float], Markup]) -> Markup:
+def _both(draw: Callable[[float], Markup], wide: float = WIDE, phone: float = PHONE) -> Markup:
     from markupsafe import Markup
 
-    return Markup('<div class="wide">{}</div><div class="phone">{}</div>').format(draw(WIDE), draw(PHONE))
+    return Markup('<div class="wide">{}</div><div class="phone">{}</div>').format(draw(wide), draw(phone))
 
 
 @cache
@@ -164,7 +172,7 @@ def _environment() -> Environment:
     )
     tools = (
         words.metric_name, words.number, words.signed, words.count, words.counted, words.percent, words.short,
-        words.interval, words.few, words.size,
+        words.interval, words.few, words.size, words.slice_name, words.slice_title,
     )  # fmt: skip
     environment.filters |= {tool.__name__: tool for tool in tools}
     return environment

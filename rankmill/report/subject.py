@@ -140,6 +140,8 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     evaluation = found["evaluation"]
     if evaluation is not None and (evaluation.get("model") or {}).get("version") not in {None, str(version)}:
         evaluation = None  # of another run
+    if gate is not None and (gate.get("candidate") or {}).get("version") != str(version):
+        gate = None
     split = known.split or (gate or {}).get("split") or (evaluation or {}).get("split")
     filled = {name for name, count in dataset.manifest.splits.items() if count.rows}
     if split not in filled:
@@ -162,7 +164,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         convention=convention,
         metrics=_metrics(known, evaluation, gate, forest, convention),
         gate=gate,
-        training=known.training or found["training"],
+        training=known.training or _of_version(found["training"], version),
         drift=known.drift or found["drift"],
         by=tuple(by),
         notes=notes,
@@ -176,6 +178,11 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _of_version(training: dict[str, Any] | None, version: Version) -> dict[str, Any] | None:
+    """Return what the training left, unless it is that of another version."""
+    return training if training is not None and training.get("model") in {None, str(version)} else None
 
 
 def _version(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _UPPER = {"ndcg", "dcg", "err", "map", "mrr", "rbp", "wta"}
 MINUS = "\u2212"
 
@@ -114,3 +116,34 @@ def size(n_bytes: float) -> str:
         if n_bytes < 1024 or unit == "TiB":
             break
     return f"{n_bytes:.1f} {unit}"
+
+
+_SLICES = {
+    "query_size": "documents a query",
+    "n_relevant": "relevant documents a query",
+    "share_relevant": "share of relevant documents",
+}
+
+
+def slice_title(by: str) -> str:
+    """Return what queries are sliced by.
+
+    >>> slice_title("query_size"), slice_title("language")
+    ('documents a query', 'language')
+    """
+    return _SLICES.get(by, by)
+
+
+def slice_name(row: dict[str, Any], by: str) -> str:
+    """Return the name of a slice: its limits in few digits, or the value that its queries have in common.
+
+    >>> slice_name({"name": "0.03125 to 0.0683761", "limits": [0.03125, 0.0683761]}, "share_relevant")
+    '3.1% to 6.8%'
+    >>> slice_name({"name": "en", "limits": None}, "language")
+    'en'
+    """
+    limits = row["limits"]
+    if limits is None or None in limits:
+        return str(row["name"])
+    low, high = ((percent(limit) if by == "share_relevant" else short(limit)) for limit in limits)
+    return low if low == high else f"{low} to {high}"

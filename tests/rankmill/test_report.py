@@ -189,7 +189,7 @@ def test_a_promoted_version_says_so_and_how_to_take_it_back(work: Work, facts) -
     text = page(facts)
     assert facts["rollback"].replace('"', "&#34;") in text
     assert facts["rollback"] in markdown(facts)
-    assert facts["findings"]["title"].startswith("web@2 beats production by ")
+    assert facts["findings"]["title"].startswith("web@2 beats the former production by ")
 
 
 def test_a_worse_version_is_not_promoted_and_the_reasons_stand_on_top(tmp_path: Path) -> None:

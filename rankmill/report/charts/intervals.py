@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-ROW = 30.0
+ROW, LANE = 30.0, 13.0
 _AXIS = 26.0
 _MARKS = {"candidate": "candidate", "present": "rival", "row order": "bar-order", "best single feature": "bar-feature"}
 
 
 def levels(metrics: dict[str, Any], width: float) -> Markup:
-    """Draw the mean of each metric under each ranking, a row a metric, from 0 on."""
+    """Draw the mean of each metric under each ranking, from 0 on: a row a metric, in it a lane a ranking."""
     rankings = metrics["rankings"]
     names = list(rankings[0]["metrics"])
     means = [found["mean"] for each in rankings for found in each["metrics"].values() if found["mean"] is not None]
     tops = [found["interval"][1] for each in rankings for found in each["metrics"].values() if found["interval"]]
-    left = min(0.3 * width, widest([metric_name(name) for name in names]) + 12)
+    left = min(0.3 * width, widest([metric_name(name) for name in names]) + 18)
     high = max([*means, *tops, 0.0]) or 1.0
     x = Scale(min(0.0, *means), high, left, width - 14)
-    row = ROW + 6
+    row = LANE * len(rankings) + 18
     height = row * len(names) + _AXIS
     label = "; ".join(
         f"{metric_name(name)}: "
@@ -34,12 +34,13 @@ def levels(metrics: dict[str, Any], width: float) -> Markup:
         for name in names
     )
     art = Drawing(width, height, label)
-    _axis(art, x, height - _AXIS, "")
+    _axis(art, x, height - _AXIS, signs=False)
     for i, name in enumerate(names):
-        y = row * i + row / 2
-        art.line(left, y, width - 14, y, "thread")
-        art.text(0, y + 4, clipped(metric_name(name), left - 6), "name")
-        for each in reversed(rankings):  # the version last, on top
+        if i:
+            art.line(0, row * i, width, row * i, "thread")
+        art.text(0, row * i + 9 + LANE / 2 + 4, clipped(metric_name(name), left - 6), "name")
+        for lane, each in enumerate(rankings):
+            y = row * i + 9 + LANE * (lane + 0.5)
             found = each["metrics"][name]
             if found["mean"] is None:
                 continue
@@ -47,18 +48,28 @@ def levels(metrics: dict[str, Any], width: float) -> Markup:
             css = _MARKS[each["kind"]]
             if found["interval"]:
                 art.line(x(found["interval"][0]), y, x(found["interval"][1]), y, f"whisker {css}", title)
-            at = x(found["mean"])
-            if each["kind"] == "row order":
-                art.line(at, y - 7, at, y + 7, f"tick-mark {css}", title)
-            elif each["kind"] == "best single feature":
-                art.diamond(at, y, 5.5, f"dot {css}", title)
-            else:
-                art.circle(at, y, 5.5, f"dot {css}", title)
+            _mark(art, each["kind"], x(found["mean"]), y, title)
     return art.svg()
 
 
+def _mark(art: Drawing, kind: str, x: float, y: float, title: str) -> None:
+    css = _MARKS[kind]
+    if kind == "row order":
+        art.line(x, y - 5, x, y + 5, f"tick-mark {css}", title)
+    elif kind == "best single feature":
+        art.diamond(x, y, 5.5, f"dot {css}", title)
+    else:
+        art.circle(x, y, 5.0, f"dot {css}", title)
+
+
 def forest(
-    rows: Sequence[dict[str, Any]], width: float, *, what: str, limits: tuple[float, float], margin: float | None = None
+    rows: Sequence[dict[str, Any]],
+    width: float,
+    *,
+    what: str,
+    limits: tuple[float, float],
+    margin: float | None = None,
+    labels: float | None = None,
 ) -> Markup:
     """Draw differences with their intervals around 0, a row each.
 
@@ -72,9 +83,11 @@ def forest(
         The ends of the axis, so that several of them can be compared.
     margin
         Where a line of its own stands, if that is within the axis.
+    labels
+        Pixels for the labels, so that several drawings stand under one another; None: as they need.
     """
     narrow = width < 500
-    left = 0.0 if narrow else min(0.34 * width, widest([row["label"] for row in rows]) + 16)
+    left = 0.0 if narrow else min(0.34 * width, labels or label_width(rows))
     right = 0.0 if narrow else 228.0
     x = Scale(*limits, left + 10, width - right - 10)
     row_height = ROW + 16 if narrow else ROW
@@ -87,13 +100,13 @@ def forest(
         art.text(x(0.0) - 8, 11, "worse", "axis-word", anchor="end")
     if x(0.0) < width - 60.0:
         art.text(x(0.0) + 8, 11, "better", "axis-word")
-    _axis(art, x, bottom, "signed")
+    _axis(art, x, bottom, signs=True)
     art.line(x(0.0), top, x(0.0), bottom, "zero")
     if margin is not None and limits[0] < -margin < 0.0 and x(0.0) - x(-margin) > 2.0:
         art.line(x(-margin), top, x(-margin), bottom, "margin", f"margin {signed(-margin)}")
     for i, row in enumerate(rows):
         y = top + row_height * i + (row_height - 12 if narrow else row_height / 2)
-        figure = "too few queries" if row["value"] is None else signed(row["value"])
+        figure = "none counts" if row["value"] is None else signed(row["value"])
         note = row["note"]
         if narrow:
             art.text(0, y - 14, clipped(row["label"], 0.44 * width), "name")
@@ -123,12 +136,17 @@ def limits_of(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _axis(art: Drawing, x: Scale, y: float, kind: str) -> None:
+def label_width(rows: Sequence[dict[str, Any]]) -> float:
+    """Return how many pixels the labels of ``rows`` need."""
+    return widest([row["label"] for row in rows]) + 16
+
+
+def _axis(art: Drawing, x: Scale, y: float, *, signs: bool) -> None:
     """Draw the numbers and the grid of a horizontal axis whose line would be at ``y``."""
     values = x.ticks(max(2, int((x.stop - x.start) / 90)))
     for value, words in zip(values, tick_words(values), strict=True):
-        art.line(x(value), 18 if kind == "signed" else 0, x(value), y, "grid")
-        text = f"+{words}" if kind == "signed" and value > 0 else words
+        art.line(x(value), 18 if signs else 0, x(value), y, "grid")
+        text = f"+{words}" if signs and value > 0 else words
         half = len(text) * SMALL * 0.28
         at = min(max(x(value), half), art.width - half)
         art.text(at, y + 16, text, "tick", anchor="middle")

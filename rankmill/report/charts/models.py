@@ -20,12 +20,13 @@ def curves(learning: dict[str, Any], width: float) -> Markup:
     """Draw the metric after every round: of each seed on the queries that decide, of the chosen one also on those learnt from."""
     runs, deciding = learning["seeds"], learning["deciding"]
     chosen = next((run for run in runs if run["chosen"]), runs[0])
+    taken = [run for run in runs if run["chosen"]] or [chosen]
     lines = [
         (run, name) for run in runs for name in run["curves"] if name == deciding or run is chosen or deciding is None
     ]
     known = [(run["rounds"], run["curves"][name]) for run, name in lines]
     values = [value for _, row in known for value in row if value is not None]
-    left, right, bottom, height = 46.0, 96.0, 236.0, 276.0
+    left, right, bottom, height = 46.0, 48.0, 236.0, 276.0
     last = max(run["rounds"][-1] for run in runs)
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = 0.06 * (high - low) or 0.01
@@ -43,23 +44,27 @@ def curves(learning: dict[str, Any], width: float) -> Markup:
     for value in rounds:
         art.text(x(value), bottom + 16, count(int(value)), "tick", anchor="middle")
     art.text((left + width - right) / 2, bottom + 36, "rounds", "axis-word", anchor="middle")
-    ends: list[tuple[float, str, str]] = []
+    ends: list[tuple[float, float, str, str]] = []
     for run, name in sorted(lines, key=lambda each: (each[0] is chosen, each[1] == deciding)):
         row = run["curves"][name]
-        css = "line train" if name != deciding else ("line main" if run is chosen else "line other")
+        css = "line train" if name != deciding else ("line main" if run in taken else "line other")
         points = [(x(n), y(v)) for n, v in zip(run["rounds"], row, strict=True) if v is not None]
         art.path(points, css, f"seed {run['seed']}, {_NAMES.get(name, name)}")
         if points and run is chosen:
-            ends.append((points[-1][1], _NAMES.get(name, name), "main-word" if name == deciding else "soft-word"))
-    if best is not None:
+            ends.append(
+                (points[-1][1], points[-1][0], _NAMES.get(name, name), "main-word" if name == deciding else "soft-word")
+            )
+    if best is not None and len(taken) == 1:
         art.line(x(best), 12, x(best), bottom, "chosen-round", f"round {best} was taken")
         side = "end" if x(best) > 0.5 * (left + width - right) else "start"
         art.text(x(best) + (-6 if side == "end" else 6), bottom - 8, f"round {count(best)}", "main-word", anchor=side)
-        at = chosen["at_best"].get(deciding)
+    for run in taken:
+        at = run["at_best"].get(deciding)
         if at is not None:
-            art.circle(x(best), y(at), 4.5, "dot candidate", f"{number(at)} after round {best}")
-    for at, words, css in _apart(ends, 15.0):
-        art.text(width - right + 8, at + 4, words, css)
+            title = f"seed {run['seed']}: {number(at)} after round {run['best_round']}"
+            art.circle(x(run["best_round"]), y(at), 4.5, "dot candidate", title)
+    for at, end, words, css in _apart(ends, 15.0):
+        art.text(end + 8, at + 4, words, css)
     return art.svg()
 
 
@@ -83,7 +88,9 @@ def influence(found: dict[str, Any], width: float) -> Markup:
             "bar gain",
             f"{row['feature']}: {percent(row['influence'])}{before}",
         )
-        if row["before"] is not None:
+        end = x(row["influence"])
+        if row["before"]:
+            end = x(row["before"]) if 0.0 < x(row["before"]) - end < 50.0 else end
             art.line(
                 x(row["before"]),
                 y + 2,
@@ -92,7 +99,7 @@ def influence(found: dict[str, Any], width: float) -> Markup:
                 "tick-mark rival",
                 f"{row['feature']}: {percent(row['before'])} before",
             )
-        art.text(max(x(row["influence"]), x(row["before"] or 0.0)) + 8, y + 17, percent(row["influence"]), "figure")
+        art.text(end + 8, y + 17, percent(row["influence"]), "figure")
     return art.svg()
 
 
@@ -155,14 +162,15 @@ def scores(found: dict[str, Any], width: float) -> Markup:
     """Draw the spread of the scores of each grade, the highest grade on top; the line is the median."""
     rows, edges = list(reversed(found["grades"])), found["edges"]
     words = [f"grade {row['grade']}" for row in rows]
-    left, ridge = widest(words) + 14, 58.0
+    told = [f"{count(row['documents'])} docs" for row in rows]
+    left, ridge = widest([*words, *told]) + 16, 58.0
     x = Scale(edges[0], edges[-1], left, width - 12)
     bottom = ridge * len(rows) + 6
-    told = "; ".join(
+    label = "; ".join(
         f"grade {row['grade']}: {count(row['documents'])} documents, median {short(row['median'] or 0.0)}"
         for row in rows
     )
-    art = Drawing(width, bottom + 42, f"Scores by grade. {told}")
+    art = Drawing(width, bottom + 42, f"Scores by grade. {label}")
     marks = x.ticks(max(3, int(width / 120)))
     for value, text in zip(marks, tick_words(marks), strict=True):
         art.line(x(value), 0, x(value), bottom, "grid")
@@ -172,7 +180,7 @@ def scores(found: dict[str, Any], width: float) -> Markup:
         base = ridge * (i + 1)
         top = max([*row["counts"], 1])
         art.text(0, base - 22, words[i], "name")
-        art.text(0, base - 6, f"{count(row['documents'])} docs" if width >= 500 else count(row["documents"]), "tick")
+        art.text(0, base - 6, told[i], "tick")
         outline = [(x(edges[0]), base)]
         for low, high, k in zip(edges, edges[1:], row["counts"], strict=False):
             y = base - (ridge - 10) * k / top
@@ -222,9 +230,9 @@ def _value(points: Sequence[float], outputs: Sequence[float], at: float) -> floa
     return next((output for point, output in zip(points, outputs, strict=True) if at <= point), outputs[-1])
 
 
-def _apart(labels: list[tuple[float, str, str]], least: float) -> list[tuple[float, str, str]]:
-    """Move labels down so that none covers another."""
-    placed: list[tuple[float, str, str]] = []
-    for at, words, css in sorted(labels):
-        placed.append((max(at, placed[-1][0] + least) if placed else at, words, css))
+def _apart(labels: list[tuple[float, float, str, str]], least: float) -> list[tuple[float, float, str, str]]:
+    """Move labels, height first, down so that none covers another."""
+    placed: list[tuple[float, float, str, str]] = []
+    for at, end, words, css in sorted(labels):
+        placed.append((max(at, placed[-1][0] + least) if placed else at, end, words, css))
     return placed

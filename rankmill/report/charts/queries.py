@@ -70,13 +70,13 @@ def gaps(found: dict[str, Any], width: float) -> Markup:
     return art.svg()
 
 
-def moves(documents: list[dict[str, Any]], max_grade: int, width: float = 132.0) -> Markup:
+def moves(documents: list[dict[str, Any]], max_grade: int, width: float = 116.0) -> Markup:
     """Draw what became of the documents of a list: the old ranks to the left, the new ones to the right, a line each."""
     before = sorted(range(len(documents)), key=lambda i: documents[i]["rank_before"])
     slot_before = {i: at for at, i in enumerate(before)}
     told = "; ".join(f"{row['doc_id']} from {row['rank_before']} to {row['rank']}" for row in documents)
     art = Drawing(width, SLOT * len(documents), f"Ranks before and after: {told}")
-    left, right = 30.0, width - 30.0
+    left, right = 28.0, width - 28.0
     order = sorted(range(len(documents)), key=lambda i: documents[i]["grade"])  # the relevant ones on top
     for i in order:
         row = documents[i]
@@ -120,8 +120,9 @@ def grades(splits: list[dict[str, Any]], width: float) -> Markup:
             share = percent(g["documents"] / max(1, each["rows"]))
             step = 0 if g["grade"] <= 0 else min(4, 1 + int(3.999 * g["grade"] / (top + 1e-9)))
             art.rect(at, y, wide - 1.5, 26, f"grade-{step}", f"{each['name']}, grade {g['grade']}: {share}")
-            words = f"{g['grade']}: {share}"
-            if wide > widest([words]) + 8:
-                art.text(at + 6, y + 18, words, f"on-grade-{step}")
+            for words in (f"{g['grade']}: {share}", str(g["grade"])):
+                if wide > widest([words]) + 10:
+                    art.text(at + 6, y + 18, words, f"on-grade-{step}")
+                    break
             at += wide
     return art.svg()
