@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from rankmill.run.events import Event, Observer
+    from rankmill.run.events import Observer
     from rankmill.run.work import Work
 
 app = typer.Typer()
+
+
+class Log(StrEnum):
+    """What is written to stderr."""
+
+    text = "text"
+    json = "json"
+
 
 STAGES = "ingest, bin, train, evaluate, gate, promote, rerank"
 
@@ -60,6 +69,7 @@ def run(
     rehash: Annotated[
         bool, typer.Option("--rehash", help="Read files again whose size, time and inode are as they were.")
     ] = False,
+    log: Annotated[Log, typer.Option(help="What stderr is: lines for people, or JSON lines.")] = Log.text,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Ingest, bin, train, evaluate, gate, promote and re-rank as the configuration says; what is done is not done again.
@@ -77,6 +87,7 @@ def run(
     from rankmill.run.chain import NAMES, Choice
     from rankmill.run.running import Asked, plan_of
     from rankmill.run.running import run as run_chain
+    from rankmill.run.telling.observers import observer_of
 
     choice = Choice(first=first or NAMES[0], last=last or NAMES[-1], forced=frozenset(force or ()))
     asked = Asked(
@@ -93,24 +104,14 @@ def run(
         lines = [f"{stage:<9} {what:<5} {why}" for stage, what, why in rows]
         typer.echo(json.dumps({"plan": told}) if as_json else "\n".join(lines))
         return
-    report = run_chain(asked, _telling)
+
+    def observer(work: Work) -> Observer:
+        return observer_of(log.value, work.config, work.folder, work=work.path, files=not dry_run)
+
+    report = run_chain(asked, observer)
     typer.echo(report.render(json=as_json))
     if dry_run:
         typer.echo(
             f"a dry run: nothing was registered or promoted; what came of it is in {report.work.parent}", err=True
         )
     report.require()
-
-
-def _telling(_work: Work) -> Observer:
-    from rankmill.run.events import StageSaid, StageSkipped, StageStarted
-
-    def tell(event: Event) -> None:
-        if isinstance(event, StageStarted):
-            typer.echo(f"{event.stage}: {event.doing} ({event.why})", err=True)
-        elif isinstance(event, StageSkipped):
-            typer.echo(f"{event.stage}: skipped, {event.why}", err=True)
-        elif isinstance(event, StageSaid):
-            typer.echo(event.line, err=True)
-
-    return tell

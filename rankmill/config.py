@@ -159,6 +159,8 @@ class Train(TrainParameters):
     n_threads: Annotated[int, Field(ge=0)] = 0
     histogram_memory: str = HISTOGRAM_MEMORY
     base_model: str | None = None  # a model of the registry, or a file
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = ()  # in place of `seed`
+    choose: Literal["best", "average"] = "best"
 
     @property
     def pool_bytes(self) -> int:

@@ -252,7 +252,7 @@ def train_and_register(
             dataset,
             parameters,
             **asked,
-            base_queries=None if base is None else _trained_on(base, registry),
+            base_queries=None if base is None else queries_trained_on(base, registry),
             folder=checkpoint,
             checkpoint_every=checkpoint_every,
             n_threads=n_threads,
@@ -287,7 +287,7 @@ def train_and_register(
     return report, result
 
 
-def _trained_on(origin: Origin, registry: Registry) -> QuerySketch | None:
+def queries_trained_on(origin: Origin, registry: Registry) -> QuerySketch | None:
     """Return the sketch of the queries that a registered model was trained on; None where nobody kept it."""
     from pipeline.group.sketch import QuerySketch
     from trainer.lineage import TRAIN_QUERIES

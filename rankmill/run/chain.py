@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.errors import InputError
+from rankmill.run.drift import check_drift
 from rankmill.run.events import Observer, StageDone, StageFailed, StageSaid, StageSkipped, StageStarted
 from rankmill.run.records import Record, key_of
 from rankmill.run.stage import decide
@@ -81,6 +82,8 @@ def check_inputs(work: Work, choice: Choice) -> None:
     if Rerank.name in choice.stages and work.config.rerank is not None:
         Rerank(work).files  # noqa: B018
     work.former_dataset  # noqa: B018
+    if work.config.drift is not None:
+        check_drift(work.config.drift, work.folder, work.dataset_path)
     refuse_protected(work)
 
 

@@ -135,6 +135,20 @@ def drift_of(dataset: Dataset, rules: Drift, folder: Path, work: Path) -> DriftF
     return _written(path, dataset.digest, compare(dataset, former))
 
 
+def untold(dataset: Dataset, rules: Drift, work: Path) -> DriftFound | None:
+    """Return what was found of ``dataset``, as it is in ``work``; None if a run that went through to its end has told of it.
+
+    A dataset that is compared with one that stays is told of by every run, as long as it has moved.
+    """
+    path = work / REPORT
+    known = _known(path, dataset.digest)
+    if known is None or (
+        rules.against == PREVIOUS and (work / KEPT).exists() and digest_in(work / KEPT) == dataset.digest
+    ):
+        return None
+    return DriftFound(known, path, new=False)
+
+
 def keep_for_next(dataset: Dataset, work: Path) -> None:
     """Have the next run compare with ``dataset``: call it when a run has gone through to its end, whatever it found."""
     if digest_in(work / NEXT) == dataset.digest:

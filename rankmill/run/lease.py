@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import socket
+import time
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LEASE = "lease"
+BUSY = {errno.EWOULDBLOCK, errno.EACCES}
+PATIENCE = 1.0  # seconds: whoever asks who holds the lease takes it for a moment
 
 
 class Lease:
@@ -56,14 +59,12 @@ def hold(work: Path, run_id: str) -> Iterator[Lease]:
     OSError
         The folder cannot be written to.
     """
-    import fcntl
-
     handle = os.open(work / LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except OSError as error:
-            if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+            if error.errno in BUSY:
                 raise RunUnderWay(
                     f"{work}: in use by {_who(_read(handle), 'another run')}; wait for it, or give this configuration a "
                     "work folder of its own"
@@ -81,6 +82,19 @@ def hold(work: Path, run_id: str) -> Iterator[Lease]:
         yield lease
     finally:
         os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    import fcntl
+
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in BUSY or time.monotonic() > until:
+                raise
+            time.sleep(PATIENCE / 20)
 
 
 def holder_of(work: Path) -> str | None:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import DriftAlarm
+from rankmill.exit_codes import code_of, ruling
+from rankmill.run.drift import DriftFound, untold
 from rankmill.run.stages.evaluate import EVALUATION
 from rankmill.run.stages.gate import result_of, taken_back
 from registry.errors import PromotionRefused
@@ -30,6 +33,8 @@ class RunReport:
     gate: GateResult | None = None
     refused: str | None = None
     """Why the candidate is not promoted, though it is no matter of the gate."""
+    drift: DriftFound | None = None
+    """What has moved in the data, where nobody was told yet."""
     former: Mapping[str, int] = field(default_factory=dict)
     """For each alias that means the candidate, what it meant before, if anything: a rollback leads there."""
 
@@ -48,6 +53,8 @@ class RunReport:
             if alias is not None and "gate" in facts:
                 known["gate"] = result_of(work)
                 known["refused"] = taken_back(work, alias)
+        if work.config.drift is not None and "drift" in facts.get("bin", {}):
+            known["drift"] = untold(work.dataset(), work.config.drift, work.path)
         return cls(work=work.path, registry=work.registry.root, facts=dict(facts), **known)
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,6 +72,7 @@ class RunReport:
             },
             "evaluation": self.facts.get("evaluate"),
             "gate": None if self.gate is None else _gate_facts(self.gate),
+            "drift": self.facts.get("bin", {}).get("drift"),
             "rollback": self.rollbacks(),
             "ranked": None if ranked is None else {**ranked, "out": str(self.work / ranked["out"])},
         }
@@ -80,6 +88,9 @@ class RunReport:
                 f"dataset   {self.work / 'dataset'}: {dataset['rows']:,} documents of {dataset['queries']:,} queries,"
                 f" {dataset['features']} features"
             )
+        if drift := self.facts.get("bin", {}).get("drift"):
+            moved = ", ".join(drift["alarms"]) or "nothing has moved"
+            lines.append(f"drift     {moved if drift['against'] else 'nothing to compare with yet'}")
         if self.version is not None:
             aliases = f", now {', '.join(self.version.aliases)}" if self.version.aliases else ", not promoted"
             lines.append(f"model     {self.version} in {self.registry}{aliases}; sha256 {self.version.sha256[:12]}")
@@ -118,7 +129,31 @@ class RunReport:
         ]
 
     def require(self) -> None:
-        """Raise PromotionRefused, with the reasons in one line, if the version may not take its place."""
+        """Raise, for a person in one line, what rules of all that was found.
+
+        Raises
+        ------
+        DriftAlarm
+            The data have moved.
+        PromotionRefused
+            The version may not take its place.
+        """
+        found: list[Exception] = []
+        for complain in (self._drift, self._gate):
+            try:
+                complain()
+            except (DriftAlarm, PromotionRefused) as error:
+                found.append(error)
+        rules = ruling([code_of(error) for error in found])
+        ruled = next((each for each in found if code_of(each) == rules), None)
+        if ruled is not None:
+            raise ruled
+
+    def _drift(self) -> None:
+        if self.drift is not None:
+            self.drift.require()
+
+    def _gate(self) -> None:
         if self.refused is not None:
             raise PromotionRefused(self.refused)
         if self.gate is not None:

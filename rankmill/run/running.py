@@ -15,6 +15,7 @@ from pipeline.publish import write_atomically
 from rankmill.config import read_config
 from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, code_of, one_line
 from rankmill.run.chain import Choice, check_inputs, plan, run_stages
+from rankmill.run.drift import keep_for_next
 from rankmill.run.dry import links_to
 from rankmill.run.events import Event, Observer, Outcome, RunEnded, RunStarted, StageDone, StageFailed, StageSkipped
 from rankmill.run.lease import hold
@@ -107,6 +108,8 @@ def run(asked: Asked, observer: Callable[[Work], Observer], clock: Callable[[], 
             done = run_stages(work, asked.choice, tell, lease.at)
             report = RunReport.of(work)
             tell(_ended(report, done))
+            if work.config.drift is not None and "bin" in work.facts:
+                keep_for_next(work.dataset(), work.path)
         except BaseException as error:
             stopped = isinstance(error, (SystemExit, KeyboardInterrupt))
             tell(RunEnded(outcome="stopped" if stopped else "failed", exit_code=code_of(error)))

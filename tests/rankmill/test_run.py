@@ -14,6 +14,7 @@ from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
 from rankmill.config import read_config
 from rankmill.errors import InputError
+from rankmill.run.chain import NAMES
 from rankmill.run.work import Work
 from registry import Registry
 
@@ -62,7 +63,15 @@ def run(project: Path, *options: str) -> int:
     return execute(["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), *options])
 
 
-OF_THE_RUN = {"lease", "digests.json", "last_run.json", "last_success.json"}  # what it tells of itself, with times
+OF_THE_RUN = {  # what it tells of itself, with times
+    "lease",
+    "digests.json",
+    "last_run.json",
+    "last_success.json",
+    "log.jsonl",
+    "lineage.jsonl",
+    "metrics.prom",
+}
 
 
 def files_of(folder: Path) -> dict[str, str]:
@@ -110,7 +119,8 @@ def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, 
     (project / "rankmill.toml").write_text(text)
     assert run(project) == 0
     out, err = capsys.readouterr()
-    assert [line.split(":")[0] for line in err.splitlines() if ": " in line][:2] == ["ingest", "bin"]
+    stages = dict.fromkeys(line.split(":")[0] for line in err.splitlines() if ": " in line)
+    assert list(stages) == [*NAMES, "run"]
     lines = out.splitlines()
     assert lines[0].startswith(f"dataset   {project / 'out' / 'dataset'}: ")
     assert lines[1].startswith(f"model     web@1 in {project / 'registry'}, not promoted; sha256 ")

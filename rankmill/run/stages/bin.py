@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.binning import bin_dataset, bin_plan
+from pipeline.dataset import Dataset
 from pipeline.errors import InputError as PipelineInputError
+from rankmill.config import PREVIOUS
 from rankmill.run.digests import code_of
+from rankmill.run.drift import REPORT, drift_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
@@ -27,8 +30,16 @@ class Bin(Stage):
         return {
             CODE: code_of(["pipeline"]),
             "dataset": self.work.dataset().digest,
-            **as_options(max_bin=config.max_bin, memory=config.memory),
+            **as_options(max_bin=config.max_bin, memory=config.memory, drift=self.work.config.drift),
+            **self._former(),
         }
+
+    def _former(self) -> Inputs:
+        """Return what the data are compared with, where it is always the same."""
+        rules = self.work.config.drift
+        if rules is None or rules.against == PREVIOUS:
+            return {}
+        return {"former dataset": Dataset.open(self.work.folder / rules.against).digest}
 
     def _check_gate(self) -> None:
         """Raise InputError if the gate will find no queries: before hours of training, not after."""
@@ -46,11 +57,19 @@ class Bin(Stage):
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.bin, self.work.dataset()
         spec = bin_dataset(dataset, config.max_bin, config.memory_bytes)
-        facts = {"binspec": spec.digest, "max_bin": spec.max_bin, "sampled_rows": spec.sampled_rows}
+        facts: dict[str, Any] = {"binspec": spec.digest, "max_bin": spec.max_bin, "sampled_rows": spec.sampled_rows}
+        outputs = {}
+        if self.work.config.drift is not None:
+            found = drift_of(self.work.dataset(), self.work.config.drift, self.work.folder, self.work.path)
+            say(found.line())
+            if self.work.config.drift.stop:
+                found.require()
+            facts["drift"] = found.facts
+            outputs[REPORT.as_posix()] = self.work.digests.of(found.path)
         artefact = Artefact(
             kind="dataset", name=f"{self.work.named(dataset.path)}/bins/{spec.digest}", digest=spec.digest
         )
-        return Made(outputs={"binspec": spec.digest}, facts=facts, artefacts=(artefact,))
+        return Made(outputs=outputs, facts=facts, artefacts=(artefact,))
 
     def fault(self, record: Record) -> str | None:
         dataset = self.work.dataset()
@@ -62,4 +81,4 @@ class Bin(Stage):
         if found.binspec != record.facts["binspec"]:
             return "others have binned the dataset"
         whole = (folder / "binspec.json").is_file() and all((folder / f"{d}.parquet").is_file() for d in found.shards)
-        return None if whole else "the bins are damaged"
+        return super().fault(record) if whole else "the bins are damaged"

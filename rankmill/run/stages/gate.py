@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pipeline.publish import write_atomically
 from rankmill.errors import InputError
@@ -93,7 +94,12 @@ class Gate(Stage):
         digest = self.work.digests.of(path)
         return Made(
             outputs={GATE: digest},
-            facts={"alias": rules.alias, "passed": result.passed, "carries": result.carries},
+            facts={
+                "alias": rules.alias,
+                "passed": result.passed,
+                "carries": result.carries,
+                **_difference(result.report),
+            },
             artefacts=(Artefact(kind="file", name=self.work.named(path), digest=digest),),
         )
 
@@ -101,6 +107,18 @@ class Gate(Stage):
         if self.rules.alias not in self.work.candidate.gates:
             return "the registry has no result of it"
         return super().fault(record)
+
+
+def _difference(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far the candidate is from what it was compared with first, by the metric that decides."""
+    comparison, metric = report["comparisons"][0], report["metric"]
+    found = comparison["metrics"][metric]
+    return {
+        "metric": metric,
+        "against": comparison["against"],
+        "difference": found["difference"],
+        "interval": found["interval"],
+    }
 
 
 def result_of(work: Work) -> GateResult | None:

@@ -83,7 +83,7 @@ class Ingest(Stage):
             kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest,
             facts={name: facts[name] for name in ("rows", "queries", "features")},
         )  # fmt: skip
-        return Made(outputs={"dataset": dataset.digest}, facts=facts, artefacts=(artefact,))
+        return Made(facts=facts, artefacts=(artefact,))
 
     def fault(self, record: Record) -> str | None:
         where = self.work.named(self.work.dataset_path)

@@ -2,72 +2,124 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pipeline.publish import write_atomically
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from registry.errors import UnknownModel
 from scorer.cli import find_model
-from trainer.cli import train_and_register
+from trainer.candidate import Candidate, plan_candidate, train_candidate
+from trainer.cli import queries_trained_on
 from trainer.code_digest import code_digest
+from trainer.compiling import compilation_announced
+from trainer.kept import KeptTrainings
+from trainer.lineage import Origin
+from trainer.progress import TrainingBar
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record
 
+MODEL = "model"
+TRAINING = f"{MODEL}/training.json"
+MEASURED = "test"  # besides train and valid, where there are several seeds
+
 
 class Train(Stage):
-    """The next version of ``[train] name``, in the registry."""
+    """The next version of ``[train] name`` in the registry; ``WORK/model`` keeps each seed's training, and what came of all."""
 
     name = "train"
 
     @cached_property
-    def base_model(self) -> str | None:
+    def base(self) -> Origin | None:
         """The model to correct: a file beside the configuration, or one of the registry."""
         base = self.work.config.train.base_model
-        if base is not None and (self.work.folder / base).is_file():
-            return os.fspath(self.work.folder / base)
-        return base
+        if base is None:
+            return None
+        beside = self.work.folder / base
+        return Origin(*find_model(os.fspath(beside) if beside.is_file() else base, self.work.registry.root))
 
     def inputs(self) -> Inputs:
-        config = self.work.config.train
-        base = None if self.base_model is None else find_model(self.base_model, self.work.registry.root)[1].sha256
+        config, dataset = self.work.config.train, self.work.dataset()
         return {
             CODE: code_digest(),
-            "dataset": self.work.dataset().digest,
-            "bins": self.work.dataset().bin_set().binspec,
-            **({} if base is None else {"base model": base}),
-            **as_options(name=config.name, eval_metrics=config.eval_metrics, **config.parameters.as_dict()),
-        }
+            "dataset": dataset.digest,
+            "bins": dataset.bin_set().binspec,
+            **({} if self.base is None else {"base model": self.base.identity.sha256}),
+            **as_options(
+                name=config.name, eval_metrics=config.eval_metrics, seeds=config.seeds, choose=config.choose,
+                **config.parameters.as_dict(),
+            ),
+        }  # fmt: skip
 
     def doing(self) -> str:
-        return self.work.config.train.name
+        config = self.work.config.train
+        return config.name + (f", {config.choose} of seeds {', '.join(map(str, config.seeds))}" if config.seeds else "")
 
     def reads(self) -> tuple[Artefact, ...]:
         dataset = self.work.dataset()
         return (Artefact(kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest),)
 
     def run(self, say: Say) -> Made:
-        config = self.work.config.train
-        facts, _ = train_and_register(
-            self.work.dataset_path,
-            config.name,
-            self.work.registry.root,
-            config.parameters,
-            eval_metrics=config.eval_metrics,
-            base_model=self.base_model,
-            n_threads=config.n_threads,
-            pool_bytes=config.pool_bytes,
+        candidate = self._trained(say)
+        forest = candidate.forest
+        version = self.work.registry.register(
+            self.work.config.train.name,
+            forest.to_bytes(),
+            manifest=candidate.facts,
+            attachments=candidate.attachments,
+            reason="rankmill run",
         )
-        kept = ("model", "sha256", "trees", "rounds", "rounds_trained", "train", "valid")
-        artefact = Artefact(kind="model", name=facts["model"], digest=facts["sha256"], facts={"bytes": facts["bytes"]})
+        path = self.work.path / TRAINING
+        text = json.dumps({"model": str(version), **candidate.training()}, sort_keys=True, allow_nan=False)
+        write_atomically(path, f"{text}\n".encode())
+        KeptTrainings(path.parent).remove_others(candidate.keys)
+        metrics = candidate.facts["metrics"]
         return Made(
-            outputs={facts["model"]: facts["sha256"]},
-            facts={name: facts[name] for name in kept if name in facts},
-            artefacts=(artefact,),
+            outputs={TRAINING: self.work.digests.of(path)},
+            facts={
+                "model": str(version),
+                "sha256": version.sha256,
+                "trees": forest.n_trees,
+                "rounds": forest.n_rounds,
+                "train": metrics.get("train", {}),
+                "valid": metrics.get("valid", {}),
+            },
+            artefacts=(
+                Artefact(kind="model", name=str(version), digest=version.sha256, facts={"bytes": version.size}),
+            ),
         )
+
+    def _trained(self, say: Say) -> Candidate:
+        config, dataset = self.work.config.train, self.work.dataset()
+        several = len(config.seeds) > 1 and len(dataset.queries(MEASURED)) > 0
+        asked: dict[str, Any] = {
+            "seeds": config.seeds,
+            "choose": config.choose,
+            "eval_metrics": config.eval_metrics,
+            "splits": (MEASURED,) if several else (),
+            "base": self.base,
+            "pool_bytes": config.pool_bytes,
+        }
+        plan = plan_candidate(dataset, config.parameters, **asked)
+        say(plan.render())
+        self.work.registry.prepare()  # what cannot be registered is not to be trained for hours
+        with compilation_announced(say), TrainingBar(config.n_rounds) as bar:
+            return train_candidate(
+                dataset,
+                config.parameters,
+                **asked,
+                base_queries=None if self.base is None else queries_trained_on(self.base, self.work.registry),
+                folder=self.work.path / MODEL,
+                n_threads=config.n_threads,
+                on_round=lambda _, record: bar.update(record),
+                say=say,
+                plan=plan,
+            )
 
     def fault(self, record: Record) -> str | None:
         model = record.facts["model"]
@@ -77,4 +129,6 @@ class Train(Stage):
             return f"{model} is not in the registry"
         if version.swept_in is not None:
             return f"the bytes of {model} were swept"
-        return None if version.sha256 == record.facts["sha256"] else f"{model} is another model"
+        if version.sha256 != record.facts["sha256"]:
+            return f"{model} is another model"
+        return super().fault(record)

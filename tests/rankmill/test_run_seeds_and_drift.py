@@ -1,0 +1,109 @@
+"""A run of several seeds, and one whose data have moved: what is registered, what is told, and with which code it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankmill.cli import execute
+from registry import Registry
+from tests.rankmill.test_run import CONFIG, files_of, write_project
+
+SEEDS = CONFIG.replace('name = "web"', 'name = "web"\nseeds = [1, 2]\nrow_fraction = 0.5').replace(
+    "n_rounds = 12", "n_rounds = 6"
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write_project(tmp_path)
+
+
+def run(project: Path, text: str, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict, str]:
+    (project / "rankmill.toml").write_text(text)
+    capsys.readouterr()
+    command = ["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), "--json", *options]
+    code = execute(command)
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out else {}, err
+
+
+def test_seeds_are_kept_and_the_way_to_choose_costs_no_training(project: Path, capsys) -> None:
+    code, best, _ = run(project, SEEDS, capsys)
+    assert code == 0
+    told = json.loads((project / "out" / "model" / "training.json").read_text())
+    assert [each["seed"] for each in told["seeds"]] == [1, 2]
+    assert told["model"] == best["model"]["version"] == "web@1"
+    chosen = next(each for each in told["seeds"] if each["seed"] == told["chosen"])
+    assert chosen["sha256"] == best["model"]["sha256"]
+    kept = {name: digest for name, digest in files_of(project / "out" / "model").items() if name != "training.json"}
+    code, average, err = run(project, SEEDS.replace("seeds =", 'choose = "average"\nseeds ='), capsys)
+    assert code == 0
+    assert 'choose was "best" and is "average"' in err
+    told = json.loads((project / "out" / "model" / "training.json").read_text())
+    assert (told["chosen"], told["model"]) == (None, "web@2")
+    assert average["model"]["sha256"] not in {each["sha256"] for each in told["seeds"]}
+    after = files_of(project / "out" / "model")
+    assert {name: after[name] for name in kept} == kept
+    facts = Registry(project / "registry").resolve("web@2", bare="latest").manifest
+    assert facts["choose"] == "average"
+
+
+def test_drift_is_told_once_and_rules_over_the_gate(project: Path, capsys) -> None:
+    text = CONFIG + "[drift]\n"
+    code, _, err = run(project, text, capsys)
+    assert code == 0
+    assert "there is no previous dataset to compare with yet" in err
+    for path in project.glob("judgments/*.txt"):
+        lines = path.read_text().splitlines()
+        path.write_text("".join(line.replace(" 1:", " 1:9") + "\n" for line in lines))
+    worse = text.replace("margin = 0.2", "margin = 0.0").replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1")
+    code, report, err = run(project, worse, capsys)
+    assert code == 12  # the gate was not passed either
+    assert not report["gate"]["passed"]
+    assert report["drift"]["alarms"] == ["f1"]
+    assert err.splitlines()[-1].startswith("rankmill: the data differ from the former ones in f1; ")
+    assert json.loads((project / "out" / "drift.json").read_text())["alarms"] == ["f1"]
+    code, report, _ = run(project, worse, capsys)
+    assert code == 11  # of the drift was told; the version still stands before the gate
+    assert report["drift"]["alarms"] == ["f1"]
+
+
+def test_drift_ends_the_run_before_the_training_where_it_is_told_to(project: Path, capsys) -> None:
+    text = CONFIG + "[drift]\nstop = true\n"
+    assert run(project, text, capsys)[0] == 0
+    for path in project.glob("judgments/*.txt"):
+        path.write_text("".join(line.replace(" 1:", " 1:9") + "\n" for line in path.read_text().splitlines()))
+    for _ in range(2):  # it stays so until somebody has looked
+        code, _, err = run(project, text, capsys)
+        assert code == 12
+        assert "train:" not in err
+    assert len(Registry(project / "registry").versions("web")) == 1
+    assert run(project, text.replace("stop = true", "stop = false"), capsys)[0] == 12
+    assert len(Registry(project / "registry").versions("web")) == 2
+    assert run(project, text.replace("stop = true", "stop = false"), capsys)[0] == 0
+
+
+def test_json_lines_on_stderr_and_one_object_on_stdout(project: Path, capsys) -> None:
+    (project / "rankmill.toml").write_text(CONFIG)
+    command = [
+        "run",
+        str(project / "rankmill.toml"),
+        "--registry",
+        str(project / "registry"),
+        "--json",
+        "--log",
+        "json",
+    ]
+    assert execute(command) == 0
+    out, err = capsys.readouterr()
+    json.loads(out)
+    lines = [json.loads(line) for line in err.splitlines()]
+    stages = [line["stage"] for line in lines if line.get("stage")]
+    assert list(dict.fromkeys(stages))[:2] == ["ingest", "bin"]
+    assert "rankmill_last_success_timestamp_seconds" in (project / "out" / "metrics.prom").read_text()
+    events = [json.loads(line) for line in (project / "out" / "lineage.jsonl").read_text().splitlines()]
+    assert [event["eventType"] for event in events][:1] == ["START"]
+    assert [event["eventType"] for event in events][-1:] == ["COMPLETE"]
