@@ -23,7 +23,7 @@ class Log(StrEnum):
     json = "json"
 
 
-STAGES = "ingest, bin, train, evaluate, gate, promote, rerank"
+STAGES = "ingest, bin, train, evaluate, gate, promote, rerank, report"
 
 
 @app.command()
@@ -72,7 +72,7 @@ def run(
     log: Annotated[Log, typer.Option(help="What stderr is: lines for people, or JSON lines.")] = Log.text,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Ingest, bin, train, evaluate, gate, promote and re-rank as the configuration says; what is done is not done again.
+    """Ingest, bin, train, evaluate, gate, promote, re-rank and report as the configuration says; what is done stays.
 
     Relative paths in the configuration start at its own folder.  A stage is done again if a file, an option or the code
     that goes into it has changed, or what it made has; a run that was killed is gone on with.  A version that does not

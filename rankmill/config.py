@@ -252,6 +252,13 @@ class Rerank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
+class Report:
+    """``[report]``: columns of the dataset to slice the queries by, besides their size and the mix of their grades."""
+
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Drift:
     """``[drift]``: a former dataset to compare with before the training; ``previous`` is that of the last run that went through.
 
@@ -295,6 +302,7 @@ class Config:
     gate: Gate | None = None
     promote: Promote | None = None
     rerank: Rerank | None = None
+    report: Report = Field(default_factory=Report)
     drift: Drift | None = None
     tell: Tell = Field(default_factory=Tell)
 

@@ -134,6 +134,8 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     dataset = Dataset.open(work / "dataset")
     gate = known.gate or found["gate"]
     version = store.resolve(_version(work, known, gate, found), bare="latest")
+    if known.gate is None and ((gate or {}).get("candidate") or {}).get("version") != str(version):
+        gate = None  # of another run
     notes: list[str] = []
     alias = known.alias or _alias(version)
     present = _present(store, version, gate, alias)

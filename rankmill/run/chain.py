@@ -21,6 +21,7 @@ from rankmill.run.stages.evaluate import Evaluate
 from rankmill.run.stages.gate import Gate, refuse_protected
 from rankmill.run.stages.ingest import Ingest
 from rankmill.run.stages.promote import Promote
+from rankmill.run.stages.report import Report
 from rankmill.run.stages.rerank import Rerank
 from rankmill.run.stages.train import Train
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from rankmill.run.stage import Stage
     from rankmill.run.work import Work
 
-STAGES: tuple[type[Stage], ...] = (Ingest, Bin, Train, Evaluate, Gate, Promote, Rerank)
+STAGES: tuple[type[Stage], ...] = (Ingest, Bin, Train, Evaluate, Gate, Promote, Rerank, Report)
 NAMES = tuple(stage.name for stage in STAGES)
 
 

@@ -59,7 +59,7 @@ class RunReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        dataset, ranked = self.facts.get("ingest"), self.facts.get("rerank")
+        dataset, ranked, page = (self.facts.get(name) for name in ("ingest", "rerank", "report"))
         return {
             "dataset": None if dataset is None else {"path": str(self.work / "dataset"), "digest": dataset["dataset"]},
             "model": None
@@ -73,6 +73,7 @@ class RunReport:
             "evaluation": self.facts.get("evaluate"),
             "gate": None if self.gate is None else _gate_facts(self.gate),
             "drift": self.facts.get("bin", {}).get("drift"),
+            "report": None if page is None else {"page": str(self.work / page["page"]), "title": page["title"]},
             "rollback": self.rollbacks(),
             "ranked": None if ranked is None else {**ranked, "out": str(self.work / ranked["out"])},
         }
@@ -115,6 +116,8 @@ class RunReport:
                 f"ranked    {self.work / ranked['out']}: {ranked['rows_written']:,} documents of {ranked['queries']:,}"
                 f" queries{told}"
             )
+        if (page := self.facts.get("report")) is not None:
+            lines.append(f"report    {self.work / page['page']}: {page['title']}")
         lines += [f"roll back {command}" for command in self.rollbacks()]
         return lines
 

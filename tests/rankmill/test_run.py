@@ -125,7 +125,8 @@ def test_a_person_reads_stages_on_stderr_and_a_summary_on_stdout(project: Path, 
     assert lines[0].startswith(f"dataset   {project / 'out' / 'dataset'}: ")
     assert lines[1].startswith(f"model     web@1 in {project / 'registry'}, not promoted; sha256 ")
     assert lines[2].startswith("valid     ndcg@10 0.")  # there is no test split: the next best says so
-    assert len(lines) == 3
+    assert lines[3].startswith("report    ")
+    assert len(lines) == 4
 
 
 def test_without_held_out_queries_nothing_is_evaluated(project: Path, capsys) -> None:
@@ -219,7 +220,7 @@ def test_who_does_not_pass_is_registered_and_production_ranks_on(project: Path, 
     assert run(project) == 11  # the same again: the same verdict, and nothing new in the log
     out, _ = capsys.readouterr()
     assert "gate      did not pass, for production" in out
-    assert out.splitlines()[-1].endswith(", by web@1")
+    assert out.splitlines()[-2].endswith(", by web@1")
     assert store.state("web").head == head
 
 

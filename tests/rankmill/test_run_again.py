@@ -86,9 +86,9 @@ def test_the_same_data_from_other_bytes_are_read_and_not_learnt_again(project: P
 @pytest.mark.parametrize(
     ("old", "new", "stages"),
     [
-        ("max_bin = 63", "max_bin = 31", ["bin", "train", "evaluate", "gate", "promote", "rerank"]),
-        ("n_rounds = 12", "n_rounds = 13", ["train", "evaluate", "gate", "promote", "rerank"]),
-        ('metrics = ["ndcg@10", "map"]', 'metrics = ["map"]', ["evaluate"]),
+        ("max_bin = 63", "max_bin = 31", ["bin", "train", "evaluate", "gate", "promote", "rerank", "report"]),
+        ("n_rounds = 12", "n_rounds = 13", ["train", "evaluate", "gate", "promote", "rerank", "report"]),
+        ('metrics = ["ndcg@10", "map"]', 'metrics = ["map"]', ["evaluate", "report"]),
         ("top_k = 5", "top_k = 4", ["rerank"]),
         ('candidates = ["candidates.txt"]', 'candidates = ["candidates.txt"]\nmemory = "1GB"', []),
         ("buckets = 4", 'buckets = 4\nthreads = 1\nmemory = "1GB"', []),
@@ -107,6 +107,7 @@ def test_an_option_moves_what_it_decides(project: Path, old: str, new: str, stag
     [
         ("out/evaluation.json", ["evaluate"]),
         ("out/gate.json", []),  # the version is production: there is nothing to decide any more
+        ("out/report/index.html", ["report"]),
         ("out/ranked/part-00000.parquet", ["rerank"]),
         ("out/stages/bin.json", ["bin"]),
         ("out/stages/train.json", ["train"]),
@@ -149,13 +150,13 @@ def test_what_was_rolled_back_is_not_promoted_again(project: Path, capsys) -> No
     registry.rollback("web")
     head = registry.state("web").head
     done, events = again(project)
-    assert done == ["rerank"]  # by the version that stands
+    assert done == ["rerank", "report"]  # by the version that stands
     assert outcome(events) == ("gate not passed", 11)
     assert execute(["run", str(project / "rankmill.toml"), "--registry", str(project / "registry")]) == 11
     assert "web@2 was taken back from production in entry" in capsys.readouterr().err.splitlines()[-1]
     assert registry.state("web").head == head
     edit(project, "n_rounds = 13", "n_rounds = 14")
-    assert again(project)[0] == ["train", "evaluate", "gate", "promote", "rerank"]
+    assert again(project)[0] == ["train", "evaluate", "gate", "promote", "rerank", "report"]
     assert registry.state("web").target("production") == 3
 
 
@@ -264,7 +265,8 @@ def test_a_dry_run_tells_what_would_come_of_it_and_changes_nothing(project: Path
     dry = json.loads(capsys.readouterr().out)
     after = files_of(project)
     assert {name: digest for name, digest in after.items() if "dry-run" not in name} == before
-    assert {Path(name).name for name in after.keys() - before.keys()} == {"evaluation.json", "gate.json"}
+    new = {Path(name).name for name in after.keys() - before.keys()}
+    assert new == {"evaluation.json", "gate.json", "index.html", "report.json", "report.md"}
     assert (dry["model"]["version"], dry["model"]["aliases"]) == ("web@2", ["production"])
     assert Registry(project / "registry").state("web").target("production") == 1
     assert execute(command) == 0

@@ -26,6 +26,7 @@ def run(project: Path, text: str, capsys: pytest.CaptureFixture[str], *options: 
     capsys.readouterr()
     command = ["run", str(project / "rankmill.toml"), "--registry", str(project / "registry"), "--json", *options]
     code = execute(command)
+    assert code != 1, capsys.readouterr().err
     out, err = capsys.readouterr()
     return code, json.loads(out) if out else {}, err
 
@@ -48,7 +49,7 @@ def test_seeds_are_kept_and_the_way_to_choose_costs_no_training(project: Path, c
     after = files_of(project / "out" / "model")
     assert {name: after[name] for name in kept} == kept
     facts = Registry(project / "registry").resolve("web@2", bare="latest").manifest
-    assert facts["choose"] == "average"
+    assert facts["seeds"]["choose"] == "average"
 
 
 def test_drift_is_told_once_and_rules_over_the_gate(project: Path, capsys) -> None:
