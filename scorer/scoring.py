@@ -126,7 +126,7 @@ def score_in_order(
 
     row_bytes = NARROW + sum(predictor.code_bytes for predictor in predictors)
     most_rows = room // row_bytes
-    with closing(_items(sources, block_bytes, most_rows, begin)) as items:
+    with closing(_items(sources, block_bytes, most_rows, n_threads, begin)) as items:
         failures = in_order(items, work, n_threads)
     if line.failure is not None:
         failures = sorted([line.failure, *failures], key=lambda failure: failure.number)
@@ -206,7 +206,9 @@ class _Item:
         ]
 
 
-def _items(sources: Sequence[Source], block_bytes: int, most_rows: int, begin: Place) -> Generator[_Item, None, None]:
+def _items(
+    sources: Sequence[Source], block_bytes: int, most_rows: int, n_threads: int, begin: Place
+) -> Generator[_Item, None, None]:
     number = 0
     for index, source in enumerate(sources):
         if index < begin.source:
@@ -214,7 +216,7 @@ def _items(sources: Sequence[Source], block_bytes: int, most_rows: int, begin: P
         here = begin if index == begin.source else Place()
         tasks: Iterator[ReadTask | ColumnTask]
         if isinstance(source, ColumnarSource):
-            skipped, tasks = 0, source.column_tasks(block_bytes, most_rows, here.rows)
+            skipped, tasks = 0, source.column_tasks(block_bytes, most_rows, here.rows, n_threads)
         else:
             skipped, tasks = here.tasks, tasks_of(source, block_bytes)
         for task in tasks:

@@ -105,10 +105,16 @@ class ColumnarSource:
             yield ReadTask(partial(self._rows_of, batch, first + 1), int(bytes_of_file * share))
             first += len(batch)
 
-    def column_tasks(self, block_bytes: int, most_rows: int, first: int = 0) -> Iterator[ColumnTask]:  # noqa: ARG002
+    def column_tasks(
+        self,
+        block_bytes: int,
+        most_rows: int,  # noqa: ARG002
+        first: int = 0,
+        n_threads: int = 1,  # noqa: ARG002
+    ) -> Iterator[ColumnTask]:
         """Yield what makes rows of each part of the file, without its first ``first`` rows, whose features come by column.
 
-        A part has at most ``most_rows`` rows if its columns are read one at a time; else ``block_bytes`` bounds it.
+        ``block_bytes`` bounds a part; where columns are read one at a time, in each of ``n_threads``, it is ``most_rows``.
         """
         bytes_of_file = self.path.stat().st_size
         for batch, share in self.record_batches_from(self._rows_within(block_bytes), first):

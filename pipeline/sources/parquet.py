@@ -49,13 +49,18 @@ class ParquetSource(ColumnarSource):
                 if skipped < len(batch):
                     yield batch.slice(skipped), done / ends[-1]
 
-    def column_tasks(self, block_bytes: int, most_rows: int, first: int = 0) -> Iterator[ColumnTask]:
-        """Yield what makes rows of each part of the file; whole groups of rows, column by column, where they are no larger."""
+    def column_tasks(
+        self, block_bytes: int, most_rows: int, first: int = 0, n_threads: int = 1
+    ) -> Iterator[ColumnTask]:
+        """Yield what makes rows of each part of the file: whole groups of rows, column by column, where they are small enough.
+
+        That they are if they have at most ``most_rows`` rows, and are enough to keep all threads at work.
+        """
         with open_parquet(self.path) as file:
             metadata = file.metadata
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        if max(sizes, default=0) > most_rows:
-            yield from super().column_tasks(block_bytes, most_rows, first)
+        if max(sizes, default=0) > min(most_rows, max(PART_ROWS, sum(sizes) // (2 * n_threads))):
+            yield from super().column_tasks(block_bytes, most_rows, first, n_threads)
             return
         bytes_of_file = self.path.stat().st_size
         for groups, begin, end in _together(sizes, min(PART_ROWS, most_rows), most_rows):
