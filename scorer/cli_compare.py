@@ -173,6 +173,6 @@ def _made_from(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
         return None, None
     rest = {name: value for name, value in parameters.items() if name != "seed"}
     seeds = facts.get("seeds")
-    averaged = len(seeds["trained"]) if isinstance(seeds, dict) and seeds.get("choose") == "average" else 1
+    averaged = isinstance(seeds, dict) and seeds.get("choose") == "average" and len(seeds.get("trained") or ())
     made = (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model"), averaged)
     return made, parameters["seed"]

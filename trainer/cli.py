@@ -273,7 +273,9 @@ def train_and_register(
         "bytes": version.size,
         "trees": forest.n_trees,
         "rounds": forest.n_rounds,
-        "rounds_trained": sum(len(each.result.history) for each in candidate.seeds),
+        "rounds_trained": sum(
+            len(each.result.history) for each in candidate.seeds if candidate.chosen in {None, each.seed}
+        ),
         "rounds_of_base": rounds_of_base,
         "rounds_resumed": 0 if start is None else start.forest.n_rounds - rounds_of_base,
         "train": metrics.get("train", {}),

@@ -14,7 +14,7 @@ from registry.bundle.origin import ORIGIN, Origin
 from registry.errors import RegistryError
 from registry.telling.printing import flat, lines_of, safe, size_text
 from registry.telling.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
-from registry.telling.training_facts import Circumstances, Files, TrainingFacts
+from registry.telling.training_facts import Circumstances, Files, Seeds, TrainingFacts
 
 if TYPE_CHECKING:
     from registry.history.entry import Entry
@@ -238,6 +238,8 @@ class Story:
                 lines.append(f"{split} {_number(metrics)}")
         if self.told is not None and self.told.best_round is not None and self.told.rounds_trained is not None:
             lines.append(f"after {self.told.best_round} of {self.told.rounds_trained} rounds trained")
+        if self.told is not None and self.told.seeds is not None:
+            lines += _seed_lines(self.told.seeds)
         return [safe(line) for line in lines] or ["none"]
 
 
@@ -253,6 +255,16 @@ def _file_lines(files: Files) -> list[str]:
     if files.list_sha256 is not None:
         lines.append(f"sha256 of their list {files.list_sha256}")
     return [safe(line) for line in lines]
+
+
+def _seed_lines(seeds: Seeds) -> list[str]:
+    listed = ", ".join(str(each.seed) for each in seeds.trained)
+    what = "their average" if seeds.chosen is None else f"the best, {seeds.chosen}"
+    return [f"seeds {listed}: {what}"] + [
+        f"noise of seeds, {split} {name}: {_number(spread.mean)} +- {_number(spread.deviation)}"
+        for split, metrics in seeds.noise_floor.items()
+        for name, spread in metrics.items()
+    ]
 
 
 def _names(names: list[str]) -> str:

@@ -62,6 +62,28 @@ class Origin(_Facts):
     model: str | None = None
 
 
+class Spread(_Facts):
+    """A metric over several seeds."""
+
+    mean: float
+    deviation: float
+
+
+class OfSeed(_Facts):
+    """A seed that was trained with the others."""
+
+    seed: int
+
+
+class Seeds(_Facts):
+    """Several seeds, of which one was chosen or all were averaged."""
+
+    choose: str
+    trained: list[OfSeed]
+    chosen: int | None = None
+    noise_floor: dict[str, dict[str, Spread]] = {}
+
+
 class TrainingFacts(_Facts):
     """All that is known by name; every one may be lacking."""
 
@@ -73,6 +95,7 @@ class TrainingFacts(_Facts):
     best_round: int | None = None
     rounds_trained: int | None = None
     base_model: Origin | None = None
+    seeds: Seeds | None = None
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> TrainingFacts | None:

@@ -207,12 +207,28 @@ def test_damaged_bytes_are_told_and_not_stumbled_over(busy: Registry, models: Sh
     assert [each["manifest"] is None for each in models.json("list", "web")["versions"]] == [True, False, False, False]
 
 
+@pytest.mark.parametrize(("chosen", "words"), [(None, "seeds 1, 2: their average"), (2, "seeds 1, 2: the best, 2")])
+def test_several_seeds_are_told_with_their_noise(registry: Registry, chosen: int | None, words: str) -> None:
+    floor = {"valid": {"ndcg@10": {"mean": 0.5, "deviation": 0.0125, "least": 0.4875, "greatest": 0.5125}}}
+    seeds = {
+        "choose": "average" if chosen is None else "best",
+        "trained": [{"seed": 1}, {"seed": 2}],
+        "noise_floor": floor,
+    }
+    seeds |= {} if chosen is None else {"chosen": chosen}
+    registry.register("web", b"model", manifest=FACTS | {"seeds": seeds})
+    text = " ".join(Shell(registry.root)("show", "web").split())
+    assert words in text
+    assert "noise of seeds, valid ndcg@10: 0.5000 +- 0.0125" in text
+
+
 @pytest.mark.parametrize(
     "facts",
     [
         FACTS | {"dataset": "monday", "intervals": [1, 2], "best_round": "last"},
         FACTS | {"dataset": {"rows": "many"}, "changed_parameters": 7, "base_model": "x"},
         FACTS | {"metrics": {}, "parameters": {}, "code_digest": None, "note": {}},
+        FACTS | {"seeds": {"choose": "average", "trained": 3}},
         FACTS | {"metrics": {"score": 0.5, "valid": {"ndcg@10": "good"}}, "dataset_digest": None},
     ],
 )

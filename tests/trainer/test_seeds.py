@@ -6,11 +6,13 @@ import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pipeline.dataset import Dataset
+from scorer.cli_compare import _made_from
 from scorer.forest import Forest
 from scorer.predict import Predictor
 from scorer.rerank import ModelIdentity
@@ -276,3 +278,13 @@ def test_seeds_are_read_from_a_line() -> None:
     assert checked_seeds(parse_seeds("7, 3 ,5"), 1) == (3, 5, 7)
     with pytest.raises(InvalidParameter, match="found '1,x'"):
         parse_seeds("1,x")
+
+
+def test_an_average_is_no_other_seed_of_a_single_model(dataset: Dataset, kept: Path) -> None:
+    average, best = (candidate_of(dataset, kept, choose).facts for choose in ("average", "best"))
+    plain = facts_of(dataset, training.train(dataset, replace(SMALL, seed=3), n_threads=1))
+    versions = [SimpleNamespace(manifest=facts) for facts in (average, best, plain)]
+    of_average, of_best, of_plain = (_made_from(version)[0] for version in versions)
+    assert of_average != of_best == of_plain
+    others = candidate_of(dataset, None, "average", seeds=(4, 5, 6)).facts
+    assert _made_from(SimpleNamespace(manifest=others)) == (of_average, 4)

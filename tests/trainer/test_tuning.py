@@ -144,6 +144,14 @@ def test_a_trial_that_fails_is_told_and_ends_nothing(dataset: Dataset, tmp_path:
     assert json.loads(table.to_json())["trials"][-1]["error"] == failed[-1].outcome.error
 
 
+def test_values_that_do_not_go_together_are_a_failure_of_their_trial(dataset: Dataset, tmp_path: Path) -> None:
+    space = space_of({"grow": "oblivious,best_first", "max_depth": "11..14"}, "t")
+    plan = plan_tuning(dataset, replace(BASE, n_rounds=2), space, TuneOptions(trials=6, repeat=0, workers=1))
+    failed = [row.values for row in tune(plan, tmp_path / "t").rows if row.outcome.error]
+    drawn = [space.draw(BASE.seed, number) for number in range(1, 7)]
+    assert failed == [each for each in drawn if each["grow"] == "oblivious" and each["max_depth"] > 12] != []
+
+
 def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> None:
     base = replace(BASE, objective="gbrank", step_search="line")
     plan = plan_tuning(dataset, base, space_of({"max_leaves": "4..8"}, "t"), TuneOptions(trials=2, workers=1))

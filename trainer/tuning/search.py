@@ -215,14 +215,15 @@ def tune(
 
     def task(trial: int, rounds: int | None, seed: int) -> Task:
         values = drawn[trial]
-        given = {**values, "seed": seed, **({} if rounds is None else {"n_rounds": rounds})}
         return Task(
             dataset=dataset.path,
             out=out,
             search=store.key,
             trial=trial,
             values=values,
-            parameters=replace(parameters, **given),
+            base=parameters,
+            seed=seed,
+            rounds=values.get("n_rounds", parameters.n_rounds) if rounds is None else rounds,
             by_folds=plan.by_folds,
             eval_metrics=tuple(eval_metrics),
             n_threads=0 if plan.workers == 1 else 1,
@@ -232,9 +233,17 @@ def tune(
         )
 
     def all_of(tasks: Sequence[Task]) -> dict[tuple[int, int], Outcome]:
-        found = {}
-        for done, outcome in _run(tasks, plan.workers):
-            found[done.trial, done.parameters.seed] = outcome
+        found, missing = {}, []
+        for each in tasks:  # before a process is started for nothing
+            known = store.read(each.name).get(each.rounds)
+            if known is None:
+                missing.append(each)
+                continue
+            found[each.trial, each.seed] = known
+            if on_trial is not None:
+                on_trial(each, known)
+        for done, outcome in _run(missing, plan.workers):
+            found[done.trial, done.seed] = outcome
             if on_trial is not None:
                 on_trial(done, outcome)
         return found

@@ -26,7 +26,9 @@ class Task:
     search: str  # the key of the search
     trial: int
     values: dict[str, Any]  # that were drawn
-    parameters: TrainParameters  # with all of them
+    base: TrainParameters  # which they replace; together they may be none
+    seed: int
+    rounds: int
     by_folds: bool
     eval_metrics: tuple[str, ...]
     n_threads: int
@@ -37,7 +39,12 @@ class Task:
     @property
     def name(self) -> str:
         """What its file is called: the seed is the second part where it is repeated."""
-        return f"{self.trial:05d}-{self.parameters.seed}"
+        return f"{self.trial:05d}-{self.seed}"
+
+    @property
+    def parameters(self) -> TrainParameters:
+        """Those to train with; InvalidParameter if they do not go together."""
+        return replace(self.base, **{**self.values, "seed": self.seed, "n_rounds": self.rounds})
 
 
 def run_trial(task: Task) -> Outcome:
@@ -46,7 +53,7 @@ def run_trial(task: Task) -> Outcome:
     A trial that cannot be trained is an outcome as well; OSError, which says something of the machine, is raised.
     """
     store = TrialStore(task.out, task.search)
-    known = store.read(task.name).get(task.parameters.n_rounds)
+    known = store.read(task.name).get(task.rounds)
     if known is not None:
         return known
     checkpoints = Checkpoints(task.out / "checkpoints", task.name, EVERY)
@@ -56,7 +63,7 @@ def run_trial(task: Task) -> Outcome:
         raise
     except Exception as error:  # a combination that cannot be is worth knowing, and no reason to end the search
         words = " ".join(f"{type(error).__name__}: {error}".split())
-        outcome = Outcome(rounds=task.parameters.n_rounds, error=words[:MOST_WORDS])
+        outcome = Outcome(rounds=task.rounds, error=words[:MOST_WORDS])
     store.write(task.name, outcome, trial=task.trial, values=task.values)
     return outcome
 
@@ -96,7 +103,5 @@ def _of_folds(found: CrossValidation, task: Task) -> Outcome:
 def _outcome(task: Task, best_round: int, trained: int, metrics: Any) -> Outcome:
     told = {name: value for name, value in metrics.items() if isfinite(value)}
     if task.measure not in told:
-        return Outcome(rounds=task.parameters.n_rounds, error=f"{task.measure} has no value on these queries")
-    return Outcome(
-        rounds=task.parameters.n_rounds, score=told[task.measure], best_round=best_round, trained=trained, metrics=told
-    )
+        return Outcome(rounds=task.rounds, error=f"{task.measure} has no value on these queries")
+    return Outcome(rounds=task.rounds, score=told[task.measure], best_round=best_round, trained=trained, metrics=told)
