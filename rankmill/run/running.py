@@ -19,7 +19,7 @@ from rankmill.run.drift import keep_for_next
 from rankmill.run.dry import links_to
 from rankmill.run.events import Event, Observer, Outcome, RunEnded, RunStarted, StageDone, StageFailed, StageSkipped
 from rankmill.run.lease import hold
-from rankmill.run.report import RunReport
+from rankmill.run.outcome import RunReport
 from rankmill.run.work import Work
 
 if TYPE_CHECKING:
