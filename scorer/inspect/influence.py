@@ -18,8 +18,10 @@ def relative_influence(forest: Forest) -> npt.NDArray[np.float64]:
     features = forest.node_feature[inner]
     rows = forest.node_rows[inner].astype(np.float64) * (COVER not in forest.info)  # cover has a unit of each tree
     for weights in (forest.node_gain[inner], rows, np.ones(len(features))):
-        if weights.any():
-            found = np.bincount(features, weights=weights, minlength=forest.n_features).astype(np.float64)
-            shares: npt.NDArray[np.float64] = found / found.sum()
-            return shares
+        greatest = weights.max(initial=0.0)
+        if greatest > 0.0:  # a gain below 0, which no training leaves, wins nothing; and no sum overflows
+            shares = np.ldexp(np.maximum(weights, 0.0), -int(np.frexp(greatest)[1]))
+            found = np.bincount(features, weights=shares, minlength=forest.n_features).astype(np.float64)
+            influence: npt.NDArray[np.float64] = found / found.sum()
+            return influence
     return np.zeros(forest.n_features)

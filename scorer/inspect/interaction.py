@@ -158,7 +158,7 @@ def _of_pair(
         steps, place = np.unique(both_known[i], return_inverse=True)
         numerator -= sum_at(paths, (slot,), [steps], alone[slot], joint)[output][place]
         denominator = denominator + sum_at(paths, (slot,), [steps], alone[slot], holding[i] & ~joint)[output][place]
-    return _ratio(numerator, denominator, counts.astype(np.float64))
+    return _ratio(numerator, denominator, counts.astype(np.float64), _rounding(paths, output))
 
 
 def _with_any(
@@ -200,7 +200,8 @@ def _with_any(
 
     in_spans(len(codes), n_threads, work)
     each = np.ones(len(codes))
-    return [_ratio(numerator, whole, each) for numerator in numerators]
+    rounding = _rounding(paths, output)
+    return [_ratio(numerator, whole, each, rounding) for numerator in numerators]
 
 
 def _shares_of(paths: Paths, codes: Codes, n_threads: int) -> npt.NDArray[np.float64]:
@@ -217,19 +218,28 @@ def _shares_of(paths: Paths, codes: Codes, n_threads: int) -> npt.NDArray[np.flo
     return shares
 
 
+def _rounding(paths: Paths, output: int) -> float:
+    """Return what sums over trees may be off by: a share of all that their leaves could add up to."""
+    highest = np.zeros(paths.forest.n_trees)
+    np.maximum.at(highest, paths.tree, np.abs(paths.value))
+    return float(1e-12 * highest[output :: paths.forest.n_outputs].sum())
+
+
 def _ratio(
-    numerator: npt.NDArray[np.float64], denominator: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]
+    numerator: npt.NDArray[np.float64],
+    denominator: npt.NDArray[np.float64],
+    counts: npt.NDArray[np.float64],
+    rounding: float,
 ) -> tuple[float, float]:
     """H of both, each centred, with cells that count so often; and the root of the mean square of the numerator.
 
-    What is left of a numerator by rounding alone is none.
+    What is left of either by ``rounding`` alone is nothing.
     """
     n = counts.sum()
     above = numerator - (numerator * counts).sum() / n
     below = denominator - (denominator * counts).sum() / n
     spread = np.sqrt((above**2 * counts).sum() / n)
     scale = np.sqrt((below**2 * counts).sum() / n)
-    greatest = max(float(np.abs(numerator).max(initial=0.0)), float(np.abs(denominator).max(initial=0.0)))
-    if min(spread, scale) <= 1e-12 * greatest:
+    if min(spread, scale) <= rounding:
         return 0.0, 0.0
     return float(spread / scale), float(spread)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scorer.errors import InputError
+from scorer.forest import ARRAYS
 from scorer.inspect.dependence import partial_dependence, steps_of
 from scorer.inspect.interaction import interactions
 from scorer.inspect.paths import leaf_paths
@@ -142,6 +143,19 @@ def test_stumps_do_not_interact() -> None:
         found = interactions(forest, random_values(1, forest, 200), over=over)
         assert len(found) == 15
         assert {one.h for one in found} == {0.0}
+
+
+@pytest.mark.parametrize("over", ["training", "documents"])
+def test_trees_that_cancel_do_not_interact(over: str) -> None:
+    """What is left of them is rounding, and its share in rounding is no interaction."""
+    forest = random_forest(7, n_trees=3, max_leaves=10)
+    nodes = {name: np.tile(getattr(forest, name), 2) for name, _ in ARRAYS if name.startswith("node_")}
+    starts = np.concatenate([forest.tree_starts, forest.tree_starts[1:] + forest.tree_starts[-1]])
+    weights = np.concatenate([forest.tree_weights, -forest.tree_weights]) / 3.0
+    nothing = replace(forest, tree_starts=starts, tree_weights=weights, **nodes)
+    found = interactions(nothing, random_values(7, forest, 60), over=over)
+    assert {(one.h, one.strength) for one in found} == {(0.0, 0.0)}
+    assert max(one.h for one in interactions(forest, random_values(7, forest, 60), over=over)) > 0.01
 
 
 def test_h_in_one_output_of_several() -> None:

@@ -33,5 +33,14 @@ def test_without_gains_splits_count_by_their_documents_and_without_these_alike(s
     assert relative_influence(bare) == pytest.approx(counted / counted.sum())
 
 
+def test_gains_of_a_damaged_file_are_shares_still() -> None:
+    forest = random_forest(3)
+    inner = forest.node_feature >= 0
+    for gains in (np.where(np.arange(len(inner)) % 2, 1.0, -1.0), np.full(len(inner), 1e308)):
+        found = relative_influence(replace(forest, node_gain=np.where(inner, gains, 0.0)))
+        assert np.all(found >= 0.0)
+        assert found.sum() == pytest.approx(1.0)
+
+
 def test_without_a_split_nothing_has_influence() -> None:
     assert relative_influence(random_forest(0).truncated(0)).tolist() == [0.0] * 5
