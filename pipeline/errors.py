@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_NAMED = 20  # choices in a message
+
 
 class PipelineError(Exception):
     """Base of everything this package raises on purpose."""
@@ -22,7 +24,7 @@ class InputError(PipelineError):
         """Build the error for ``name`` that is none of ``known``, with the nearest spelling as a hint."""
         choices = list(known)
         near = get_close_matches(name, choices, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {_some(choices)}"
         return cls(f"unknown {what} {name!r}; {hint}")
 
 
@@ -81,3 +83,9 @@ class DriftAlarm(PipelineError):
 
 class DatasetFormatError(PipelineError):
     """A dataset on disk is of another format number, incomplete or damaged."""
+
+
+def _some(choices: list[str]) -> str:
+    """Name all choices, or the first of very many."""
+    more = len(choices) - _NAMED
+    return ", ".join(choices) if more <= 0 else f"{', '.join(choices[:_NAMED])} and {more:,} more"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.sources.batch import ReadOptions, Source
+from pipeline.sources.trec_run import FEATURES, RunSource
 from scorer.errors import CandidatesRejected
 from scorer.predict import Predictor
 
@@ -99,6 +100,11 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesRejected:
+    if isinstance(source, RunSource):
+        return CandidatesRejected(
+            f"{source.path}: the model uses {_few(lacking)}, and a TREC run has the features {' and '.join(FEATURES)} only; "
+            "join its documents with their features into a table, and re-rank that"
+        )
     columns = source.columns or () if source.table is None else source.table.offered
     found = _few(columns) or "none"
     return CandidatesRejected(

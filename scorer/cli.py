@@ -282,6 +282,11 @@ def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
     return forest, ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)
 
 
+def looks_like_a_list(subject: str) -> bool:
+    """Whether ``subject``, where there is no such path, was meant as one rather than as a model of a registry."""
+    return "/" in subject or Path(subject).suffix in {".run", ".parquet", ".tsv", ".csv", ".txt"}
+
+
 def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Forest, ModelIdentity]]:
     """Read several models, each under the name that its folder gets: NAME@7, or that of a file without its suffix.
 

@@ -28,6 +28,7 @@ from scorer.cli import (
     ShortLists,
     Ties,
     TiesSeed,
+    looks_like_a_list,
 )
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
         return Ranking(name=subject, source=Forest.load(path))
     if path.exists():
         return Ranking(name=subject, source=path)
-    if "/" in subject or path.suffix in {".run", ".parquet", ".tsv", ".csv", ".txt"}:
+    if looks_like_a_list(subject):
         raise InputError(f"{subject}: no such file")
     from registry import Registry
 

@@ -20,6 +20,7 @@ from scorer.cli import (
     NThreads,
     RegistryFolder,
     find_model,
+    looks_like_a_list,
 )
 
 if TYPE_CHECKING:
@@ -326,6 +327,7 @@ def combine(
 
     Example: rankmill inspect combine web bm25.run --on candidates.parquet
     """
+    from scorer.errors import InputError
     from scorer.inspect import combine as combining
     from scorer.inspect.documents import listed_scores
     from scorer.inspect.reports import combination_report
@@ -338,6 +340,8 @@ def combine(
     if _is_list(path):
         second = other, listed_scores(path, documents)
     else:
+        if looks_like_a_list(other):
+            raise InputError(f"{other}: no such file")
         other_forest, other_identity = find_model(other, registry)
         second = other_identity, _scored(other_forest, where)[1]
     rules, policy, words = _policy(metric, convention, forest, documents)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_NAMED = 20  # choices in a message
+
 
 class ScorerError(Exception):
     """Base of everything this package raises on purpose."""
@@ -21,7 +23,7 @@ class InputError(ScorerError):
         """Build the error for ``name`` that is none of ``known``, with the nearest spelling as a hint."""
         choices = list(known)
         near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {_some(choices)}"
         return cls(f"unknown {what} {name!r}; {hint}")
 
 
@@ -39,3 +41,9 @@ class ModelFormatError(ScorerError):
 
 class ConversionRefused(ScorerError):
     """A model cannot be said in the format of another tool, or a model of another tool cannot be said in ours."""
+
+
+def _some(choices: list[str]) -> str:
+    """Name all choices, or the first of very many."""
+    more = len(choices) - _NAMED
+    return ", ".join(choices) if more <= 0 else f"{', '.join(choices[:_NAMED])} and {more:,} more"

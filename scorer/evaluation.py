@@ -23,6 +23,7 @@ IDEAL_WORDS = {
     "qrels": "all judged documents of the query, retrieved or not",
     "grade counts": "the whole candidate list of the query, of which the top was kept",
 }
+_OF_THE_TOP = frozenset({"wta", "balanced_error"})  # what stands below it changes nothing, or is not asked for
 _PAGE, _LABEL = 100, 16  # columns of a line of notes, and of the words it starts with
 _WIDE = 10_000  # a table is as wide as its cells; it is never cut for the terminal
 
@@ -170,6 +171,9 @@ class Evaluation:
             ("of the queries", "; ".join(oddities)),
             ("tied documents", _share(counts.n_tied_documents, counts.n_documents)),
         ]
+        whole = [str(metric) for metric in self.metrics if metric.k is None and metric.name not in _OF_THE_TOP]
+        if self.ideal == "grade counts" and whole:
+            notes.append(("note", f"{', '.join(whole)}: documents below the top that was kept count as not retrieved"))
         foreign = [str(metric) for metric in self.metrics if metric.name not in self.convention.metrics]
         if foreign:
             notes.append(

@@ -233,7 +233,20 @@ def checked_suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
         return suffix
-    if suffix in {".csv", ".txt", ".json", ".jsonl", ".gz", ".zst", ".arrow", ".feather"}:
+    if suffix in {
+        ".csv",
+        ".txt",
+        ".json",
+        ".jsonl",
+        ".ndjson",
+        ".gz",
+        ".zst",
+        ".arrow",
+        ".feather",
+        ".ipc",
+        ".pq",
+        ".trec",
+    }:
         raise InputError(
             f"{path}: cannot write {suffix}; name a folder of Parquet shards, or one file: {', '.join(SUFFIXES)}"
         )

@@ -62,6 +62,9 @@ def test_the_top_of_the_lists_is_judged_against_the_whole_lists(tmp_path, forest
         found = evaluate(tmp_path / name, metrics=metrics, ties=ties)
         assert means(found) == means(expected)
         assert found.ideal == "grade counts"
+        assert "below the top that was kept" not in found.render()
+        said = evaluate(tmp_path / name, metrics=("ndcg@5", "map", "wta"), ties=ties).render()
+        assert "map: documents below the top that was kept count as not retrieved" in said.replace("\n" + 16 * " ", " ")
 
 
 def test_the_top_of_the_lists_without_the_grade_counts_is_refused(tmp_path, forest, rows, candidates):

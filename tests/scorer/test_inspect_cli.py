@@ -98,6 +98,13 @@ def test_queries_that_were_drawn_are_told(workplace):
         assert "drawn" not in CliRunner().invoke(app, ["shap", "m.rankmill", "--on", "c.txt", *all_of_them]).stderr
 
 
+def test_of_very_many_names_some_are_told(workplace):
+    names = [f"name{i}" for i in range(700)]
+    random_forest(1, n_features=700, n_trees=2, names=names).save("wide.rankmill")
+    with pytest.raises(InputError, match=r"unknown feature 'x'; known: name0, .*, name19 and 680 more$"):
+        call("dependence", "wide.rankmill", "x")
+
+
 def test_interaction(workplace):
     facts = found("interaction", "m.rankmill", "f1", "f2", "--on", "c.txt", "--over", "documents")
     assert [one["features"] for one in facts["interactions"]][-1] == ["f1", "f2"]
@@ -212,3 +219,8 @@ def test_optimality(workplace):
     text = call(*line, "--curves", 1)
     assert "along 22 random directions" in text
     assert "best moved by (RMS)" in text
+
+
+def test_a_list_that_is_not_there_is_no_model(workplace):
+    with pytest.raises(InputError, match=r"^gone\.run: no such file$"):
+        call("combine", "m.rankmill", "gone.run", "--on", "c.txt")

@@ -262,6 +262,14 @@ def test_features_that_are_lacking_are_named_with_the_cure(tmp_path, forest, row
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.parquet", "c.txt"]
 
 
+def test_a_run_has_no_features_of_a_model_and_is_to_be_joined(tmp_path, forest):
+    (tmp_path / "c.run").write_text("q Q0 d 1 0.5 tag\n")
+    with pytest.raises(
+        CandidatesRejected, match=r"a TREC run has the features score and rank only; join its documents"
+    ):
+        rerank(tmp_path / "c.run", forest, tmp_path / "out")
+
+
 def test_only_features_that_the_model_uses_are_needed(tmp_path, rows):
     forest = random_forest(8, n_features=40, n_trees=1, max_leaves=3)
     kept = [*forest.used_features]
