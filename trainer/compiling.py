@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
 
 from numba.core import event
 
@@ -30,3 +33,33 @@ def compilation_announced(say: Callable[[str], object]) -> Iterator[None]:
     """Call ``say`` with one line as soon as a kernel has to be compiled in this context, and not again."""
     with event.install_listener("numba:compile", _First(say)):
         yield
+
+
+@cache
+def guard_cache() -> None:
+    """Let this process, from now on, take turns with others of its kind at Numba's files of compiled kernels.
+
+    Numba numbers the machine code of a function for several types of arguments, and writes number and code in two steps: of
+    two processes that compile at once, one may find the code of other types under its number.  Written against
+    `numba.core.caching` of Numba 0.68; where its folder cannot be written there is nothing to take turns at.
+    """
+    from numba.core.caching import IndexDataCacheFile
+
+    for name in ("save", "load"):
+        setattr(IndexDataCacheFile, name, _in_turn(getattr(IndexDataCacheFile, name)))
+
+
+def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
+    import fcntl
+
+    @wraps(method)
+    def in_turn(self: Any, *arguments: Any) -> Any:
+        try:
+            lock = Path(self._cache_path, "turns.lock").open("ab")  # noqa: SIM115 - closed below
+        except OSError:
+            return method(self, *arguments)
+        with lock:  # closing it lets go
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return method(self, *arguments)
+
+    return in_turn

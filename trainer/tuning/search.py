@@ -18,6 +18,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from pipeline.cores import available_cores
 from pipeline.dataset import Dataset
 from trainer.code_digest import code_digest
+from trainer.compiling import guard_cache
 from trainer.errors import InvalidParameter, WorkerLost
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.measures import DEVIANCE, stop_measure
@@ -326,4 +327,5 @@ def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
 
 
 def _told(task: Task) -> tuple[Task, Outcome]:
+    guard_cache()
     return task, run_trial(task)
