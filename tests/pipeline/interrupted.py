@@ -53,6 +53,8 @@ def act(action: str, folder: Path) -> None:
     """Do what shall happen at the chosen operation."""
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "end":
+        os.kill(os.getpid(), signal.SIGTERM)
     elif action == "fill":
         fill(folder)
     elif action == "limit":  # Python has SIGXFSZ ignored, so that a write fails
@@ -84,8 +86,9 @@ def watch(action: str, part: str, number: int, folder: Path) -> Callable[[str, t
 
 
 if __name__ == "__main__":
-    from rankmill.cli import execute
+    from rankmill.cli import main
 
     wanted, piece, place, below, *command = sys.argv[1:]
     sys.addaudithook(watch(wanted, piece, int(place), Path(below)))
-    sys.exit(execute(command))
+    sys.argv[1:] = command
+    main()
