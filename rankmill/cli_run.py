@@ -87,8 +87,11 @@ def run(
     from rankmill.run.chain import NAMES, Choice
     from rankmill.run.running import Asked, plan_of
     from rankmill.run.running import run as run_chain
+    from rankmill.run.telling.json_stderr import speak_json
     from rankmill.run.telling.observers import observer_of
 
+    if log is Log.json:  # from here on, so that a mistake in the configuration is JSON as well
+        speak_json()
     choice = Choice(first=first or NAMES[0], last=last or NAMES[-1], forced=frozenset(force or ()))
     asked = Asked(
         config=config,

@@ -39,7 +39,7 @@ class KnownFacts:
     Attributes
     ----------
     rows, queries, features, rejected
-        Numbers: ``rows`` (or ``rows_written``), ``queries``, ``features``, ``rejected``.
+        Numbers: ``rows`` (of what is written if that is told, as ``rows_written``), ``queries``, ``features``, ``rejected``.
     metrics
         Means by split and name.  Told as ``split`` and ``metrics``, by name ``{"mean": .., ..}``.
     gate, drift
@@ -68,7 +68,7 @@ class KnownFacts:
         >>> KnownFacts.of({"split": "test", "metrics": {"ndcg@10": {"mean": 0.5}}}).metrics
         {'test': {'ndcg@10': 0.5}}
         """
-        rows = facts.get("rows", facts.get("rows_written"))
+        rows = facts.get("rows_written", facts.get("rows"))
         return cls(
             rows=_count(rows),
             queries=_count(facts.get("queries")),

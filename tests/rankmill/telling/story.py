@@ -81,7 +81,7 @@ def night(folder: Path = Path("site"), *, passed: bool = True, exit_code: int = 
         *stage("evaluate", {"split": "test", "metrics": {"ndcg@10": {"mean": 0.4125, "n_queries": 9}, "map": {"mean": None}}}),
         *stage("gate", {"alias": "production", "passed": passed, **compared, "drift": {"psi_max": 0.2, "alarms": ["f1"]}}),
         *(stage("promote", {"model": "web@7", "moved": {"production": "web@6"}}) if passed else []),
-        *stage("rerank", {"rows_written": 45, "queries": 9, "out": "ranked"}),
+        *stage("rerank", {"rows": 106, "rows_written": 45, "queries": 9, "out": "ranked"}),
         RunEnded(outcome="done" if passed else "gate not passed", exit_code=exit_code, facts={"model": {"version": "web@7"}}),
     ]  # fmt: skip
 
