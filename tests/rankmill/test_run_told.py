@@ -67,6 +67,10 @@ def test_runs_tell_their_story_to_machines(project: Path, capsys: pytest.Capture
     events = read_lines(project / "out" / "lineage.jsonl")
     for event in events:
         naive_openlineage.check(event)
+    made = next(event["outputs"][0] for event in events if event["job"]["name"] == "web.ingest" and event["outputs"])
+    columns = made["facets"]["schema"]["fields"]
+    assert columns[0] == {"name": "qid", "type": "string"}
+    assert [column["name"] for column in columns if column["type"] == "float32"] == [f"f{i}" for i in range(1, 13)]
     whole = [event["eventType"] for event in events if event["job"]["name"] == "web"]
     assert whole == ["START", "COMPLETE", "START", "COMPLETE", "START", "FAIL"]
     assert events[0]["run"]["runId"] == run_id

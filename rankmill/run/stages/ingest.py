@@ -11,6 +11,7 @@ from pipeline.dataset import Dataset
 from pipeline.errors import DatasetFormatError
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.ingest import ingest
+from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.query_sizes import find_sizes
 from rankmill.errors import InputError
 from rankmill.run.digests import code_of
@@ -51,10 +52,13 @@ class Ingest(Stage):
 
     def reads(self) -> tuple[Artefact, ...]:
         return tuple(
-            Artefact(kind="file", name=self.work.named(path), digest=self.work.digests.of(path))
+            Artefact(
+                kind="file", name=self.work.named(path), digest=self.work.digests.of(path),
+                facts={"bytes": path.stat().st_size},
+            )
             for paths in self.files.values()
             for path in paths
-        )
+        )  # fmt: skip
 
     def run(self, say: Say) -> Made:
         known = {self.work.digests.of(path) for paths in self.files.values() for path in paths}
@@ -81,7 +85,7 @@ class Ingest(Stage):
         }
         artefact = Artefact(
             kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest,
-            facts={name: facts[name] for name in ("rows", "queries", "features")},
+            facts={name: facts[name] for name in ("rows", "queries", "features")} | {"columns": _columns(dataset)},
         )  # fmt: skip
         return Made(facts=facts, artefacts=(artefact,))
 
@@ -94,3 +98,10 @@ class Ingest(Stage):
         except DatasetFormatError:
             return f"{where} is damaged"
         return None if dataset.digest == record.facts["dataset"] else f"{where} holds other data"
+
+
+def _columns(dataset: Dataset) -> list[dict[str, str]]:
+    """Return names and types of what a row has, for the lineage."""
+    ours = {"qid": "string", "doc_id": "string", "grade": "int32"}
+    types = ours | {name: str(OPTIONAL[name].type) for name in dataset.optional_columns}
+    return [{"name": name, "type": types.get(name, "float32")} for name in (*types, *dataset.feature_names)]

@@ -77,7 +77,9 @@ class PrometheusFile:
                 self._watch.start(event.stage)
                 self._stages += 1
             case StageDone():
-                self._tell("rankmill_stage_duration_seconds", self._watch.lasted(event.stage), stage=event.stage)
+                self._tell(
+                    "rankmill_stage_duration_seconds", round(self._watch.lasted(event.stage), 3), stage=event.stage
+                )
                 self._tell_facts(event.stage, KnownFacts.of(event.facts))
             case RunEnded():
                 self._end(event)
@@ -85,7 +87,7 @@ class PrometheusFile:
                 pass
 
     def _end(self, event: RunEnded) -> None:
-        now = self._clock.now().timestamp()
+        now = round(self._clock.now().timestamp(), 3)
         self._tell("rankmill_build_info", 1, version=rankmill.__version__)
         self._tell("rankmill_last_run_timestamp_seconds", now)
         if event.exit_code == DONE:
@@ -93,7 +95,7 @@ class PrometheusFile:
         self._tell("rankmill_last_run_exit_code", event.exit_code)
         for outcome in get_args(Outcome):
             self._tell("rankmill_last_run_outcome", outcome == event.outcome, outcome=outcome)
-        self._tell("rankmill_last_run_duration_seconds", self._watch.lasted(_RUN))
+        self._tell("rankmill_last_run_duration_seconds", round(self._watch.lasted(_RUN), 3))
         self._tell("rankmill_last_run_peak_memory_bytes", peak_memory())
         self._tell("rankmill_last_run_stages", self._stages)
         self._tell("rankmill_previous_run_died", self._died)
