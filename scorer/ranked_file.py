@@ -24,6 +24,7 @@ from scorer.sorting import RankedBatch
 
 SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
 ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 32 << 20  # of ids: a group ends with the row in which they get so long
 RUN_TAG = "rankmill"
 SUFFIXES = (".parquet", ".run", ".tsv")
 MANIFEST = "manifest.json"
@@ -59,7 +60,7 @@ class RankedWriter(Protocol):
 
 
 class _ParquetFile:
-    """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows, the last one excepted."""
+    """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows, but for the last one and where ids are long."""
 
     def __init__(self, path: Path, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
         schema = schema.with_metadata(dict(metadata)) if metadata else schema
@@ -78,15 +79,17 @@ class _ParquetFile:
         )
         self._schema = schema
         self._held: list[pa.Table] = []
-        self._n_held = 0
+        self._n_held = self._bytes_held = 0
+        self._texts = [field.name for field in schema if pa.types.is_string(field.type)]
 
     def write(self, table: pa.Table, queries: int) -> None:
         self._held.append(table)
         self._n_held += table.num_rows
+        self._bytes_held += table.nbytes
         self.rows += table.num_rows
         self.queries += queries
-        while self._n_held >= ROW_GROUP_ROWS:
-            self._write_group(ROW_GROUP_ROWS)
+        while end := self._end_of_group():
+            self._write_group(end)
 
     def close(self) -> Written:
         if self._n_held or self.rows == 0:
@@ -98,13 +101,25 @@ class _ParquetFile:
         with suppress(OSError):  # a full disk, most likely, is what we are giving up for
             self._writer.close()
 
+    def _end_of_group(self) -> int:
+        """Return how many of the rows held make a whole group; 0: they do not yet."""
+        if self._bytes_held >= ROW_GROUP_BYTES:
+            long = np.zeros(self._n_held, dtype=np.int64)
+            for name in self._texts:
+                texts: list[Any] = [chunk for table in self._held for chunk in table[name].chunks]
+                long += np.concatenate([pc.binary_length(text).to_numpy() for text in texts])
+            end = int(np.searchsorted(np.cumsum(long), ROW_GROUP_BYTES)) + 1
+            if end <= min(self._n_held, ROW_GROUP_ROWS):
+                return end
+        return ROW_GROUP_ROWS if self._n_held >= ROW_GROUP_ROWS else 0
+
     def _write_group(self, rows: int) -> None:
         held = pa.concat_tables(self._held) if self._held else self._schema.empty_table()
         # One chunk: the pages of a column are cut per chunk, and must not show the batches that the rows came in.
         group = held.slice(0, rows).combine_chunks().replace_schema_metadata(self._schema.metadata)
         self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
         rest = held.slice(rows)
-        self._held, self._n_held = ([rest] if rest.num_rows else []), rest.num_rows
+        self._held, self._n_held, self._bytes_held = ([rest] if rest.num_rows else []), rest.num_rows, rest.nbytes
 
 
 Finished = Callable[[Written, int, int], None]

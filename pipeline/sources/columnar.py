@@ -78,6 +78,10 @@ class ColumnarSource:
             if skipped < len(batch):
                 yield batch.slice(skipped), share
 
+    def row_bytes(self) -> int:
+        """Return about how many bytes a row takes: of its features, and of what else is known beforehand."""
+        return 4 * len(self._columns.features)
+
     def leave_out_features(self, wanted: Collection[str]) -> None:
         """Read no features but those that are ``wanted``, before anything is read."""
         features = tuple(name for name in self._columns.features if name in wanted)
@@ -123,7 +127,7 @@ class ColumnarSource:
 
     def _rows_within(self, block_bytes: int) -> int:
         least, most = ROWS
-        return min(max(block_bytes // (4 * max(1, len(self._columns.features))), least), most)
+        return min(max(block_bytes // max(1, self.row_bytes()), least), most)
 
     def _rows_of(self, batch: pa.RecordBatch, first: int) -> tuple[RowBatch]:
         rows, problems = self._reader.rows(batch)

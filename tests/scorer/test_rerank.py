@@ -23,7 +23,7 @@ from scorer.evaluate import evaluate
 from scorer.forest import Forest
 from scorer.memory import MemoryPlan
 from scorer.rerank import ModelIdentity, rerank
-from scorer.schemas import SCORED_ROW
+from scorer.schemas import RANKED, SCORED_ROW
 from scorer.scored_file import read_scored
 from tests.scorer.candidate_files import (
     as_table,
@@ -504,6 +504,30 @@ def test_the_sorter_is_bounded_private_and_silent(tmp_path):
     assert found == ("100.0 MiB", str(tmp_path / "sort"), 3, False)
 
 
+def test_row_groups_of_long_ids_are_short_and_do_not_show_the_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(ranked_file, "ROW_GROUP_BYTES", 1000)
+    ids = ["x" * n for n in [10] * 300 + [400] * 4 + [3000, 1] + [10] * 300]
+    n = len(ids)
+    columns = [["q"] * n, ids, [0.0] * n, range(1, n + 1), [None] * n]
+    rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, RANKED, strict=True)], schema=RANKED)
+    files = []
+    for size in (1, 7, 100, n):
+        writer = ranked_file.ParquetWriter(tmp_path / f"{size}.parquet", {})
+        for first in range(0, n, size):
+            part = rows.slice(first, size)
+            writer.write(sorting.RankedBatch(part, np.arange(first, first + len(part)) == 0))
+        writer.close()
+        files.append((tmp_path / f"{size}.parquet").read_bytes())
+    assert len(set(files)) == 1
+    metadata = pq.read_metadata(tmp_path / "1.parquet")
+    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    ends = np.cumsum(groups)[:-1]
+    for first, end in zip([0, *ends], ends, strict=False):
+        of_rows = [1 + len(doc_id) for doc_id in ids[first:end]]
+        assert sum(of_rows[:-1]) < 1000 <= sum(of_rows)
+    assert pq.read_table(tmp_path / "1.parquet").equals(rows)
+
+
 def test_batches_of_long_ids_are_short(tmp_path, monkeypatch):
     monkeypatch.setattr(sorting, "BATCH_BYTES", 1 << 20)
     n = 20_000
@@ -550,20 +574,22 @@ def peak_of_a_fresh_process(*arguments, n_threads=0):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
-@pytest.mark.parametrize("shape", ["wide text", "long text", "parquet", "parquet in threads"])
+@pytest.mark.parametrize("shape", ["wide text", "long text", "parquet", "parquet in threads", "long ids"])
 def test_the_memory_bound_holds(tmp_path, shape):
-    """About 250 MB of candidates under 512 MB: wide rows, very many narrow ones, and one giant row group."""
+    """About 250 MB of candidates under 512 MB: wide rows, very many narrow ones, one giant row group, and ids of 1,000 letters."""
     rng = np.random.default_rng(0)
-    n_features = 3 if shape == "long text" else 136
+    n_features = 3 if shape.startswith("long") else 136
     forest = random_forest(3, n_features=n_features, n_trees=50, max_leaves=31, n_thresholds=100)
     forest.save(tmp_path / "m.rankmill")
-    source = tmp_path / ("c.parquet" if shape.startswith("parquet") else "c.txt")
-    if shape.startswith("parquet"):
-        n = 450_000
+    source = tmp_path / ("c.txt" if shape.endswith("text") else "c.parquet")
+    if source.suffix == ".parquet":
+        n = 250_000 if shape == "long ids" else 450_000
         place = np.arange(n)
         columns = {"qid": (place * 7919) % 9973, "doc_id": place, "grade": place % 5}
+        if shape == "long ids":
+            columns["doc_id"] = [f"{i:01000}" for i in range(n)]
         columns |= {f"f{f + 1}": rng.normal(size=n).astype(np.float32) for f in range(n_features)}
-        pq.write_table(pa.table(columns), source, row_group_size=n, use_dictionary=False)
+        pq.write_table(pa.table(columns), source, row_group_size=n, use_dictionary=False, compression="none")
     else:
         n = 170_000 if shape == "wide text" else 5_000_000
         texts = [" ".join(f"{f + 1}:{x:.4f}" for f, x in enumerate(row)) for row in rng.normal(size=(400, n_features))]
