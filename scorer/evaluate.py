@@ -27,6 +27,7 @@ from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
+from scorer.links import MAX_GAINED_GRADE
 from scorer.lists import read_grade_counts
 from scorer.metrics import Metric, parse_metric
 from scorer.metrics.conventions import OURS, Convention, named_convention
@@ -36,7 +37,7 @@ from scorer.query_columns import column_of_candidates, column_of_dataset, column
 from scorer.ranked_file import FACTS, GRADES, MANIFEST, counts_belong_to
 from scorer.rerank import PathLike, open_sources, read_options
 from scorer.schemas import SCORED_ROW
-from scorer.scored_file import read_scored
+from scorer.scored_file import as_scored, read_scored
 from scorer.scoring import Place, Scored, score_in_order
 from scorer.slices import slices_of
 from scorer.trec import read_qrels
@@ -181,7 +182,13 @@ def with_scale(
     """
     if rules.policy.max_grade is not None:
         return rules
-    return rules.but(max_grade=known_grade or _highest_grade(scored, None if qrels is None else Path(qrels), counts))
+    highest = known_grade or _highest_grade(scored, None if qrels is None else Path(qrels), counts)
+    if highest > MAX_GAINED_GRADE:
+        raise InputError(
+            f"metric err: found grade {highest}, grades of at most {MAX_GAINED_GRADE} say how likely a document satisfies; name "
+            "other metrics with --metric"
+        )
+    return rules.but(max_grade=highest)
 
 
 class DatasetSource:
@@ -370,8 +377,10 @@ def _has_grades(path: Path) -> bool:
 
 
 def _highest_grade(scored: Path | pa.Table, qrels: Path | None, counts: Path | None) -> int:
-    rows = qrels or scored
-    table = read_qrels(qrels) if qrels else rows if isinstance(rows, pa.Table) else read_scored(rows)
+    if qrels:
+        table = read_qrels(qrels)
+    else:
+        table = as_scored(scored, "scored table") if isinstance(scored, pa.Table) else read_scored(scored)
     if "grade" not in table.column_names:
         return 1  # there is nothing to evaluate; evaluate_scored says so
     tables = [table] if counts is None else [table, read_grade_counts(counts)]

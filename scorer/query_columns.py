@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,9 +16,9 @@ from pipeline.dataset import Dataset
 from pipeline.sources.batch import Format, ReadOptions, Source
 from pipeline.sources.delimited import DelimitedSource
 from pipeline.sources.parquet import ParquetSource
-from scorer.errors import CandidatesRejected, InputError
+from scorer.errors import InputError
 from scorer.rerank import open_sources
-from scorer.scored_file import delimiter_of, scored_shards
+from scorer.scored_file import delimiter_of, open_text, read_cells, scored_shards
 
 BLOCK_BYTES = 16 << 20
 
@@ -96,12 +97,11 @@ def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.Dat
 
 def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
     """Read two columns of delimited text: numbers where every cell that is not empty is one, else text."""
-    try:
-        lazy = pl.scan_csv(path, separator=separator, infer_schema=False, glob=False)
-        _check(lazy.collect_schema().names(), name, str(path))
-        rows = _named(lazy.select(list(dict.fromkeys((qid, name)))).collect(), qid, name)
-    except pl.exceptions.PolarsError as error:
-        raise CandidatesRejected(f"{path}: {str(error).splitlines()[0]}") from None
+    with open_text(path) as stream:
+        header = next(csv.reader([stream.readline()], delimiter=separator), [])
+    _check(header, name, str(path))
+    names = list(dict.fromkeys((qid, name)))
+    rows = _named(pl.DataFrame(read_cells(path, separator, {each: pa.string() for each in names}, names)), qid, name)
     rows = rows.with_columns(pl.when(pl.col("value") != "").then("value"))
     numbers = rows["value"].cast(pl.Float64, strict=False)
     return rows.with_columns(value=numbers) if numbers.null_count() == rows["value"].null_count() else rows
@@ -109,6 +109,8 @@ def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
 
 def _named(rows: pl.DataFrame, qid: str, name: str) -> pl.DataFrame:
     value = pl.col(name)
+    if rows.schema[name].is_nested():
+        raise InputError(f"--by {name}: expected a column of text or numbers, found {rows.schema[name]}")
     if not (rows.schema[name].is_numeric() or rows.schema[name] == pl.Boolean):
         value = value.cast(pl.String)
     return rows.select(pl.col(qid).cast(pl.String).alias("qid"), value.alias("value"))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from pipeline.sources.batch import shorten
+from pipeline.sources.blocks import compression_of
+from pipeline.sources.names import uncompressed
 from scorer.errors import CandidatesRejected, InputError
 from scorer.trec import read_run
 
@@ -38,11 +44,19 @@ def read_scored(path: Path) -> pa.Table:
     """
     separator = delimiter_of(path)
     if separator is not None:
-        return _read_delimited(path, separator)
+        return as_scored(read_cells(path, separator, _COLUMNS), str(path))
     shards = scored_shards(path)
     if path.is_dir():
         return pa.concat_tables([_read_parquet(shard) for shard in shards], promote_options="default")
-    return _read_parquet(path) if shards else read_run(path)
+    if shards:
+        return _read_parquet(path)
+    if uncompressed(path).suffix.lower() in {".csv", ".tsv"}:
+        first = _first_bytes(path).decode("utf-8", "replace").strip()
+        raise CandidatesRejected(
+            f"{path}: expected a first line with the names of columns, qid and score among them, between commas or tabs, found "
+            + (repr(shorten(first)) if first else "an empty file")
+        )
+    return read_run(path)
 
 
 def scored_shards(path: Path) -> list[Path]:
@@ -66,16 +80,53 @@ def delimiter_of(path: Path) -> str | None:
     return None
 
 
+def open_text(path: Path) -> io.TextIOWrapper:
+    """Open text, plain or compressed, a byte-order mark left out."""
+    stream = pa.input_stream(str(path), compression=cast("Any", compression_of(path)))
+    return io.TextIOWrapper(cast("Any", stream), encoding="utf-8-sig", newline="")
+
+
+def read_cells(
+    path: Path, separator: str, types: Mapping[str, pa.DataType], columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Read delimited text with a header, plain or compressed; no text is a null.
+
+    Raises
+    ------
+    CandidatesRejected
+        A line has more or fewer cells than the header, a cell is not of the type of its column, or the compression is damaged.
+    """
+    compression = compression_of(path)
+    try:
+        with pa.input_stream(str(path), compression=cast("Any", compression)) as stream:
+            return pacsv.read_csv(
+                cast("Any", stream),
+                parse_options=pacsv.ParseOptions(delimiter=separator),
+                convert_options=pacsv.ConvertOptions(
+                    column_types=dict(types), include_columns=None if columns is None else list(columns)
+                ),
+            )
+    except (OSError, pa.ArrowInvalid) as error:
+        if isinstance(error, OSError) and compression is None:
+            raise
+        raise CandidatesRejected(f"{path}: {_first_line(error)}") from None
+
+
 def _first_bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.readline(65536)
+        with pa.input_stream(str(path), compression=cast("Any", compression_of(path))) as stream:
+            return stream.read(65536).partition(b"\n")[0]
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such file") from None
+    except (OSError, pa.ArrowInvalid) as error:
+        if compression_of(path) is None:
+            raise
+        raise CandidatesRejected(f"{path}: {_first_line(error)}") from None
 
 
 def as_scored(table: pa.Table, where: str) -> pa.Table:
     """Check and cast the columns of a scored table; ``where`` names it in messages (see `read_scored`)."""
+    _refuse_twice(table.column_names, where)
     columns = {}
     for name, kind in _COLUMNS.items():
         if name not in table.column_names:
@@ -104,6 +155,12 @@ def as_scored(table: pa.Table, where: str) -> pa.Table:
     return pa.table(columns)
 
 
+def _refuse_twice(names: Sequence[str], where: str) -> None:
+    for name in _COLUMNS:
+        if names.count(name) > 1:
+            raise CandidatesRejected(f"{where}: column {name!r} is there twice; every column needs a name of its own")
+
+
 def _is_scored(path: Path) -> bool:
     return set(_NEEDED) <= set(_parquet_columns(path))
 
@@ -116,21 +173,11 @@ def _parquet_columns(path: Path) -> list[str]:
 
 
 def _read_parquet(path: Path) -> pa.Table:
-    wanted = [name for name in _parquet_columns(path) if name in _COLUMNS]
+    found = _parquet_columns(path)
+    _refuse_twice(found, str(path))
+    wanted = [name for name in found if name in _COLUMNS]
     try:
         table = pq.read_table(path, columns=wanted, partitioning=None)
-    except pa.ArrowInvalid as error:
-        raise CandidatesRejected(f"{path}: {_first_line(error)}") from None
-    return as_scored(table, str(path))
-
-
-def _read_delimited(path: Path, separator: str) -> pa.Table:
-    try:
-        table = pacsv.read_csv(
-            path,
-            parse_options=pacsv.ParseOptions(delimiter=separator),
-            convert_options=pacsv.ConvertOptions(column_types=_COLUMNS),
-        )
     except pa.ArrowInvalid as error:
         raise CandidatesRejected(f"{path}: {_first_line(error)}") from None
     return as_scored(table, str(path))

@@ -111,6 +111,10 @@ def test_the_highest_grade_seen_is_the_last_resort(tmp_path, forest, rows):
     )
     assert evaluate(table, metrics=["err@2"]).policy.max_grade == 3
     assert evaluate(table, metrics=["ndcg"]).policy.max_grade is None
+    for grades in (["0", "3"], [0.0, 3.0]):
+        assert evaluate(table.set_column(3, "grade", [grades]), metrics=["err@2"]).policy.max_grade == 3
+    with pytest.raises(InputError, match=r"metric err: found grade 60, .* name other metrics with --metric"):
+        evaluate(table.set_column(3, "grade", [[0, 60]]), gain="linear")
     pq.write_table(table, tmp_path / "s.parquet")
     assert evaluate(tmp_path / "s.parquet", metrics=["err@2"]).policy.max_grade == 3
     assert evaluate(tmp_path / "s.parquet", metrics=["err@2"], max_grade=5).policy.max_grade == 5

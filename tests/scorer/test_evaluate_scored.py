@@ -1,5 +1,6 @@
 """Scored lists from every kind of file, with grades from everywhere they may come from."""
 
+import gzip
 import json
 import math
 
@@ -52,7 +53,10 @@ def write_all(table, folder):
     pq.write_table(table.slice(0, 2), folder / "shards" / "part-0.parquet")
     pq.write_table(table.slice(2), folder / "shards" / "part-1.parquet")
     pq.write_table(pa.table({"qid": ["a"], "count": [1]}), folder / "shards" / "side.parquet")
-    return [folder / name for name in ("scored.parquet", "scored.tsv", "scored.csv", "plain.tsv", "shards")]
+    with gzip.open(folder / "scored.csv.gz", "wb") as file:
+        file.write((folder / "scored.csv").read_bytes())
+    names = ("scored.parquet", "scored.tsv", "scored.csv", "scored.csv.gz", "plain.tsv", "shards")
+    return [folder / name for name in names]
 
 
 def test_every_format_gives_the_same_evaluation(tmp_path):
@@ -250,6 +254,8 @@ def test_scores_that_are_no_numbers_name_row_and_query(tmp_path):
         ("qid\tscore\tgrade\na\t1\tgood\n", "CSV conversion error to int32: invalid value 'good'"),
         ("qid\tscore\tgrade\na\t1\n", "Expected 3 columns, got 2"),
         ("qid\tscore\tgrade\n", "expected scored documents, found none"),
+        ("qid\tqid\tscore\tgrade\na\ta\t1\t1\n", "column 'qid' is there twice"),
+        ("qid;score;grade\na;1;1\n", "between commas or tabs, found 'qid;score;grade'"),
         ("", "found an empty file"),
     ],
 )
@@ -287,6 +293,9 @@ def test_wrong_columns_types_and_files(tmp_path):
     with pytest.raises(InputError, match="no metric to compute"):
         evaluate_scored(table, [], POLICY)
     whole = tmp_path / "a.parquet"
+    pq.write_table(table.append_column("qid", table["qid"]), whole)
+    with pytest.raises(CandidatesRejected, match=r"a\.parquet: column 'qid' is there twice"):
+        evaluate_scored(whole, NDCG, POLICY)
     pq.write_table(table, whole)
     broken = tmp_path / "b.parquet"
     broken.write_bytes(whole.read_bytes()[:-20])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import json
 import math
@@ -142,7 +143,7 @@ def test_candidates_and_what_rerank_kept_of_them_have_the_same_slices(tmp_path):
     assert len(whole.slices[0].slices) > 1
 
 
-@pytest.mark.parametrize("name", ["c.txt", "c.csv", "c.parquet"])
+@pytest.mark.parametrize("name", ["c.txt", "c.csv", "c[1].csv", "c.csv.bz2", "c.parquet"])
 def test_columns_of_candidates(tmp_path, name):
     rows = random_candidates(2)
     write_letor(tmp_path / "c.txt", rows)
@@ -160,6 +161,11 @@ def test_columns_of_candidates(tmp_path, name):
                 doc = comment.split()[-1] if comment else str(len(line))
                 market = "even" if sum(map(ord, qid)) % 2 == 0 else "odd"
                 writer.writerow([qid, doc, grade, market, *(found.get(str(i + 1), "0") for i in range(n))])
+        if name == "c[1].csv":
+            (tmp_path / "c.csv").rename(tmp_path / name)
+            (tmp_path / "c1.csv").write_text("qid,market\n")  # which the name would match as a pattern
+        if name == "c.csv.bz2":
+            (tmp_path / name).write_bytes(bz2.compress((tmp_path / "c.csv").read_bytes()))
         if name == "c.parquet":
             pq.write_table(
                 pacsv.read_csv(
@@ -184,6 +190,8 @@ def test_what_cannot_be_sliced_by_is_refused(tmp_path):
         CandidatesRejected, match=r"--by doc_id: expected one text in all documents of a query, found 'd0'"
     ):
         evaluate(table, by=["doc_id"])
+    with pytest.raises(InputError, match=r"--by tags: expected a column of text or numbers, found List"):
+        evaluate(table.append_column("tags", [[["a"]] * table.num_rows]), by=["tags"])
     (tmp_path / "r.run").write_text("q Q0 d 1 1.0 t\n")
     (tmp_path / "qrels").write_text("q 0 d 1\n")
     with pytest.raises(InputError, match="is a TREC run, which has no columns"):
