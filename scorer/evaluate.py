@@ -122,6 +122,8 @@ def evaluate(
         relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
         map_normalisation=map_normalisation, precision_normalisation=precision_normalisation,
     )  # fmt: skip
+    if complete and qrels is None:
+        raise InputError("--complete counts judged queries that a run lacks: give the judgments with --qrels FILE")
     counts: Path | None = None
     scored: Path | pa.Table
     known_grade: int | None = None

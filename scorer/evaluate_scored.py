@@ -117,6 +117,8 @@ def evaluate_lists(
         weights |= {metric: queries.weights(metric) for metric in some}
     queries = prepared(lists, convention.policy)
     sizes = np.diff(lists.starts)
+    facts = _facts(lists, convention.policy)
+    cut = facts.n_documents > sizes
     return Evaluation(
         metrics=metrics,
         convention=convention,
@@ -124,7 +126,7 @@ def evaluate_lists(
         qids=tuple(lists.qids),
         values=values,
         weights=weights,
-        facts=_facts(lists, convention.policy),
+        facts=facts,
         intervals={
             metric: percentile_interval(values[metric], weights=weights[metric], replicates=replicates, seed=seed)
             if replicates
@@ -142,6 +144,8 @@ def evaluate_lists(
             n_unjudged_documents=lists.n_unjudged_documents,
             n_unjudged_queries=lists.n_unjudged_queries,
             n_missing_queries=lists.n_missing_queries,
+            n_cut_queries=int(np.count_nonzero(cut)),
+            fewest_kept=int(sizes[cut].min()) if cut.any() else None,
         ),
     )
 

@@ -42,6 +42,8 @@ class Counts:
     n_unjudged_documents: int  # scored documents without a grade, counted as grade 0
     n_unjudged_queries: int  # scored queries that the judgments lack, left out
     n_missing_queries: int  # judged queries that were not scored
+    n_cut_queries: int = 0  # queries of which the top was kept, and more documents are known by their grades
+    fewest_kept: int | None = None  # documents of such a query
 
     @property
     def tied_share(self) -> float:
@@ -102,6 +104,11 @@ class Evaluation:
     def n_counted(self, metric: Metric) -> int:
         """Count the queries in the mean of this metric."""
         return int(np.count_nonzero(~np.isnan(self.values[metric])))
+
+    def _looks_deeper(self, metric: Metric) -> bool:
+        """Whether the metric would look at ranks that were cut off."""
+        kept = self.counts.fewest_kept
+        return kept is not None and metric.name not in _OF_THE_TOP and (metric.k is None or metric.k > kept)
 
     def to_dict(self, *, per_query: bool = False) -> dict[str, Any]:
         """Return everything as plain values; what is not a number is None."""
@@ -171,9 +178,9 @@ class Evaluation:
             ("of the queries", "; ".join(oddities)),
             ("tied documents", _share(counts.n_tied_documents, counts.n_documents)),
         ]
-        whole = [str(metric) for metric in self.metrics if metric.k is None and metric.name not in _OF_THE_TOP]
-        if self.ideal == "grade counts" and whole:
-            notes.append(("note", f"{', '.join(whole)}: documents below the top that was kept count as not retrieved"))
+        deeper = [str(metric) for metric in self.metrics if self._looks_deeper(metric)]
+        if deeper:
+            notes.append(("note", f"{', '.join(deeper)}: documents below the top that was kept count as not retrieved"))
         foreign = [str(metric) for metric in self.metrics if metric.name not in self.convention.metrics]
         if foreign:
             notes.append(

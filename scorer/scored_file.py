@@ -16,6 +16,7 @@ from pipeline.sources.batch import shorten
 from pipeline.sources.blocks import compression_of
 from pipeline.sources.names import uncompressed
 from scorer.errors import CandidatesRejected, InputError
+from scorer.ranked_file import is_ranked_folder
 from scorer.trec import read_run
 
 _COLUMNS: dict[str, pa.DataType] = {
@@ -63,6 +64,9 @@ def scored_shards(path: Path) -> list[Path]:
     """Return the Parquet files of a scored list; none if it is text.  Errors as `read_scored`."""
     if path.is_dir():
         shards = [file for file in sorted(path.glob("*.parquet")) if _is_scored(file)]
+        lists = [] if shards else sorted(folder for folder in path.iterdir() if is_ranked_folder(folder))
+        if lists:
+            raise InputError(f"{path}: has the lists of several models; name one of them: {', '.join(map(str, lists))}")
         if not shards:
             raise InputError(f"{path}: no Parquet file with columns qid and score in this folder")
         return shards

@@ -62,9 +62,12 @@ def test_the_top_of_the_lists_is_judged_against_the_whole_lists(tmp_path, forest
         found = evaluate(tmp_path / name, metrics=metrics, ties=ties)
         assert means(found) == means(expected)
         assert found.ideal == "grade counts"
+        assert (found.counts.n_cut_queries, found.counts.fewest_kept) == (12, 5)
         assert "below the top that was kept" not in found.render()
-        said = evaluate(tmp_path / name, metrics=("ndcg@5", "map", "wta"), ties=ties).render()
-        assert "map: documents below the top that was kept count as not retrieved" in said.replace("\n" + 16 * " ", " ")
+        said = " ".join(evaluate(tmp_path / name, metrics=[*metrics, "ndcg@6", "map", "wta"]).render().split())
+        assert "ndcg@6, map: documents below the top that was kept count as not retrieved" in said
+    rerank(candidates, forest, tmp_path / "whole", top_k=300)
+    assert "below the top that was kept" not in evaluate(tmp_path / "whole").render()
 
 
 def test_the_top_of_the_lists_without_the_grade_counts_is_refused(tmp_path, forest, rows, candidates):
@@ -180,6 +183,7 @@ def test_mistakes(tmp_path, forest, candidates):
         ({"nothing_relevant": "two"}, "unknown value of nothing_relevant 'two'"),
         ({"split": "test"}, "--split chooses a part of a dataset, which needs a model"),
         ({"qrels": tmp_path / "none"}, "none"),
+        ({"complete": True}, "--complete counts judged queries that a run lacks: give the judgments with --qrels FILE"),
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):

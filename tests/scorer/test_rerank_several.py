@@ -9,6 +9,7 @@ import pytest
 
 from scorer.cli import find_models
 from scorer.errors import CandidatesRejected, InputError
+from scorer.evaluate import evaluate
 from scorer.forest import Forest
 from scorer.rerank import rerank, rerank_several
 from tests.scorer.candidate_files import as_table, random_candidates, write_letor
@@ -52,6 +53,10 @@ def test_each_list_has_the_bytes_of_a_run_of_its_own(tmp_path, rows, forests, su
         rerank_several(source, models, tmp_path / "all", top_k=top_k)
     rerank_several(source, models, tmp_path / "all", top_k=top_k, overwrite=True, n_threads=1, memory_limit="600MB")
     assert tree_of(tmp_path / "all") == before
+    with pytest.raises(
+        InputError, match=r"all: has the lists of several models; name one of them: .*all/none, .*all/one"
+    ):
+        evaluate(tmp_path / "all")
 
 
 def test_what_cannot_be_done_is_refused_with_a_reason(tmp_path, rows, forests):
