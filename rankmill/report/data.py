@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rankmill.report.subject import Subject
 
-MOST_MISSING, MOST_DRIFTED = 10, 20
+MOST_MISSING, MOST_DRIFTED, MOST_GRADES = 10, 20, 12
 
 
 def data_facts(subject: Subject) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def data_facts(subject: Subject) -> dict[str, Any]:
     for name in SPLITS:
         if name in manifest.splits:
             told = asdict(split_summary(dataset, name))
-            told["grades"] = [{"grade": grade, "documents": rows} for grade, rows in told["grades"].items()]
+            told["grades"] = _grades(told["grades"])
             splits.append(told)
     return {
         "digest": dataset.digest,
@@ -47,6 +47,17 @@ def data_facts(subject: Subject) -> dict[str, Any]:
         "remarks": statistics.remarks,
         "splits": splits,
     }
+
+
+def _grades(counts: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Return the documents of each grade; of very many grades the highest go together."""
+    levels = sorted(counts)
+    if len(levels) > MOST_GRADES:
+        last = levels[MOST_GRADES - 1]
+        rest = sum(counts[grade] for grade in levels[MOST_GRADES - 1 :])
+        told = [{"grade": grade, "documents": counts[grade], "and_above": False} for grade in levels[: MOST_GRADES - 1]]
+        return [*told, {"grade": last, "documents": rest, "and_above": True}]
+    return [{"grade": grade, "documents": counts[grade], "and_above": False} for grade in levels]
 
 
 def drift_facts(drift: Mapping[str, Any] | None) -> dict[str, Any] | None:

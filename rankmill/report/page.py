@@ -54,6 +54,8 @@ def outcome(facts: dict[str, Any]) -> dict[str, str]:
         "replaced": ("was promoted", f"It was {alias} before; {alias} means another version now.", "plain"),
     }
     word, sentence, look = texts[verdict["outcome"]]
+    if verdict["outcome"] == "promoted" and verdict["gate"] is False:
+        word, look = "promoted by force", "bad"
     if verdict["outcome"] == "not promoted" and verdict["gate"] is None:
         word, sentence, look = "not promoted", f"No gate was asked, and {alias} does not mean it.", "plain"
     return {"word": word, "sentence": sentence, "look": look}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from registry.names import PRODUCTION
 from scorer.forest import Forest
 from scorer.metrics import Metric, parse_metric
 from scorer.metrics.conventions import OURS, Convention, named_convention
+from scorer.metrics.metric import METRIC_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -272,7 +274,7 @@ def _metrics(
     forest: Forest,
     convention: Convention,
 ) -> tuple[Metric, ...]:
-    """Return what to measure, first what decides: the gate's metric, else the one that was learnt for."""
+    """Return what to measure: first what decides, the gate's metric, else the one that was learnt for; then the others in order."""
     names = list(known.metrics or (evaluation or {}).get("metrics") or METRICS)
     first = (gate or {}).get("metric") or forest.parameters.get("metric")
     if known.metrics is None or (gate or {}).get("metric"):
@@ -280,4 +282,10 @@ def _metrics(
     found = dict.fromkeys(parse_metric(name) for name in names)
     scale = convention.policy.max_grade
     kept = [metric for metric in found if metric.name != "err" or scale is not None]
-    return tuple(kept) or tuple(parse_metric(name) for name in METRICS if not name.startswith("err"))
+    if not kept:
+        kept = [parse_metric(name) for name in METRICS if not name.startswith("err")]
+    return kept[0], *sorted(kept[1:], key=_place)
+
+
+def _place(metric: Metric) -> tuple[int, float, float]:
+    return METRIC_NAMES.index(metric.name), metric.k or math.inf, metric.parameter or 0.0
