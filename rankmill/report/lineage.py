@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from registry.names import PRODUCTION
 from trainer.lineage import CIRCUMSTANCES, circumstances_in
 
 if TYPE_CHECKING:
@@ -109,10 +110,14 @@ def commands(subject: Subject) -> list[dict[str, str]]:
 
 def rollback(subject: Subject) -> str | None:
     """Return the command that takes the promotion back; None where the version is not promoted, or was the first."""
-    if not subject.promoted or len({move.version for move in subject.version.state.moves[subject.alias]}) < 2:
+    if not subject.promoted:
         return None
-    alias = "" if subject.alias == "production" else f" --alias {shlex.quote(subject.alias)}"
-    return f"rankmill models rollback {shlex.quote(subject.name)}{alias} --registry {REGISTRY}"
+    before = [move.version for move in subject.version.state.moves[subject.alias] if move.version is not None]
+    earlier = next((number for number in reversed(before) if number != subject.version.number), None)
+    if earlier is None:
+        return None
+    alias = "" if subject.alias == PRODUCTION else f" --alias {shlex.quote(subject.alias)}"
+    return f"rankmill models rollback {shlex.quote(subject.name)}{alias} --to {earlier} --registry {REGISTRY}"
 
 
 def _options(version: Version) -> str:

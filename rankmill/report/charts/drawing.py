@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
 from rankmill.report.words import MINUS
 
-LETTER = 0.56  # of the size of the type: the width of a letter, about
+LETTER, WIDE_LETTER = 0.6, 1.05  # of the size of the type: the width of a letter, about, and of one of East Asia
 SMALL, NORMAL = 12.0, 13.0  # sizes of type, in the units of a drawing, which are pixels
 
 
@@ -119,17 +120,28 @@ def tick_words(values: Sequence[float]) -> list[str]:
 
 def widest(words: Sequence[str], size: float = SMALL) -> float:
     """Return the width of the longest of ``words``, about."""
-    return max((len(each) for each in words), default=0) * size * LETTER
+    return max((sum(map(_letter, each)) for each in words), default=0.0) * size
 
 
 def clipped(words: str, width: float, size: float = SMALL) -> str:
     """Shorten ``words`` to what goes into so many pixels.
 
     >>> clipped("a_rather_long_name", 70)
-    'a_rather_…'
+    'a_rather…'
     """
-    most = max(3, int(width / (size * LETTER)))
-    return words if len(words) <= most else f"{words[: most - 1]}…"
+    if widest([words], size) <= width:
+        return words
+    room, kept = width / size - LETTER, ""
+    for letter in words:
+        room -= _letter(letter)
+        if room < 0.0 and len(kept) > 1:
+            break
+        kept += letter
+    return f"{kept}…"
+
+
+def _letter(letter: str) -> float:
+    return WIDE_LETTER if unicodedata.east_asian_width(letter) in "WF" else LETTER
 
 
 def _short(x: float) -> str:

@@ -108,12 +108,17 @@ def dependence(row: dict[str, Any], limits: tuple[float, float], width: float) -
     values, now, then = row["values"], row["candidate"], row["before"]
     points = [*now["points"], *(then["points"] if then else [])]
     low, high = min(points, default=0.0), max(points, default=1.0)
-    if values is not None:  # the curve is flat beyond its points: no further than the rows go
+    if (
+        values is not None
+    ):  # the curve is flat beyond its points: no further than the rows go, and where most of them are
         low, high = (
             max(values["minimum"], low - 0.08 * (high - low)),
             min(values["maximum"], high + 0.08 * (high - low)),
         )
-        low, high = min(low, *values["deciles"][:1]), max(high, *values["deciles"][-1:])
+        first, last = values["deciles"][0], values["deciles"][-1]
+        if last > first:
+            low, high = max(low, first - (last - first)), min(high, last + (last - first))
+        low, high = min(low, first), max(high, last)
     left, bottom, height = 38.0, 150.0, 186.0
     x, y = Scale(low, high, left, width - 10), Scale(*limits, bottom, 10.0)
     span = max(now["outputs"], default=0.0) - min(now["outputs"], default=0.0)
@@ -216,12 +221,15 @@ def bars(rows: Sequence[dict[str, Any]], width: float, *, what: str) -> Markup:
 
 def _steps(points: Sequence[float], outputs: Sequence[float], low: float, high: float) -> list[tuple[float, float]]:
     """Return the corners of a curve that holds each output down to the point before, from ``low`` to ``high``."""
-    corners = []
+    corners: list[tuple[float, float]] = []
     start = low
     for i, (point, output) in enumerate(zip(points, outputs, strict=True)):
-        end = high if i == len(points) - 1 else min(max(point, low), high)
-        corners += [(start, output), (end, output)]
-        start = end
+        end = high if i == len(points) - 1 else min(point, high)
+        if end > start or (i == len(points) - 1 and not corners):
+            corners += [(start, output), (end, output)]
+            start = end
+        if start >= high:
+            break
     return corners
 
 
