@@ -17,7 +17,7 @@ from scorer.errors import ScorerError
 from scorer.forest import Forest
 
 EVERY = 300.0  # seconds; what a kill costs at most, but for a last round
-_SUFFIX = ".checkpoint"
+SUFFIX = ".checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,13 @@ class Checkpoints:
 
     def of(self, part: str) -> Checkpoint:
         """Return the checkpoint of a part of the training."""
-        return Checkpoint(self.folder / f"{self.key}.{part}{_SUFFIX}", self.every, self.say)
+        return Checkpoint(self.folder / f"{self.key}.{part}{SUFFIX}", self.every, self.say)
 
     def clear(self) -> None:
-        """Remove them: what was trained is safe elsewhere."""
-        for path in self.folder.glob(f"{self.key}.*{_SUFFIX}"):
-            path.unlink(missing_ok=True)
+        """Remove them, and what a kill has left of writing one: what was trained is safe elsewhere."""
+        for pattern in (f"{self.key}.*{SUFFIX}", f".{self.key}.*.staging"):
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
 
 
 class Checkpoint:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _MODEL, _FACTS = ".rankmill", ".json"
+_KEY_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,18 @@ class KeptTrainings:
                 (self.folder / f"{key}{suffix}").unlink(missing_ok=True)
 
     def remove_others(self, keys: Collection[str]) -> None:
-        """Let go of all trainings but ``keys``."""
-        if self.folder.is_dir():
-            self.remove({path.stem for path in self.folder.glob(f"*{_MODEL}") if _is_key(path.stem)} - set(keys))
+        """Let go of all trainings but ``keys``, of their checkpoints, and of what kills have left; nobody may be writing here."""
+        if not self.folder.is_dir():
+            return
+        for path in self.folder.iterdir():
+            of_whom = path.name.removeprefix(".")[:_KEY_LENGTH]
+            left_behind = path.name.startswith(".") and path.name.endswith(".staging")
+            if _is_key(of_whom) and (left_behind or of_whom not in keys):
+                path.unlink(missing_ok=True)
 
 
 def _is_key(name: str) -> bool:
-    return len(name) == 64 and set(name) <= set("0123456789abcdef")
+    return len(name) == _KEY_LENGTH and set(name) <= set("0123456789abcdef")
 
 
 def _trained(told: Mapping[str, Any], forest: Forest) -> Trained:

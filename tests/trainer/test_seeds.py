@@ -179,6 +179,8 @@ def test_trainings_that_are_done_are_not_done_again(dataset: Dataset, tmp_path: 
     assert _json(candidate_of(dataset, tmp_path, "best", seeds=(1, 2)).facts) == _json(first.facts)
     assert calls == [3, 1, 2]
     store = KeptTrainings(tmp_path)
+    (tmp_path / f"{'a' * 64}.whole.checkpoint").write_bytes(b"of a training that nobody wants any more")
+    (tmp_path / f".{first.keys[0]}.json.0123.staging").write_bytes(b"left by a kill")
     store.remove_others(first.keys)
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted([*first.keys, *first.keys])
     store.remove(first.keys)
