@@ -111,8 +111,8 @@ def run(asked: Asked, observer: Callable[[Work], Observer], clock: Callable[[], 
             if work.config.drift is not None and "bin" in work.facts:
                 keep_for_next(work.dataset(), work.path)
         except BaseException as error:
-            stopped = isinstance(error, (SystemExit, KeyboardInterrupt))
-            tell(RunEnded(outcome="stopped" if stopped else "failed", exit_code=code_of(error)))
+            stopped, code = isinstance(error, (SystemExit, KeyboardInterrupt)), code_of(error)
+            tell(RunEnded(outcome="stopped" if stopped else "drift" if code == DRIFT else "failed", exit_code=code))
             raise
         finally:
             with suppress(OSError):  # it would only be read again

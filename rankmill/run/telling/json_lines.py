@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, TERMINATED, code_of
+from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, code_of
 from rankmill.run.events import (
     Artefact,
     Event,
@@ -37,6 +37,7 @@ _NAMES: dict[type[Any], str] = {
     RunEnded: "run_ended",
 }
 _RUN = "run"
+_FINDINGS = {DRIFT, GATE_NOT_PASSED}
 _LINEAGE_ONLY = "columns"
 _MOST_LISTED = 100  # artefacts in a line; the lineage has all
 
@@ -108,11 +109,11 @@ def level(event: Event) -> Level:
         case RunStarted():
             return "info" if event.died is None else "warning"
         case StageFailed():
-            return "warning" if event.stopped else "error"
+            return "warning" if event.stopped or code_of(event.error) in _FINDINGS else "error"
         case RunEnded():
             if event.exit_code == DONE:
                 return "info"
-            return "warning" if event.exit_code in {DRIFT, GATE_NOT_PASSED, TERMINATED} else "error"
+            return "warning" if event.outcome == "stopped" or event.exit_code in _FINDINGS else "error"
         case _:
             return "info"
 

@@ -79,6 +79,7 @@ class LineageFile:
         self._read: list[Artefact] = []
         self._made: list[Artefact] = []
         self._ended = False
+        self._broken: EventType | None = None
 
     def __call__(self, event: Event) -> None:
         """Append what happened."""
@@ -103,6 +104,7 @@ class LineageFile:
                 error = {"message": error_line(event.error), "programmingLanguage": "PYTHON"}
                 facets = {} if event.stopped else {"errorMessage": facet("errorMessage", **error)}
                 self._append(kind, event.stage, self._inputs.get(event.stage, ()), facets=facets)
+                self._broken = kind
             case RunEnded() if not self._ended:  # a signal may come while the end is told
                 self._ended = True
                 self._append_end(event)
@@ -110,7 +112,8 @@ class LineageFile:
                 pass
 
     def _append_end(self, event: RunEnded) -> None:
-        kind: EventType = {"failed": "FAIL", "stopped": "ABORT"}.get(event.outcome, "COMPLETE")  # type: ignore[assignment]
+        by_outcome: dict[str, EventType] = {"failed": "FAIL", "stopped": "ABORT"}
+        kind = self._broken or by_outcome.get(event.outcome, "COMPLETE")
         outcome = facet("rankmill_outcome", outcome=event.outcome, exitCode=event.exit_code)
         made = {(each.kind, each.name): each for each in self._made}
         read = {(each.kind, each.name): each for each in self._read if (each.kind, each.name) not in made}

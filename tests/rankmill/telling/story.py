@@ -91,5 +91,5 @@ def failed(error: BaseException, *, stopped: bool = False, code: int = 74) -> li
         started(),
         StageStarted(stage="ingest", why="asked for", doing="2 files"),
         StageFailed(stage="ingest", error=error, stopped=stopped),
-        RunEnded(outcome="stopped" if stopped else "failed", exit_code=code),
+        RunEnded(outcome="stopped" if stopped else "drift" if code == 12 else "failed", exit_code=code),
     ]

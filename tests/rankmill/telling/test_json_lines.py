@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import MalformedLine
+from pipeline.errors import DriftAlarm, MalformedLine
 from rankmill.run.events import Artefact, RunEnded, StageFailed, StageSaid, StageSkipped
 from rankmill.run.telling import whole_runs
 from rankmill.run.telling.fan_out import FanOut
@@ -85,6 +86,8 @@ def test_levels_say_how_much_somebody_should_care() -> None:
     for event in (
         started(died="killed"),
         StageFailed(stage="ingest", error=error),
+        StageFailed(stage="bin", error=DriftAlarm("f1 moved")),
+        RunEnded(outcome="stopped", exit_code=130),
         RunEnded(outcome="failed", exit_code=10),
         RunEnded(outcome="gate not passed", exit_code=11),
         RunEnded(outcome="drift", exit_code=12),
@@ -92,7 +95,8 @@ def test_levels_say_how_much_somebody_should_care() -> None:
     ):
         tell(event)
     records = [strict(line) for line in lines]
-    assert [record["level"] for record in records] == ["warning", "error", "error", "warning", "warning", "info"]
+    levels = ["warning", "error", "warning", "warning", "error", "warning", "warning", "info"]
+    assert [record["level"] for record in records] == levels
     assert records[1]["error"]["kind"] == "MalformedLine"
     assert records[1]["error"]["message"].startswith("caf\\xe9.txt:3:1: expected a number, found 'xxx")
     assert len(records[1]["error"]["message"]) == LONGEST
@@ -227,6 +231,32 @@ for number in range(30):
     lines = path.read_bytes().splitlines(keepends=True)
     assert len(read_lines(path)) == len(lines)
     assert lines
+
+
+def test_killed_while_it_writes_at_most_the_last_line_is_torn(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    script = f"""
+from pathlib import Path
+from rankmill.run.telling.log_file import LogFile
+from rankmill.run.events import RunStarted, StageSaid
+
+tell = LogFile(Path({str(path)!r}), bound=1 << 40)
+tell(RunStarted(run_id="killed", config=Path("c"), work=Path("w"), stages=()))
+while True:
+    tell(StageSaid(stage="train", line="x" * 9_000))
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    deadline = time.monotonic() + 30
+    while (not path.exists() or path.stat().st_size < 200_000) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    left = path.read_bytes()
+    whole = left.count(b"\n")
+    assert len(read_lines(path)) == whole > 20
+    write_runs(path, 1, bound=1 << 40)
+    assert path.read_bytes()[: left.rindex(b"\n") + 1] == left[: left.rindex(b"\n") + 1]
+    assert len(read_lines(path)) == len(path.read_bytes().splitlines()) == whole + 3
 
 
 # ---- one that fails --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import DataRejected
+from pipeline.errors import DataRejected, DriftAlarm
 from rankmill import __version__
 from rankmill.run.events import Event
 from rankmill.run.telling.lineage import PRODUCER, LineageFile
@@ -74,7 +74,11 @@ def test_what_was_read_and_made_has_its_place_version_size_and_columns(tmp_path:
 
 @pytest.mark.parametrize(
     ("error", "stopped", "code", "kind"),
-    [(DataRejected("a.txt:3:1: bad"), False, 10, "FAIL"), (SystemExit(143), True, 143, "ABORT")],
+    [
+        (DataRejected("a.txt:3:1: bad"), False, 10, "FAIL"),
+        (DriftAlarm("a.txt:3:1: bad"), False, 12, "FAIL"),
+        (SystemExit(143), True, 143, "ABORT"),
+    ],
 )
 def test_a_failure_fails_and_a_stop_aborts_the_stage_and_the_run(
     tmp_path: Path, error: BaseException, stopped: bool, code: int, kind: str

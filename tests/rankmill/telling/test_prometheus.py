@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.run.events import Event, RunEnded, StageSkipped
+from rankmill.run.telling import json_lines, prometheus
 from rankmill.run.telling.exposition import Sample, exposition, read_exposition
 from rankmill.run.telling.prometheus import PrometheusFile
 from tests.naive_prometheus import Series, parse
@@ -139,3 +141,13 @@ def test_series_of_another_model_do_not_stay(tmp_path: Path) -> None:
     after(path, night())
     found = after(path, UNCHANGED, model='a "b"\\\n')
     assert {dict(labels)["model"] for _, labels in found} == {'a "b"\\\n'}
+
+
+def test_the_documentation_names_every_metric_and_every_event() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "observing.md").read_text(encoding="utf-8")
+    short = {"rankmill_gate_difference_low": "`.._low`", "rankmill_gate_difference_high": "`.._high`"}
+    missing = [name for name in prometheus._HELP if short.get(name, f"`{name}`") not in text]
+    missing += [name for name in json_lines._NAMES.values() if f"`{name}`" not in text]
+    assert not missing
+    alerts = (Path(__file__).resolve().parents[3] / "docker" / "prometheus-rules.yaml").read_text(encoding="utf-8")
+    assert {*re.findall(r"rankmill_\w+", alerts)} <= {*prometheus._HELP}
