@@ -70,7 +70,7 @@ def hold(work: Path, run_id: str) -> Iterator[Lease]:
                     "work folder of its own"
                 ) from None
         before = _read(handle)
-        died = None if before is None else _who(before, "an earlier run")
+        died = None if before is None else f"{_who(before, 'an earlier run')} ended without a word"
         holder = {
             "run_id": run_id,
             "pid": os.getpid(),
