@@ -57,6 +57,39 @@ def test_every_command_is_one_that_the_command_line_takes() -> None:
                 raise AssertionError(f"rankmill {line}: {error}") from error
 
 
+NIGHTS = re.search(r"^## A night in the life$(.*?)^## ", TEXT, flags=re.MULTILINE | re.DOTALL)
+TAKEN_BACK = 11  # what the two runs after the rollback leave with
+
+
+@pytest.mark.slow
+def test_the_nights_are_as_they_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All but the clocks, the numbers of processes, and the run that is killed."""
+    assert NIGHTS is not None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANKMILL_REGISTRY", raising=False)
+    config = re.search(r"^```toml\n(.*?)^```$", NIGHTS[1], flags=re.MULTILINE | re.DOTALL)
+    assert config is not None
+    Path("rankmill.toml").write_text(config[1])
+    Path("judgments").mkdir()
+    Path("candidates").mkdir()
+    codes = []
+    for text in re.findall(r"^```(?:console|text)\n(.*?)^```$", NIGHTS[1], flags=re.MULTILINE | re.DOTALL):
+        for told in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            line, _, output = told.partition("\n")
+            if output.endswith("Killed\n"):  # while it trained
+                line, output = f"{line} --until bin", ""
+            capsys.readouterr()
+            codes.append(run(line))
+            said = "".join(capsys.readouterr())
+            for promised in re.findall(
+                r"web@\d became.*|now production.*|by web@\d$|skipped, .*", output, flags=re.MULTILINE
+            ):
+                assert promised.split("; sha256")[0] in said, line
+    assert [code for code in codes if code] == [TAKEN_BACK, TAKEN_BACK]
+
+
 def facts(number: int) -> dict[str, Any]:
     digest = "0" * 63 + str(number)
     return {
