@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -54,6 +55,8 @@ def _in_turn(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def in_turn(self: Any, *arguments: Any) -> Any:
+        if not os.access(self._cache_path, os.W_OK):
+            return method(self, *arguments)
         try:
             lock = Path(self._cache_path, "turns.lock").open("ab")  # noqa: SIM115 - closed below
         except OSError:

@@ -45,6 +45,7 @@ def commands():
     yield ["demo", "--queries", "80", "--seed", "5"]
     yield ["run", "rankmill.toml"]
     yield ["run", "rankmill.toml", "--date", "2026-11-21"]
+    yield ["run", "seeds.toml"]
     yield ["health", "work"]
     yield ["report", "work"]
     yield ["tune", "rankmill-demo/dataset", "-o", "tuned", "--trials", "3", "--n-rounds", "4", "--workers", "1"]
@@ -179,6 +180,7 @@ def test_the_script_installs_into_an_empty_folder_and_a_stranger_runs_what_may_n
     home.mkdir()
     work.mkdir()
     (work / "rankmill.toml").write_text(CONFIG)
+    (work / "seeds.toml").write_text(CONFIG.replace("[train]", '[train]\nseeds = [1, 2]\nchoose = "average"'))
     clean = {"PATH": os.defpath, "HOME": str(home), "PIP_CONFIG_FILE": os.devnull, "LANG": "C.UTF-8"}
     clean |= {name: os.environ[name] for name in WAY_OUT if name in os.environ}
     image = environment_of_the_image(prefix)
