@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.dataset import Dataset
+from pipeline.errors import DatasetFormatError
 from rankmill.cli import execute
 from tests.trainer.small_dataset import SMALL, small_dataset
 from trainer.errors import InvalidParameter
@@ -150,6 +151,19 @@ def test_values_that_do_not_go_together_are_a_failure_of_their_trial(dataset: Da
     failed = [row.values for row in tune(plan, tmp_path / "t").rows if row.outcome.error]
     drawn = [space.draw(BASE.seed, number) for number in range(1, 7)]
     assert failed == [each for each in drawn if each["grow"] == "oblivious" and each["max_depth"] > 12] != []
+
+
+@pytest.mark.parametrize("error", [OSError(5, "i/o"), MemoryError(), DatasetFormatError("damaged")], ids=str)
+def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_path: Path, monkeypatch, error) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "train", failing)
+        with pytest.raises(type(error)):
+            searched(dataset, tmp_path / "t", TuneOptions(trials=1, repeat=0, workers=1))
+    table = searched(dataset, tmp_path / "t", TuneOptions(trials=1, repeat=0, workers=1))
+    assert all(row.outcome.score is not None for row in table.rows)
 
 
 def test_where_all_fail_the_first_says_why(dataset: Dataset, tmp_path: Path) -> None:

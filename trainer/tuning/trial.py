@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.dataset import Dataset
+from pipeline.errors import PipelineError
 from trainer.checkpoint import EVERY, Checkpoints
 from trainer.history import CrossValidation, TrainingResult
 from trainer.parameters import TrainParameters
@@ -50,7 +51,7 @@ class Task:
 def run_trial(task: Task) -> Outcome:
     """Do what is asked, write it to the trial's file, and return it; what was done before is only read.
 
-    A trial that cannot be trained is an outcome as well; OSError, which says something of the machine, is raised.
+    A trial that cannot be trained is an outcome as well; what says something of the machine or the dataset's files is raised.
     """
     store = TrialStore(task.out, task.search)
     known = store.read(task.name).get(task.rounds)
@@ -59,7 +60,7 @@ def run_trial(task: Task) -> Outcome:
     checkpoints = Checkpoints(task.out / "checkpoints", task.name, EVERY)
     try:
         outcome = _of_folds(_validated(task, checkpoints), task) if task.by_folds else _of_split(task, checkpoints)
-    except OSError:
+    except (OSError, MemoryError, PipelineError):  # of the machine or the dataset: may be otherwise next time
         raise
     except Exception as error:  # a combination that cannot be is worth knowing, and no reason to end the search
         words = " ".join(f"{type(error).__name__}: {error}".split())
