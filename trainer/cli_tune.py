@@ -87,13 +87,12 @@ def tune(
 ) -> None:
     """Search for the parameters that are best on queries that were not learnt from.
 
-    Trials are compared by the stop metric on the valid split, or by its mean over --folds parts of the train split where
-    there is no valid split.  Nothing is registered: paste the section that is printed into rankmill.toml.  Test on other queries than
-    these: the best of many trials looks better on them than it is.
+    Trials are compared by the stop metric on the valid split, or where there is none by its mean over --folds parts of
+    the train split.  Nothing is registered: paste the section that is printed into rankmill.toml.  Look at other queries
+    before you believe it: on these the best of many trials looks better than it is.
 
     Example: rankmill tune web.dataset -o web.tuning --trials 40
-    By halving, two parameters: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log
-    --vary max_leaves=8..128:log
+    One parameter, by halving: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log
     """
     from pipeline.dataset import Dataset
     from pipeline.sizes import parse_size
