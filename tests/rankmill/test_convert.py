@@ -16,6 +16,7 @@ from scorer.exchange.formats import WRITERS
 from scorer.exchange.plain import missing_as_zero
 from scorer.forest import Forest
 from scorer.predict import predict
+from tests.scorer.exchange_cases import peer
 from tests.scorer.forests import random_forest
 
 SUFFIX = {"lightgbm": "txt", "xgboost": "json", "ranklib": "xml", "solr": "json", "onnx": "onnx", "c": "c"}
@@ -135,6 +136,39 @@ def test_what_text_leaves_out_is_as_it_was_to_the_other_tool(tmp_path, capsys) -
     assert "--absent missing if it read such" in capsys.readouterr().out
     assert execute([*convert, "--absent", "nothing"]) == 2
     assert "unknown meaning of what is absent 'nothing'" in capsys.readouterr().err
+
+
+def test_a_model_that_lightgbm_has_learnt_from_text_scores_that_text(tmp_path, capsys) -> None:
+    """It counts columns from 0 and the text from 1: its Column_1 is the text's feature 1."""
+    lightgbm_itself = peer("lightgbm")
+    rng = np.random.default_rng(4)
+    rows = np.where(rng.random((200, 3)) < 0.3, 0.0, rng.normal(size=(200, 3)).round(3))
+    grades = (rows[:, 0] + rows[:, 2] > 0.2).astype(int)
+    cells = [" ".join(f"{f + 1}:{x}" for f, x in enumerate(row) if x) for row in rows.tolist()]
+    (tmp_path / "l.txt").write_text("".join(f"{y} {row}\n" for y, row in zip(grades, cells, strict=True)))
+    (tmp_path / "c.txt").write_text("".join(f"{y} qid:1 {row}\n" for y, row in zip(grades, cells, strict=True)))
+    data = lightgbm_itself.Dataset(str(tmp_path / "l.txt"), params={"verbose": -1})
+    booster = lightgbm_itself.train({"verbose": -1, "num_threads": 1, "min_data_in_leaf": 5}, data, 5)
+    booster.save_model(tmp_path / "m.txt")
+    convert = [
+        "convert",
+        str(tmp_path / "m.txt"),
+        "--from",
+        "lightgbm",
+        "-o",
+        str(tmp_path / "m.rankmill"),
+        "--overwrite",
+    ]
+    rerank = ["rerank", str(tmp_path / "c.txt"), "-m", str(tmp_path / "m.rankmill"), "-o", str(tmp_path / "r.tsv")]
+    assert execute(convert) == 0
+    assert "--features f0..f3 gives its features their names here" in capsys.readouterr().out
+    assert execute(rerank) == 10
+    assert "with --features" in capsys.readouterr().err
+    assert execute([*convert, "--features", "f0..f3"]) == 0
+    assert execute(rerank) == 0
+    written = [float(row.split("\t")[2]) for row in (tmp_path / "r.tsv").read_text().splitlines()[1:]]
+    # LightGBM reads the text in double precision, and a model that was read goes by float32: cuts lie between the values
+    assert written == sorted(booster.predict(str(tmp_path / "l.txt")).tolist(), reverse=True)
 
 
 def test_a_model_is_cut_to_its_first_rounds_both_ways(model, forest, tmp_path, capsys) -> None:
