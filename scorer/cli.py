@@ -152,7 +152,10 @@ def rerank(
 def evaluate(
     subject: Annotated[
         list[Path],
-        typer.Argument(metavar="SCORED|RUN|CANDIDATES...", help="A scored list or TREC run; with --model candidates."),
+        typer.Argument(
+            metavar="SCORED|RUN|CANDIDATES...",
+            help="A scored list or TREC run; with --model candidates: files, folders, or a dataset.",
+        ),
     ],
     model: Annotated[str | None, ModelOption] = None,
     qrels: Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the file.")] = None,

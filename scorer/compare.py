@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.dataset import Dataset
 from scorer.comparison import Comparison, Difference, SeedNoise
 from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import DEFAULT_METRICS, evaluate
+from scorer.evaluate import DEFAULT_METRICS, evaluate, names_dataset
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
 from scorer.metrics import Metric, parse_metric
@@ -226,7 +226,7 @@ def _seed_noise(metric: Metric, groups: Sequence[Mapping[str, Mapping[Metric, fl
 def _seen(rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, split: str | None) -> list[str]:
     """Say which models were trained on the dataset whose train split is among what is ranked."""
     paths = [on] if isinstance(on, str) or not isinstance(on, Sequence) else list(on)
-    if split not in {None, "train"} or len(paths) != 1 or paths[0] is None or not Path(paths[0]).is_dir():
+    if split not in {None, "train"} or paths[0] is None or not names_dataset([Path(path) for path in paths if path]):
         return []
     digest = Dataset.open(Path(paths[0])).digest
     models = [each.name for each in rankings if isinstance(each.source, Forest)

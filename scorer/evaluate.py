@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 
 from pipeline.cores import available_cores
 from pipeline.dataset import Dataset
-from pipeline.manifest import SPLITS
+from pipeline.manifest import MANIFEST_NAME, SPLITS
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from pipeline.sources.columns import TableColumns
+from pipeline.sources.files import find_files
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
@@ -84,7 +85,8 @@ def evaluate(
     subject
         Without ``model``: a scored list, as `rerank` writes it (a folder, .parquet, .tsv), a TREC run, or a table with
         the columns qid, score, and doc_id and grade where known.  What `rerank` kept of longer lists is evaluated with
-        the grade counts of the whole lists.  With ``model``: files of candidates, or the folder of one dataset.
+        the grade counts of the whole lists.  With ``model``: files of candidates and folders of them, or the folder of one
+        dataset.
     model
         The forest, or path of a model file, that scores the candidates.
     qrels
@@ -273,7 +275,7 @@ def _candidates(
 ) -> tuple[list[Source], Predictor]:
     predictor = Predictor(forest, n_rounds=n_rounds)
     paths = _paths(subject)
-    if len(paths) == 1 and paths[0].is_dir():
+    if (split is not None and paths[0].is_dir()) or names_dataset(paths):
         dataset = Dataset.open(paths[0])
         counts = dataset.manifest.splits
         if split in SPLITS and split not in {name for name, count in counts.items() if count.rows}:
@@ -282,7 +284,7 @@ def _candidates(
         return [DatasetSource(dataset, split, predictor.feature_names)], predictor
     if split is not None:
         raise InputError(f"--split chooses a part of a dataset; {paths[0]} is not the folder of one")
-    return open_sources(paths, input_format, options, announce=announce), predictor
+    return open_sources(_files(paths), input_format, options, announce=announce), predictor
 
 
 def _scored_rows(sources: Sequence[Source], predictor: Predictor, options: ReadOptions, n_threads: int) -> pa.Table:
@@ -310,9 +312,18 @@ def _column_of_candidates(
     subject: PathLike | Sequence[PathLike], split: str | None, input_format: Format, options: ReadOptions, name: str
 ) -> pl.DataFrame:
     paths = _paths(subject)
-    if len(paths) == 1 and paths[0].is_dir():
+    if names_dataset(paths):
         return column_of_dataset(Dataset.open(paths[0]), split, name)
-    return column_of_candidates(paths, input_format, options, name)
+    return column_of_candidates(_files(paths), input_format, options, name)
+
+
+def names_dataset(paths: Sequence[Path]) -> bool:
+    """Whether ``paths`` are the folder of one dataset; another folder stands for the files of candidates in it."""
+    return len(paths) == 1 and (paths[0] / MANIFEST_NAME).is_file()
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    return [file for path in paths for file in (find_files([path]) if path.is_dir() else [path])]
 
 
 def _paths(subject: PathLike | Sequence[PathLike]) -> list[Path]:

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.ingest import IngestOptions, ingest
+from scorer.compare import Ranking, compare
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate import evaluate, write_per_query
 from scorer.explain_metric import explain_metric
@@ -164,6 +165,21 @@ def test_a_split_of_a_dataset(tmp_path, forest, rows):
         CandidatesRejected, match=r"data: expected the 5 features that the model uses, found no a, b, c"
     ):
         evaluate(tmp_path / "data", model=foreign)
+
+
+def test_a_folder_stands_for_the_candidates_in_it(tmp_path, forest, rows):
+    (tmp_path / "folder").mkdir()
+    write_parquet(tmp_path / "folder" / "a.parquet", rows[:100])
+    write_parquet(tmp_path / "folder" / "b.parquet", rows[100:])
+    whole = write_parquet(tmp_path / "c.parquet", rows)
+    found, expected = (
+        evaluate(path, model=forest, metrics=METRICS, by=["f1"]) for path in (tmp_path / "folder", whole)
+    )
+    assert found.to_dict(per_query=True) == expected.to_dict(per_query=True)
+    rankings = [Ranking(name=name, source=forest) for name in ("one", "other")]
+    assert compare(rankings, on=tmp_path / "folder", metrics=["ndcg@5"]).evaluations[0].counts.n_documents == len(rows)
+    with pytest.raises(PipelineInputError, match=r"folder: is not a dataset"):
+        evaluate(tmp_path / "folder", model=forest, split="test")
 
 
 def test_a_split_without_rows_is_said_to_be_empty(tmp_path, forest, candidates):
