@@ -69,8 +69,10 @@ def called(facts: Facts, kind: str, name: str) -> str:
 def _title(facts: Facts) -> str:
     version = facts["model"]["version"]
     found = primary_difference(facts)
-    if found is None:
+    if facts["metrics"] is None:
         return f"{version} was trained; there are no held-out queries to judge it by"
+    if found is None:
+        return f"{version} was trained; fewer than two held-out queries count, too few to judge it by"
     other = called(facts, found["kind"], found["name"])
     metric, gap = metric_name(facts["metrics"]["primary"]), found["difference"]
     low, high = found["interval"]

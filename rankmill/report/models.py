@@ -49,15 +49,15 @@ def influence_facts(subject: Subject) -> dict[str, Any]:
 
 
 def dependence_facts(subject: Subject) -> list[dict[str, Any]]:
-    """Tell what the score is on average by the values of each of the features of most influence."""
+    """Tell what the score is on average by the values of each of the features of most influence.
+
+    Nothing is told of a forest of several outputs, or one that does not know its training rows.
+    """
     shares = relative_influence(subject.forest)
     top = [int(f) for f in np.argsort(-shares, kind="stable")[:TOP_DEPENDENCES] if shares[f] > 0.0]
     names = [subject.forest.feature_names[f] for f in top]
     curves = _curves(subject.forest, names)
     if curves is None:
-        subject.notes.append(
-            "partial dependence is shown of models of one output that know their training rows; see rankmill inspect dependence"
-        )
         return []
     before = subject.present_forest
     old = {} if before is None else _curves(before, [name for name in names if name in before.feature_names]) or {}
@@ -77,10 +77,7 @@ def dependence_facts(subject: Subject) -> list[dict[str, Any]]:
 
 
 def _curves(forest: Forest, names: list[str]) -> dict[str, dict[str, Any]] | None:
-    """Return the curve of each feature: the output at and below each point, down to the one before; and where it is missing.
-
-    Outputs are less their mean over the training rows as far as paths tell, so that curves of two models can be compared.
-    """
+    """Return the curve of each feature: the output at and below each point, down to the one before; and where it is missing."""
     if forest.n_outputs > 1:
         return None
     paths = leaf_paths(forest)

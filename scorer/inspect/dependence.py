@@ -128,7 +128,8 @@ def steps_of(paths: Paths, slot: int | None) -> npt.NDArray[np.float32]:
     if slot is None:
         return np.array([np.nan, 0.0], dtype=np.float32)
     cuts = paths.cuts(slot)
-    above = np.nextafter(cuts[-1:], np.float32(np.inf))
+    with np.errstate(over="ignore"):  # above the greatest number is infinity
+        above = np.nextafter(cuts[-1:], np.float32(np.inf))
     return np.concatenate([np.array([np.nan], dtype=np.float32), cuts, above[above > cuts[-1]]])
 
 
