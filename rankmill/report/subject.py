@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import InputError as UnknownColumn
 from rankmill.errors import InputError
 from registry.errors import RegistryError
 from registry.names import PRODUCTION
@@ -16,6 +17,7 @@ from scorer.forest import Forest
 from scorer.metrics import Metric, parse_metric
 from scorer.metrics.conventions import OURS, Convention, named_convention
 from scorer.metrics.metric import METRIC_NAMES
+from scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -124,7 +126,9 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     Raises
     ------
     InputError
-        There is no such folder, no dataset in it, or nothing that says which version was trained there.
+        There is no such folder, or nothing that says which version was trained there.
+    pipeline.errors.InputError
+        There is no dataset in it, or no column that ``by`` names.
     registry.errors.RegistryError
         The version is not in the registry, or damaged.
     """
@@ -134,6 +138,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         raise InputError(f"{work}: no such folder; name the work folder of a run (rankmill run makes it)")
     found = {name: _read(work / path) for name, path in _JSON}
     dataset = Dataset.open(work / "dataset")
+    _check_columns(dataset, by)
     gate = known.gate or found["gate"]
     version = store.resolve(_version(work, known, gate, found), bare="latest")
     if known.gate is None and ((gate or {}).get("candidate") or {}).get("version") != str(version):
@@ -173,6 +178,14 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         by=tuple(by),
         notes=notes,
     )
+
+
+def _check_columns(dataset: Dataset, by: Iterable[str]) -> None:
+    """Raise pipeline.errors.InputError for a column that is not there: now, not after all has been scored."""
+    known = (QUERY_SIZE, GRADE_MIX, "qid", "doc_id", "grade", *dataset.optional_columns, *dataset.feature_names)
+    for name in by:
+        if name not in known:
+            raise UnknownColumn.unknown("column", name, known)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

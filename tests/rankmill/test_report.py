@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.drift.compare import compare as drifted
 from rankmill.cli import execute
 from rankmill.errors import InputError
 from rankmill.report import words
+from rankmill.report.data import drift_facts
 from rankmill.report.facts import to_bytes
 from rankmill.report.findings import findings_of
 from rankmill.report.markdown import markdown
@@ -340,15 +342,13 @@ def test_without_held_out_queries_there_is_a_report_of_the_model_and_the_data(tm
     assert facts["findings"]["title"] == "web@1 was trained; there are no held-out queries to judge it by"
 
 
-def test_drift_is_shown_where_it_was_looked_for(work: Work, tmp_path: Path) -> None:
-    from pipeline.drift.compare import compare as drifted
-
+def test_drift_is_shown_where_it_was_looked_for(work: Work, facts) -> None:
     found = json.loads(drifted(work.dataset, work.dataset).to_json())
-    paths = write_report(work.path, work.registry, out=tmp_path / "out", known=Known(drift=found), n_threads=1)
-    facts = json.loads(paths.facts.read_bytes())
-    assert facts["drift"]["alarms"] == []
-    assert facts["findings"]["drift"] == "Nothing drifted since the former dataset"
-    assert 'id="drift"' in paths.page.read_text()
+    changed = facts | {"drift": drift_facts(found)}
+    assert changed["drift"]["alarms"] == []
+    assert findings_of(changed)["drift"] == "Nothing drifted since the former dataset"
+    assert 'id="drift"' in page(changed | {"findings": findings_of(changed)})
+    assert drift_facts(found | {"against": None, "grades": None, "features": []}) is None
 
 
 def test_a_column_slices_the_queries(work: Work, tmp_path: Path, capsys) -> None:
@@ -374,8 +374,9 @@ def test_mistakes_are_one_line(work: Work, tmp_path: Path, capsys) -> None:
     assert code == 2
     assert "other things in it" in line
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-    code, line = say(str(work.path), "--registry", str(work.registry), "-o", str(tmp_path / "new"), "--by", "langauge")
+    code, line = say(str(work.path), "--registry", str(work.registry), "-o", str(tmp_path / "new"), "--by", "positoin")
     assert (code, line.count("\n")) == (2, 1)
+    assert "did you mean 'position'?" in line
     assert not (tmp_path / "new").exists()
 
 
