@@ -127,6 +127,12 @@ def execute(arguments: Sequence[str]) -> int:
 def _execute(arguments: Sequence[str]) -> int:
     if sys.platform not in PLATFORMS:
         return _say(f"runs on Linux and macOS; this is {sys.platform}", USAGE)
+    for argument in arguments:
+        if any(
+            "\ud800" <= letter <= "\udfff" for letter in argument
+        ):  # how Python has bytes of a name that are no text
+            text = os.fsencode(argument).decode("utf-8", "backslashreplace")
+            return _say(f"{text}: the bytes of this name are not UTF-8, which what we write is; rename it", USAGE)
     try:
         code = _invoke(arguments)
         sys.stdout.flush()

@@ -54,6 +54,7 @@ def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None
         else:
             found = _matching(name, path, root)
         for file in found:
+            check_file(file)
             place = file.resolve()
             expanded[place] = min(expanded.get(place, file), file)
     for path in plain:

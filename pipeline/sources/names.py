@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import get_args
 
@@ -26,7 +27,12 @@ COMPANIONS = (".query", ".group")
 
 
 def check_file(path: Path) -> None:
-    """Raise InputError unless ``path`` is a file."""
+    """Raise InputError unless ``path`` is a file whose name is text: it is written down in manifests."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        name = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise InputError(f"{name}: the bytes of this name are not UTF-8; rename it") from None
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name the files in it")
     if not path.is_file():

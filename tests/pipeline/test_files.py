@@ -1,6 +1,7 @@
 """Which files a name, a folder or a pattern means."""
 
 import itertools
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -190,3 +191,25 @@ def test_pairs_that_come_later_are_refused_twice_too(tmp_path):
     ingest([tmp_path / "rows.txt"], tmp_path / "out")
     with pytest.raises(InputError, match=r"a.tsv and .*b.tsv: have the same bytes"):
         add_pairs([tmp_path / "b.tsv", tmp_path / "a.tsv"], tmp_path / "out")
+
+
+def test_a_name_that_is_no_text_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        odd.mkdir()
+    except OSError:
+        pytest.skip("the file system knows text only")
+    (odd / "a.txt").write_text(LINE.format(1))
+    line = f"{tmp_path}/caf\\xe9/a.txt: the bytes of this name are not UTF-8; rename it"
+    for given in (str(odd / "a.txt"), str(odd), f"{tmp_path}/c*/a.txt"):
+        with pytest.raises(InputError) as refused:
+            find_files([given])
+        assert str(refused.value) == line
+    assert execute(["data", "ingest", f"{tmp_path}/c*/*", "-o", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"rankmill: {line}\n"
+    assert execute(["data", "bin", str(odd)]) == 2
+    err = capsys.readouterr().err
+    assert (
+        err
+        == f"rankmill: {tmp_path}/caf\\xe9: the bytes of this name are not UTF-8, which what we write is; rename it\n"
+    )
