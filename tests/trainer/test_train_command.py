@@ -220,3 +220,41 @@ def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset
     more = Registry("registry-data").resolve(on_top["model"], bare="latest")
     assert more.manifest["base_model"] == {"model": "web@1", "sha256": web.sha256}
     assert more.attachment("train_queries") == web.attachment("train_queries")
+
+
+def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
+    asked = ["train", split_dataset, "--name", "web", *SMALL, "--query-fraction", "0.5", "--checkpoint", "ck"]
+    average = facts(capsys, *asked, "--seeds", "2,1,3", "--choose", "average")
+    assert [each["seed"] for each in average["seeds"]] == [1, 2, 3]
+    assert average["trees"] == sum(each["best_round"] for each in average["seeds"])
+    assert average["chosen"] is None
+    assert len(average["seeds"][0]["curves"]["metrics"]["valid"]["ndcg@10"]) == 3
+    best = facts(capsys, *asked, "--seeds", "1,2,3")
+    taken = next(each for each in best["seeds"] if each["seed"] == best["chosen"])
+    assert (best["sha256"], best["valid"]) == (taken["sha256"], taken["metrics"]["valid"])
+    assert best["noise_floor"] == average["noise_floor"]
+    assert list(Path("ck").iterdir()) == []
+    assert execute([*asked, "--seeds", "1,2,3"]) == 0
+    out = capsys.readouterr().out
+    assert f"{best['trees']} trees" in out
+    assert f"seed {best['chosen']}: " in out
+    assert out.count("(taken)") == 1
+    assert "noise of seeds, valid ndcg@10: " in out
+    assert execute(["models", "show", "web@1"]) == 0
+    assert "seeds 1, 2, 3: their average" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["--seeds", "1,two"], "seeds: expected whole numbers with commas, as in 1,2,3, found '1,two'"),
+        (["--seeds", "1,2", "--choose", "mean"], "choose: expected best or average, found 'mean'"),
+        (["--seeds", "1,2"], "choose: there is no valid split"),
+        (["--seeds", "1,2", "--choose", "average", "--resume", "web@latest"], "resume: going on is for one seed"),
+    ],
+)
+def test_seeds_that_cannot_be_are_refused(dataset: str, capsys, asked: list[str], message: str) -> None:
+    assert execute(["train", dataset, "--name", "web", *SMALL]) == 0
+    capsys.readouterr()
+    assert execute(["train", dataset, "--name", "web", *SMALL, *asked]) == 2
+    assert message in capsys.readouterr().err

@@ -109,7 +109,7 @@ class TunePlan:
                 if how
                 else f" {self.parameters.n_rounds:,} rounds at most;"
             )
-            + f" {self.workers} at a time, about {each / 1e6:,.0f} MB together"
+            + f" {self.workers} at a time, about {each / 1e6:,.0f} MB together beside the interpreters"
         )
 
     @property
