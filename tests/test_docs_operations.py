@@ -15,6 +15,7 @@ from typer.main import get_command
 from rankmill.cli import app, execute
 from registry import Registry
 
+ROOT_COMMAND: Any = get_command(app)
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh ?(\w*)\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
@@ -33,7 +34,7 @@ def run(line: str) -> int:
 
 
 def parses(arguments: list[str]) -> None:
-    command: Any = get_command(app)
+    command: Any = ROOT_COMMAND
     while hasattr(command, "commands"):
         command, arguments = command.commands[arguments[0]], arguments[1:]
     command.make_context("rankmill", list(arguments))

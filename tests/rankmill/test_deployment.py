@@ -19,6 +19,7 @@ from rankmill import __version__
 from rankmill.cli import app
 from rankmill.config import Config, read_config
 
+ROOT_COMMAND: Any = get_command(app)
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -41,7 +42,7 @@ CONTAINER = POD["containers"][0]
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
     """Parse ``rankmill ARGUMENTS`` as the command line would, and run nothing."""
-    command: Any = get_command(app)
+    command: Any = ROOT_COMMAND
     while hasattr(command, "commands"):
         command, arguments = command.commands[arguments[0]], arguments[1:]
     context = command.make_context("rankmill", list(arguments))

@@ -259,7 +259,7 @@ def test_a_clock_that_was_far_ahead_and_is_put_right_does_not_stop_the_runs() ->
     assert told.of("clock_set_back") == ["the clock was set back by 3999 d 23 h"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     jumps=st.lists(st.tuples(st.floats(0, 100), st.floats(-30, 30)), max_size=6),
     lasting=st.lists(st.floats(0.1, 40), min_size=1, max_size=5),
