@@ -80,7 +80,7 @@ def schedule(
     command.check()
     machine = Machine()
     tell = _tell_json if command.log_json else _tell
-    tell(f"{command.config}: {ticks}", event="begun", cron=cron, timezone=timezone)
+    tell(f"{command.config}: {ticks}", event="started", cron=cron, timezone=timezone)
     keeper = Keeper(ticks, command.for_date, machine, tell, delay=delay, grace=timedelta(seconds=grace))
     sys.exit(keeper.keep(at_start=run_at_start))
 

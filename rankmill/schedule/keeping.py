@@ -156,10 +156,10 @@ class Keeper:
         try:
             self._world.start(self._command(day))
         except OSError as error:  # no memory or no process left: the next tick may find some
-            self._tell(f"the run of {day} could not begin: {error}", event="not_begun", level="error", **facts)
+            self._tell(f"the run of {day} could not begin: {error}", event="run_not_begun", level="error", **facts)
             return
         self._run = _Run(tick, day, self._world.passed())
-        self._tell(f"run of {day} begins{behind}", event="begun", late=late.total_seconds(), **facts)
+        self._tell(f"run of {day} begins{behind}", event="run_begun", late=late.total_seconds(), **facts)
 
     def _hear(self) -> None:
         """Tell how the run ended, if it has."""
@@ -168,7 +168,7 @@ class Keeper:
         took = timedelta(seconds=self._world.passed() - self._run.begun)
         self._tell(
             f"run of {self._run.date} left with {_code(code)} after {spell(took)}",
-            event="ended",
+            event="run_ended",
             level="info" if code == DONE else "warning" if code in _FORESEEN else "error",
             tick=self._run.tick.isoformat(),
             date=self._run.date.isoformat(),

@@ -192,7 +192,7 @@ def test_a_run_begins_at_every_moment_with_its_date_and_the_clock_is_read_every_
         f"2026-11-{day}T02:00:00+00:00" for day in (21, 22, 23)
     ]
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-21", "2026-11-22", "2026-11-23"]
-    assert told.of("ended") == [
+    assert told.of("run_ended") == [
         f"run of 2026-11-{day} left with 0: done, or nothing to do after 20 min" for day in (21, 22, 23)
     ]
     assert told.lines[0] == "next run at 2026-11-21 02:00+00:00"
@@ -225,8 +225,8 @@ def test_however_a_run_ends_it_is_told_and_the_next_one_begins(code: int, words:
     world.takes = lambda: (HOUR, code)
     _, told = keep(world)
     assert len(world.started) == 2
-    assert all(words in line for line in told.of("ended"))
-    assert [event["exit_code"] for event in told.events if event["event"] == "ended"] == [code] * 2
+    assert all(words in line for line in told.of("run_ended"))
+    assert [event["exit_code"] for event in told.events if event["event"] == "run_ended"] == [code] * 2
 
 
 def test_a_run_that_cannot_begin_does_not_end_the_schedule() -> None:
@@ -238,7 +238,7 @@ def test_a_run_that_cannot_begin_does_not_end_the_schedule() -> None:
     world.start = refuse  # type: ignore[method-assign]
     code, told = keep(world)
     assert code == 143
-    assert len(told.of("not_begun")) == 2
+    assert len(told.of("run_not_begun")) == 2
 
 
 def test_after_a_sleep_the_last_moment_that_was_missed_is_made_up_for_once() -> None:
@@ -247,7 +247,7 @@ def test_after_a_sleep_the_last_moment_that_was_missed_is_made_up_for_once() -> 
     _, told = keep(world)
     assert [arguments[-1] for _, arguments in world.started] == ["2026-11-24"]
     assert told.of("left_out") == ["left out 3 ticks before 2026-11-24 02:00+00:00"]
-    assert told.of("begun")[0].startswith("run of 2026-11-24 begins, 3 h after its moment")
+    assert told.of("run_begun")[0].startswith("run of 2026-11-24 begins, 3 h after its moment")
 
 
 def test_a_clock_that_was_far_ahead_and_is_put_right_does_not_stop_the_runs() -> None:
@@ -276,7 +276,7 @@ def test_on_any_clock_runs_never_overlap_and_none_begins_before_its_moment(
     assert code == 143
     for moment, _ in world.started:
         assert (moment - jitter * HOUR).hour % 3 <= 2
-    begun = [datetime.fromisoformat(event["tick"]) for event in told.events if event["event"] == "begun"]
+    begun = [datetime.fromisoformat(event["tick"]) for event in told.events if event["event"] == "run_begun"]
     for (moment, _), tick in zip(world.started, begun, strict=True):
         assert tick + jitter * HOUR <= moment
     if not any(by < 0 for _, by in jumps):
@@ -309,7 +309,7 @@ def test_a_signal_reaches_the_run_which_may_end_in_peace(signum: int) -> None:
     assert code == 128 + signum
     assert world.sent == [signum]
     assert not world.killed
-    assert f"left with {128 + signum}" in told.of("ended")[0]
+    assert f"left with {128 + signum}" in told.of("run_ended")[0]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["out of time", "told twice"])
