@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.publish import write_atomically
 from rankmill.config import read_config
 from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, code_of, one_line
-from rankmill.run.chain import Choice, check_inputs, plan, run_stages
+from rankmill.run.chain import NAMES, Choice, check_inputs, plan, run_stages
 from rankmill.run.drift import keep_for_next
 from rankmill.run.dry import links_to
 from rankmill.run.events import Event, Observer, Outcome, RunEnded, RunStarted, StageDone, StageFailed, StageSkipped
@@ -108,7 +108,7 @@ def run(asked: Asked, observer: Callable[[Work], Observer], clock: Callable[[], 
             done = run_stages(work, asked.choice, tell, lease.at)
             report = RunReport.of(work)
             tell(_ended(report, done))
-            if work.config.drift is not None and "bin" in work.facts:
+            if work.config.drift is not None and asked.choice.last == NAMES[-1]:  # with --until it is not at its end
                 keep_for_next(work.dataset(), work.path)
         except BaseException as error:
             stopped, code = isinstance(error, (SystemExit, KeyboardInterrupt)), code_of(error)

@@ -61,6 +61,9 @@ def test_drift_is_told_once_and_rules_over_the_gate(project: Path, capsys) -> No
         lines = path.read_text().splitlines()
         path.write_text("".join(line.replace(" 1:", " 1:9") + "\n" for line in lines))
     worse = text.replace("margin = 0.2", "margin = 0.0").replace("n_rounds = 12", "n_rounds = 1\nmax_depth = 1")
+    assert (
+        run(project, worse, capsys, "--until", "bin")[0] == 12
+    )  # which is not the end: the whole run tells of it as well
     code, report, err = run(project, worse, capsys)
     assert code == 12  # the gate was not passed either
     assert not report["gate"]["passed"]
