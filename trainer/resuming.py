@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from scorer.exchange.source import CONVERTED_FROM
 from scorer.forest import Forest
 from trainer.assembly import trees_a_round
 from trainer.dtypes import EDGE
@@ -39,6 +40,11 @@ def check_resumable(
     highest grade: no tree depends on it, and what ERR says on another scale is measured anew in every replayed round;
     ``objective`` is what the forest's has to be, where it is known already.
     """
+    if CONVERTED_FROM in forest.info:
+        raise InvalidParameter(
+            f"resume: the model was trained by {forest.info[CONVERTED_FROM]}, and only what was trained here goes on; put trees on "
+            "top of it with --base-model"
+        )
     if "seeds" in forest.info:
         raise InvalidParameter("resume: the model is the average of several seeds; each of them is trained by itself")
     if forest.feature_names != tuple(feature_names):

@@ -180,7 +180,10 @@ class Story:
 
     def _of_data(self) -> Iterator[Row]:
         told = None if self.told is None else self.told.dataset
-        digest = self.facts["dataset_digest"] or "arrays in memory"
+        foreign = self.facts.get("converted_from")
+        digest = self.facts["dataset_digest"] or (
+            safe(f"unknown: trained by {foreign}") if foreign else "arrays in memory"
+        )
         if told is None:
             yield ["dataset", digest]
             return

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import ModelFormatError
+from scorer import structure
+from scorer.errors import ConversionRefused, ModelFormatError
 from scorer.forest import COUNT, CUT, JSON, NODE, VALUE, Forest, compact_cuts
 
 
@@ -114,6 +115,8 @@ def forest_of(
     ------
     ModelFormatError
         The trees are no trees, or a forest may not be like that; the message begins with ``where``.
+    ConversionRefused
+        A feature has more thresholds than a forest can have.
     """
     parts = []
     for number, tree in enumerate(trees):
@@ -135,6 +138,12 @@ def forest_of(
     if np.any(np.isnan(joined["cut"][inner])):
         raise ModelFormatError(f"{where}: a threshold is not a number")
     cuts, cut_starts, node_cut = compact_cuts(joined["feature"], joined["cut"], len(feature_names))
+    counts = np.diff(cut_starts)
+    if counts.max(initial=0) > structure.MAX_CUTS_OF_A_FEATURE:
+        raise ConversionRefused(
+            f"{where}: its splits on {feature_names[int(counts.argmax())]!r} have {counts.max():,} different thresholds, at most "
+            f"{structure.MAX_CUTS_OF_A_FEATURE:,} of a feature can be held here; take fewer rounds, or train with fewer bins"
+        )
     gain = np.where(inner & np.isfinite(joined["gain"]), joined["gain"], 0.0)
     try:
         return Forest(

@@ -218,6 +218,7 @@ def test_a_model_of_another_tool_is_registered_or_written_with_its_scores(
     assert np.max(np.abs(predict(again, rows) - predict(forest, rows))) <= written.bound
     for command in (["models", "show", "old"], ["models", "diff", "old@1", str(model)], ["models", "list"]):
         assert execute([*command, "--registry", str(store)]) == 0
+        assert command[1] != "show" or f"unknown: trained by {source}" in capsys.readouterr().out
 
 
 def test_a_model_that_was_taken_over_ranks_candidates_and_is_evaluated(model, tmp_path, capsys) -> None:

@@ -187,6 +187,15 @@ def test_damage_and_what_cannot_be_said_is_one_line_with_its_place(old, new, kin
     assert "\n" not in str(caught.value)
 
 
+def test_a_feature_of_too_many_thresholds_is_no_damage(monkeypatch):
+    forest = random_forest(3, n_trees=9, max_leaves=12, names=["a", "b", "c", "d", "e"])
+    most = int(np.diff(forest.cut_starts).max())
+    text = exchange.write(forest, "web").data
+    monkeypatch.setattr("scorer.structure.MAX_CUTS_OF_A_FEATURE", most - 1)
+    with pytest.raises(ConversionRefused, match=rf"have {most} different thresholds, at most {most - 1} of a feature"):
+        exchange.read(text, "m.txt")
+
+
 def test_a_dump_in_json_and_bytes_that_are_no_text_are_named():
     with pytest.raises(ModelFormatError, match="save_model's text is"):
         exchange.read(b'{"name": "tree"}', "m.json")

@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
+from scorer.exchange.source import CONVERTED_FROM
 from scorer.forest import COVER, Forest
 from scorer.predict import predict
 from tests.rankmill.small_ranker import planted_arrays, small
@@ -106,6 +107,14 @@ def test_what_rows_of_the_base_are_stays_known(arrays, base):
     joined = foreign.joined(after)
     assert joined.info[COVER] == "sum_hessian"
     assert COVER not in after_base(joined, foreign).info
+
+
+def test_what_another_tool_has_trained_is_a_base_and_does_not_go_on(arrays, base):
+    X, y, qid = arrays
+    foreign = replace(base.forest_, info={CONVERTED_FROM: "xgboost"})
+    with pytest.raises(InvalidParameter, match=r"trained by xgboost, and only .* on top of it with --base-model"):
+        small(n_rounds=2).fit(X, y, qid=qid, resume=foreign)
+    assert small(n_rounds=2).fit(X, y, qid=qid, base_model=foreign).forest_.n_trees == foreign.n_trees + 2
 
 
 def test_features_are_found_by_name(arrays):
