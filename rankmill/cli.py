@@ -111,7 +111,8 @@ def main() -> NoReturn:
     # PyArrow and the linear algebra below NumPy go by it; by themselves they know nothing of a container's quota
     os.environ.setdefault("OMP_NUM_THREADS", str(available_cores()))
     code = execute(sys.argv[1:])
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all is said and done: who asks now is told how it ended
+    for asked in (signal.SIGTERM, signal.SIGINT):  # all is said and done: who asks now is told how it ended
+        signal.signal(asked, signal.SIG_IGN)
     sys.exit(code)
 
 
