@@ -24,7 +24,7 @@ from scorer.sorting import RankedBatch
 
 SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
 ROW_GROUP_ROWS = 131_072
-ROW_GROUP_BYTES = 32 << 20  # of ids: a group ends with the row in which they get so long
+ROW_GROUP_BYTES = 8 << 20  # of ids: a group ends with the row in which they get so long
 RUN_TAG = "rankmill"
 SUFFIXES = (".parquet", ".run", ".tsv")
 MANIFEST = "manifest.json"

@@ -46,8 +46,10 @@ class Place:
     width: int = 0
 
 
-NARROW = 160
-"""Bytes that a row takes while it is scored, besides the codes of its features: ids, grade, score, a column or two."""
+NARROW = 100
+"""Bytes that a row takes while it is scored, besides its ids and the codes of its features: grade, score, a column or two."""
+COPIES_OF_IDS = 3
+"""As they are read, in one piece, and those that are kept."""
 WAITING = 2
 """So many parts a thread may be scored before those in front of them are: the threads need not wait for one another."""
 
@@ -125,8 +127,7 @@ def score_in_order(
         line.add(item.number, hand_over)
 
     row_bytes = NARROW + sum(predictor.code_bytes for predictor in predictors)
-    most_rows = room // row_bytes
-    with closing(_items(sources, block_bytes, most_rows, n_threads, begin)) as items:
+    with closing(_items(sources, block_bytes, room, row_bytes, n_threads, begin)) as items:
         failures = in_order(items, work, n_threads)
     if line.failure is not None:
         failures = sorted([line.failure, *failures], key=lambda failure: failure.number)
@@ -207,7 +208,7 @@ class _Item:
 
 
 def _items(
-    sources: Sequence[Source], block_bytes: int, most_rows: int, n_threads: int, begin: Place
+    sources: Sequence[Source], block_bytes: int, room: int, row_bytes: int, n_threads: int, begin: Place
 ) -> Generator[_Item, None, None]:
     number = 0
     for index, source in enumerate(sources):
@@ -216,6 +217,7 @@ def _items(
         here = begin if index == begin.source else Place()
         tasks: Iterator[ReadTask | ColumnTask]
         if isinstance(source, ColumnarSource):
+            most_rows = room // (row_bytes + COPIES_OF_IDS * source.id_bytes())
             skipped, tasks = 0, source.column_tasks(block_bytes, most_rows, here.rows, n_threads)
         else:
             skipped, tasks = here.tasks, tasks_of(source, block_bytes)

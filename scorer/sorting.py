@@ -26,7 +26,7 @@ from scorer.schemas import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
 BATCH_ROWS = 131_072  # rows of a batch of the spill, and of one that comes back, at most
-BATCH_BYTES = 16 << 20  # of the same, about: ids may be long
+BATCH_BYTES = 4 << 20  # of the same, about: ids may be long
 MEMORY_OF_A_THREAD = 32 << 20
 SAMPLE = 65_536  # ids that the ranges are cut by
 PARTS_OF_THE_LIMIT = 6  # a part is a sixth of what the sort may hold: with its copies and buffers it does not spill

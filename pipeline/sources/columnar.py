@@ -78,9 +78,9 @@ class ColumnarSource:
             if skipped < len(batch):
                 yield batch.slice(skipped), share
 
-    def row_bytes(self) -> int:
-        """Return about how many bytes a row takes: of its features, and of what else is known beforehand."""
-        return 4 * len(self._columns.features)
+    def id_bytes(self) -> int:
+        """Return how many bytes the ids of a row have on average; 0 where that is not known beforehand."""
+        return 0
 
     def leave_out_features(self, wanted: Collection[str]) -> None:
         """Read no features but those that are ``wanted``, before anything is read."""
@@ -127,7 +127,8 @@ class ColumnarSource:
 
     def _rows_within(self, block_bytes: int) -> int:
         least, most = ROWS
-        return min(max(block_bytes // max(1, self.row_bytes()), least), most)
+        row_bytes = 4 * len(self._columns.features) + self.id_bytes()
+        return min(max(block_bytes // max(1, row_bytes), least), most)
 
     def _rows_of(self, batch: pa.RecordBatch, first: int) -> tuple[RowBatch]:
         rows, problems = self._reader.rows(batch)

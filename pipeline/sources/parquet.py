@@ -30,15 +30,15 @@ class ParquetSource(ColumnarSource):
         """Return names and types of the columns."""
         return schema_of_file(self.path)
 
-    def row_bytes(self) -> int:
-        """Return about how many bytes a row takes; ids may be longer than all features together."""
+    def id_bytes(self) -> int:
+        """Return how many bytes the ids of a row have on average, as the file has stored them."""
         ids = {name for part, name in self._columns.column_of.items() if part in {"qid", "doc_id"}}
         with open_parquet(self.path) as file:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
             rows = file.metadata.num_rows
             places = [k for k in range(file.metadata.num_columns) if file.metadata.schema.column(k).path in ids]
             of_ids = sum(group.column(place).total_uncompressed_size for group in groups for place in places)
-        return super().row_bytes() + of_ids // max(1, rows)
+        return of_ids // max(1, rows)
 
     def record_batches(self, rows: int) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield the columns that are read."""
