@@ -155,6 +155,8 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     filled = {name for name, count in dataset.manifest.splits.items() if count.rows}
     if split not in filled:
         split = next((name for name in UNSEEN if name in filled), None)
+    if gate is not None and split is not None and gate.get("split") not in {None, split}:
+        notes.append(f"the gate judged on the split {gate['split']}, this report is on {split}")
     forest = Forest.from_bytes(version.read(), str(version))
     present_forest = None
     if present is not None:
