@@ -1,8 +1,8 @@
 """When runs begin: a cron line in a time zone.  All moments in and out are aware datetimes in UTC.
 
 What a line means is for the library to say (Debian's cron, its days of changing clocks among it): a line with an hour of its
-own comes once a day, even where the clocks skip that hour or show it twice; one that begins with ``*`` goes by the hours
-that pass.
+own comes once a day, even where the clocks skip that hour or show it twice; one whose minutes or hours begin with ``*`` goes by
+the time that passes.
 """
 
 from __future__ import annotations
