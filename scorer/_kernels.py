@@ -58,11 +58,10 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
 def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, codes):
     """Do what `bin_rows` does, for slot ``k`` alone: ``values`` (m,) are those of its column, from row ``first`` on.
 
-    ``codes[tile, k, i]`` is that of row ``tile * width + i``, where a tile is ``width`` documents, whole strips.
+    ``codes[tile, k, i]`` is that of row ``tile * width + i``, where a tile is ``width`` documents.
     """
     width = codes.shape[2]
-    value = np.zeros(STRIP, np.float32)
-    below = np.empty(STRIP, np.int32)
+    below = np.empty(width, np.int32)
     last = np.float32(buckets.shape[1] - 1)
     table = cuts[starts[k] :]
     before = buckets[k]
@@ -70,26 +69,21 @@ def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, co
     factor = scale[k]
     done = 0
     while done < values.shape[0]:
-        tile = (first + done) // width
         at = (first + done) % width
-        n = min(STRIP, width - at, values.shape[0] - done)
+        n = min(width - at, values.shape[0] - done)
+        value = values[done : done + n]
+        out = codes[(first + done) // width, k, at : at + n]
         for i in range(n):
-            value[i] = values[done + i]
-        if factor > 0:
-            for i in range(STRIP):
-                place = (value[i] - begin) * factor
-                place = place if place > 0 else np.float32(0)  # NaN, too
-                below[i] = before[np.int32(place if place < last else last)]
-        else:
-            for i in range(STRIP):
-                below[i] = 0
-        for step in range(steps[k] - 1, -1, -1):
+            place = (value[i] - begin) * factor
+            place = place if place > 0 else np.float32(0)  # NaN, too; and where all cuts are in the first bucket
+            below[i] = before[np.int32(place if place < last else last)]
+        for step in range(steps[k] - 1, 0, -1):
             middle = (1 << step) - 1
-            for i in range(STRIP):
+            for i in range(n):
                 below[i] += np.int32(table[below[i] + middle] < value[i]) << step
-        out = codes[tile, k]
         for i in range(n):
-            out[at + i] = 0 if value[i] != value[i] else below[i] + 1
+            # the last step; where there is none, there is NaN, which is above nothing
+            out[i] = 0 if value[i] != value[i] else below[i] + np.int32(table[below[i]] < value[i]) + 1
         done += n
 
 
