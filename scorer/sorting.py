@@ -22,17 +22,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.publish import fsync_file, fsync_folder
+from pipeline.workers import ahead
 from scorer.schemas import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
 BATCH_ROWS = 131_072  # rows of a batch of the spill, and of one that comes back, at most
 BATCH_BYTES = 4 << 20  # of the same, about: ids may be long
+COUNTS_HELD = 1 << 19  # rows of counts of grades that are added up before they are written
 MEMORY_OF_A_THREAD = 32 << 20
 SAMPLE = 65_536  # ids that the ranges are cut by
 PARTS_OF_THE_LIMIT = 6  # a part is a sixth of what the sort may hold: with its copies and buffers it does not spill
 DEALT = "part"
 MOST_PARTS = 128  # files open at a time; beyond, parts grow
 
+QUERY_AND_GRADE = pa.schema([SCORED_ROW.field("qid"), SCORED_ROW.field("grade")])
 _SCHEMAS = {"scored": SCORED_ROW, "dropped": GRADE_COUNTS}
 
 
@@ -81,6 +84,8 @@ class Spill:
         self._held: list[pa.RecordBatch] = []
         self._n_held = self._bytes_held = 0
         self._n_rows = self._n_bytes = 0
+        self._counts_held: list[pa.RecordBatch] = []
+        self._n_counts_held = 0
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
         self._parts: list[list[Path]] = []
         self._counts: list[list[Path]] = []
@@ -115,13 +120,17 @@ class Spill:
         self._n_held += rows.num_rows
         self._bytes_held += rows.nbytes
         if dropped is not None:
-            self._writer("dropped").write_batch(dropped)
+            self._counts_held.append(dropped)
+            self._n_counts_held += dropped.num_rows
+        if self._n_counts_held >= COUNTS_HELD:
+            self._flush_counts()
         if self._n_held >= BATCH_ROWS or self._bytes_held >= BATCH_BYTES:
             self._flush()
 
     def settle(self) -> Spilled:
         """Have all that was written so far on the disk for sure, and say what that is."""
         self._flush()
+        self._flush_counts()
         for kind in _SCHEMAS:
             self._writer(kind).close()
             fsync_file(self._file(kind, self.written.files))
@@ -135,7 +144,7 @@ class Spill:
 
     def deal_out(self) -> int:
         """End the writing, and deal the rows out to parts by ranges of qid if they are many; returns how many parts."""
-        if self._held or self._writers:
+        if self._held or self._counts_held or self._writers:
             self.settle()
         files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in _SCHEMAS}
         n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * self.written.n_bytes // self._sort_bytes))
@@ -220,7 +229,7 @@ class Spill:
             "UNION ALL SELECT qid, grade, count FROM dropped) GROUP BY qid, grade ORDER BY qid, grade"
         )
         for part in range(len(self._parts)):
-            for batch in self._query(part, counts):
+            for batch in self._query(part, counts, QUERY_AND_GRADE):
                 yield pa.Table.from_arrays(batch.columns, schema=GRADE_COUNTS)
 
     def _file(self, kind: str, number: int) -> Path:
@@ -242,14 +251,25 @@ class Spill:
                 self._n_bytes += batch.nbytes
         self._held, self._n_held, self._bytes_held = [], 0, 0
 
-    def _query(self, part: int, sql: str) -> Generator[pa.RecordBatch, None, None]:
-        """Run ``sql`` on one part; a query's rows are all in one part, and the parts ascend by qid."""
+    def _flush_counts(self) -> None:
+        """Write the counts that are held, those of a grade of a query as one: where queries are scattered they are many."""
+        if self._counts_held:
+            held = pa.Table.from_batches(self._counts_held, GRADE_COUNTS)
+            added = held.group_by(["qid", "grade"], use_threads=False).aggregate([("count", "sum")])
+            columns = [added.column(name) for name in ("qid", "grade", "count_sum")]
+            for batch in pa.Table.from_arrays(columns, schema=GRADE_COUNTS).to_batches(BATCH_ROWS):
+                self._writer("dropped").write_batch(batch)
+        self._counts_held, self._n_counts_held = [], 0
+
+    def _query(self, part: int, sql: str, columns: pa.Schema = SCORED_ROW) -> Generator[pa.RecordBatch, None, None]:
+        """Run ``sql`` on ``columns`` of one part; a query's rows are all in one part, and the parts ascend by qid."""
         import duckdb
 
         try:
             scored, dropped = self._parts[part], self._counts[part]
-            with closing(_batches_of(scored)) as rows, closing(_batches_of(dropped)) as counts:
-                self._connection.register("part", pa.RecordBatchReader.from_batches(SCORED_ROW, rows))
+            places = [SCORED_ROW.get_field_index(name) for name in columns.names]
+            with closing(_batches_of(scored, places)) as rows, closing(_batches_of(dropped)) as counts:
+                self._connection.register("part", pa.RecordBatchReader.from_batches(columns, rows))
                 self._connection.register("dropped", pa.RecordBatchReader.from_batches(GRADE_COUNTS, counts))
                 # A relation's reader streams; a plain execute() would hold the whole result.
                 for batch in self._connection.sql(sql).to_arrow_reader(self.written.batch_rows):
@@ -318,8 +338,9 @@ def _deal_out(sources: Sequence[Path], paths: Sequence[Path], bounds: pa.Array[A
     """Copy the rows of ``sources`` to ``paths``: file i gets the qids of at least bound i - 1 and below bound i."""
     with ExitStack() as stack:
         writers = [stack.enter_context(_open_writer(path, schema)) for path in paths]
-        for batch in _batches_of(sources):
-            for i, rows in _by_range(batch, bounds):
+        dealt = stack.enter_context(closing(list(_by_range(batch, bounds)) for batch in _batches_of(sources)))
+        for parts in stack.enter_context(closing(ahead(dealt))):
+            for i, rows in parts:
                 writers[i].write_batch(rows)
 
 
