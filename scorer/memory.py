@@ -18,6 +18,7 @@ FLOOR = 230 * MIB
 
 READER = 200 * MIB
 """What a Parquet file of some hundred columns takes while it is read: pages of all columns, the batch that is being made."""
+BLOCKS_FOR_BARS = 4
 GROWTH = 12
 """Parsed text and dense rows take up to about so many times as much as a block."""
 
@@ -45,12 +46,17 @@ class MemoryPlan:
         """Return how many of the ``wanted`` threads there is room for, each with a block of its own; 1 or more."""
         return max(1, min(wanted, (self.total - FLOOR - READER) // (GROWTH * self.block_bytes)))
 
+    @property
+    def bars_bytes(self) -> int:
+        """Bytes for the best scores of each query so far (`scorer.best.Bars`)."""
+        return BLOCKS_FOR_BARS * self.block_bytes
+
     def columns_bytes(self, n_threads: int) -> int:
         """Return what each of ``n_threads`` may take for a group of rows whose columns it reads one at a time.
 
         As much again is for what waits to be handed on, and for what the allocators keep.
         """
-        return max(self.total - FLOOR - READER, 0) // (2 * n_threads)
+        return max(self.total - FLOOR - self.bars_bytes, 0) // (2 * n_threads)
 
     def render(self) -> str:
         """One line for a person.
@@ -58,7 +64,7 @@ class MemoryPlan:
         >>> for part in MemoryPlan.of(2_000_000_000).render().split("; "):
         ...     print(part)
         memory 2,000 MB: 241 MB for the process itself
-        then input blocks of 8 MB, or groups of rows of Parquet of 775 MB in all
+        then input blocks of 8 MB, or groups of rows of Parquet of 863 MB in all
         then a sort that spills above 660 MB
         """
         return (

@@ -345,8 +345,8 @@ class _Work:
         with DocumentBar("scoring", sum(source.path.stat().st_size for source in sources), done=begin.all_rows) as bar:
             end = score_in_order(
                 sources, [model.predictor for model in self.models.values()], options, take,
-                block_bytes=plan.block_bytes, columns_bytes=plan.columns_bytes(n_threads), n_threads=n_threads,
-                top_k=self.top_k, begin=begin,
+                block_bytes=plan.block_bytes, columns_bytes=plan.columns_bytes(n_threads), bars_bytes=plan.bars_bytes,
+                n_threads=n_threads, top_k=self.top_k, begin=begin,
             )  # fmt: skip
         self.journal.scored = True
         self._settle(end)

@@ -66,6 +66,7 @@ def score_in_order(
     block_bytes: int,
     n_threads: int,
     columns_bytes: int | None = None,
+    bars_bytes: int | None = None,
     top_k: int | None = None,
     begin: Place | None = None,
 ) -> Place:
@@ -80,7 +81,9 @@ def score_in_order(
     take
         Gets what comes of the parts of the input, one after the other.
     columns_bytes
-        What the codes of a group of rows may take, in a thread; the default is ``block_bytes``.
+        What a group of rows may take, in a thread, whose columns are read one at a time; the default is ``block_bytes``.
+    bars_bytes
+        What the best scores of the queries may take, by which rows are left out; the default is ``block_bytes``.
     begin
         Where to go on: a place that ``take`` was given in another run over the same input with the same ``block_bytes``.
 
@@ -97,8 +100,8 @@ def score_in_order(
                 locate_features(source, predictor, options)  # complains of all that it has, before any is left out
             source.leave_out_features(wanted)
     layouts = [[locate_features(source, predictor, options) for predictor in predictors] for source in sources]
-    room = columns_bytes or block_bytes
-    best = None if top_k is None else _Best(top_k, [Bars(top_k, room // (4 * len(predictors))) for _ in predictors])
+    for_bars = (bars_bytes or block_bytes) // len(predictors)
+    best = None if top_k is None else _Best(top_k, [Bars(top_k, for_bars) for _ in predictors])
     line = _Line(begin, WAITING * n_threads)
     sizes = [source.path.stat().st_size for source in sources]
 
@@ -127,7 +130,7 @@ def score_in_order(
         line.add(item.number, hand_over)
 
     row_bytes = NARROW + sum(predictor.code_bytes for predictor in predictors)
-    with closing(_items(sources, block_bytes, room, row_bytes, n_threads, begin)) as items:
+    with closing(_items(sources, block_bytes, columns_bytes or block_bytes, row_bytes, n_threads, begin)) as items:
         failures = in_order(items, work, n_threads)
     if line.failure is not None:
         failures = sorted([line.failure, *failures], key=lambda failure: failure.number)

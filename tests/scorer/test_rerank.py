@@ -555,6 +555,8 @@ def test_the_memory_plan_adds_up():
             assert 1 <= threads <= wanted
             held = memory.READER + threads * memory.GROWTH * plan.block_bytes
             assert threads == 1 or memory.FLOOR + held <= total
+            by_column = 2 * threads * plan.columns_bytes(threads)  # read in groups, and waiting
+            assert memory.FLOOR + by_column + plan.bars_bytes <= total
 
 
 def peak_of_a_fresh_process(*arguments, n_threads=0):
