@@ -7,9 +7,11 @@ plain walk in ``tests/naive.py``.
 
 from __future__ import annotations
 
+import math
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TILE = 512  # documents whose codes stay in the second-level cache while every tree is asked; a multiple of 64
+MAPPED = 4 << 20  # bytes of codes for which memory of their own is asked: what the allocator gets back it may keep
 ROWS_OF_A_TURN = 4 * TILE  # that a thread takes at a time, as float32: whoever is free takes the next ones
 
 
@@ -190,7 +193,14 @@ class Predictor:
 
         A code takes a byte, or two where a feature or a tree is large; it has the shape (tiles, features, rows of a tile).
         """
-        return np.empty((-(-n_rows // TILE), len(self.features), TILE), dtype=self._layout.code)
+        shape = (-(-n_rows // TILE), len(self.features), TILE)
+        n_bytes = math.prod(shape) * self._layout.code.itemsize
+        if n_bytes < MAPPED:
+            return np.empty(shape, dtype=self._layout.code)
+        room = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # gone when it is not used any more
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            room.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(cast("Any", room), dtype=self._layout.code).reshape(shape)
 
     def take_column(self, codes: npt.NDArray[Any], slot: int, first: int, values: npt.NDArray[np.float32]) -> None:
         """Put the codes of some values of one feature into ``codes``.

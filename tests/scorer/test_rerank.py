@@ -576,22 +576,26 @@ def peak_of_a_fresh_process(*arguments, n_threads=0):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
-@pytest.mark.parametrize("shape", ["wide text", "long text", "parquet", "parquet in threads", "long ids"])
+@pytest.mark.parametrize(
+    "shape",
+    ["wide text", "long text", "parquet", "parquet in threads", "parquet in groups", "long ids", "long ids in groups"],
+)
 def test_the_memory_bound_holds(tmp_path, shape):
-    """About 250 MB of candidates under 512 MB: wide rows, very many narrow ones, one giant row group, and ids of 1,000 letters."""
+    """About 250 MB of candidates under 512 MB: wide rows, very many narrow ones, giant row groups, and ids of 1,000 letters."""
     rng = np.random.default_rng(0)
     n_features = 3 if shape.startswith("long") else 136
     forest = random_forest(3, n_features=n_features, n_trees=50, max_leaves=31, n_thresholds=100)
     forest.save(tmp_path / "m.rankmill")
     source = tmp_path / ("c.txt" if shape.endswith("text") else "c.parquet")
     if source.suffix == ".parquet":
-        n = 250_000 if shape == "long ids" else 450_000
+        n = 250_000 if shape.startswith("long ids") else 450_000
         place = np.arange(n)
         columns = {"qid": (place * 7919) % 9973, "doc_id": place, "grade": place % 5}
-        if shape == "long ids":
+        if shape.startswith("long ids"):
             columns["doc_id"] = [f"{i:01000}" for i in range(n)]
         columns |= {f"f{f + 1}": rng.normal(size=n).astype(np.float32) for f in range(n_features)}
-        pq.write_table(pa.table(columns), source, row_group_size=n, use_dictionary=False, compression="none")
+        size = {"parquet in groups": 100_000, "long ids in groups": 60_000}.get(shape, n)
+        pq.write_table(pa.table(columns), source, row_group_size=size, use_dictionary=False, compression="none")
     else:
         n = 170_000 if shape == "wide text" else 5_000_000
         texts = [" ".join(f"{f + 1}:{x:.4f}" for f, x in enumerate(row)) for row in rng.normal(size=(400, n_features))]
