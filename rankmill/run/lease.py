@@ -107,8 +107,8 @@ def holder_of(work: Path) -> str | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return _who(_read(handle), "another run")
+    except OSError as error:
+        return _who(_read(handle), "another run") if error.errno in BUSY else None
     finally:
         os.close(handle)
     return None

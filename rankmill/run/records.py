@@ -58,7 +58,7 @@ def read_record(folder: Path, stage: str) -> Record | None:
 def write_record(folder: Path, record: Record) -> None:
     """Publish ``record``: from here on the stage is done."""
     folder.mkdir(exist_ok=True)
-    text = json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False)
+    text = json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=True, allow_nan=False)
     write_atomically(folder / f"{record.stage}.json", f"{text}\n".encode())
 
 

@@ -280,6 +280,13 @@ def test_a_run_does_not_compare_with_what_it_replaces(project: Path, capsys) -> 
     assert not list(project.glob("out/*"))
 
 
+def test_a_run_that_does_nothing_says_the_same_to_a_person(project: Path, capsys) -> None:
+    assert run(project) == 0
+    first = capsys.readouterr().out
+    assert run(project) == 0
+    assert capsys.readouterr().out == first
+
+
 def test_who_learnt_from_shuffled_grades_is_not_promoted(project: Path, capsys) -> None:
     """Learnt from grades that say nothing, judged by grades that do."""
     write_synthetic(project / "test.txt", SynthParameters(queries=60, documents_per_query=10, features=12, seed=4))
