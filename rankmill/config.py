@@ -7,6 +7,7 @@ keys of ``[train]`` and ``[evaluate]`` are the parameters of the training and of
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from dataclasses import fields, is_dataclass
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # in place of the path of a former dataset
 LEAST_KEPT = 64_000  # bytes of a log: less than a run may write
+RANKED = "ranked"
+OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease"})
 DEFAULT_METRICS = ("ndcg@10", "err@10", "map")
 
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -244,11 +247,27 @@ class Rerank:
     """
 
     candidates: Texts
-    out: str = "ranked"
+    out: str = RANKED
     format: Format = "auto"
     columns: dict[str, str] = Field(default_factory=dict)
     top_k: Annotated[int, Field(ge=1)] | None = None
     memory: str = "2GB"
+
+    @property
+    def in_work(self) -> bool:
+        """Whether ``out`` lies in the work folder; else it is an absolute path, or one that leads out again."""
+        return self._begins not in {os.sep, os.pardir}
+
+    def check_out(self) -> None:
+        """Raise ConfigError if ``out`` is the work folder, or what something else of the run is in."""
+        if self.in_work and (self._begins in OTHERS_IN_WORK or self._begins.startswith(".")):
+            raise ConfigError(
+                f"out: {self.out!r} is not for ranked lists in the work folder; expected a name such as {RANKED!r}"
+            )
+
+    @property
+    def _begins(self) -> str:
+        return next(iter(Path(os.path.normpath(self.out)).parts), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -368,6 +387,7 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         memory, columns = config.rerank.memory, config.rerank.columns
         rows.append(("[rerank]", lambda: MemoryPlan.of(parse_size(memory, "memory"))))
         rows.append(("[rerank]", lambda: check_columns(columns, ())))
+        rows.append(("[rerank]", config.rerank.check_out))
     for where, check in rows:
         try:
             check()

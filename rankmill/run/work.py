@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.dataset import Dataset
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.sources.files import find_files
+from rankmill.config import RANKED
 from rankmill.errors import ConfigError, InputError
 from rankmill.run.digests import FileDigests
 from rankmill.run.records import Record, read_record, write_record
@@ -66,8 +68,11 @@ class Work:
         self.facts: dict[str, Mapping[str, Any]] = {}
 
     def moved(self, path: Path, registry: Path) -> Work:
-        """Return the same over another work folder and another registry."""
-        return Work(self.config, self.folder, registry, path=path, day=self.day, rehash=self.rehash)
+        """Return the same over another work folder, which all that is written goes to, and another registry."""
+        config = self.config
+        if config.rerank is not None and not config.rerank.in_work:
+            config = replace(config, rerank=replace(config.rerank, out=RANKED))
+        return Work(config, self.folder, registry, path=path, day=self.day, rehash=self.rehash)
 
     @property
     def dataset_path(self) -> Path:
@@ -106,6 +111,10 @@ class Work:
     def named(self, path: Path) -> str:
         """Return ``path`` as the configuration would name it: from its folder if it lies there."""
         return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+
+    def inside(self, path: Path) -> str:
+        """Return ``path`` as records name it: from the work folder, or whole where it lies elsewhere."""
+        return path.relative_to(self.path).as_posix() if path.is_relative_to(self.path) else str(path)
 
     def changed_file(self, outputs: Mapping[str, str]) -> str | None:
         """Say which file of ``outputs``, by path from the work folder, is gone or has other bytes; None if all stand."""

@@ -198,6 +198,21 @@ def test_a_mistake_is_one_line_with_file_and_key(tmp_path: Path, where: str, tex
     assert str(caught.value) == f"{tmp_path / 'rankmill.toml'}: {message}"
 
 
+@pytest.mark.parametrize("out", ["", ".", "dataset", "stages/x", "./report", ".ranked", "a/../model"])
+def test_lists_are_not_put_where_something_else_of_the_run_is(tmp_path: Path, out: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"rankmill.toml: \[rerank\] out: .* is not for ranked lists in the work folder"
+    ):
+        read(tmp_path, rest=f'[rerank]\ncandidates = ["c.txt"]\nout = "{out}"')
+
+
+@pytest.mark.parametrize(("out", "inside"), [("a/b", True), ("/a", False), ("../a", False), ("a/../../b", False)])
+def test_lists_may_lie_outside_of_the_work_folder(tmp_path: Path, out: str, inside: bool) -> None:
+    section = read(tmp_path, rest=f'[rerank]\ncandidates = ["c.txt"]\nout = "{out}"').rerank
+    assert section is not None
+    assert section.in_work is inside
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

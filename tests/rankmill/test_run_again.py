@@ -14,6 +14,7 @@ import pytest
 from rankmill.cli import execute
 from rankmill.errors import InputError, RunUnderWay
 from rankmill.run.chain import NAMES, Choice
+from rankmill.run.dry import KEPT
 from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
 from rankmill.run.lease import hold, holder_of
 from rankmill.run.records import differences, read_record
@@ -277,3 +278,17 @@ def test_a_dry_run_tells_what_would_come_of_it_and_changes_nothing(project: Path
     assert execute(["run", str(fresh / "rankmill.toml"), "--registry", str(fresh / "registry"), "--dry-run"]) == 0
     assert not (fresh / "registry").exists()
     assert {path.name for path in (fresh / "out").iterdir()} == {"lease", "dry-run"}
+
+
+@pytest.mark.parametrize("out", ["{project}/elsewhere/ranked", "../lists.run"])
+def test_lists_may_lie_elsewhere_and_a_dry_run_leaves_them(project: Path, out: str) -> None:
+    edit(project, "top_k = 5", f'top_k = 5\nout = "{out.format(project=project)}"')
+    done, events = again(project)
+    assert done == ["rerank"]
+    assert outcome(events) == ("done", 0)
+    assert again(project)[0] == []
+    edit(project, "top_k = 5", "top_k = 4")
+    before = {name: digest for name, digest in files_of(project).items() if "dry-run" not in name}
+    assert again(project, dry=True)[0] == ["rerank"]
+    assert {name: digest for name, digest in files_of(project).items() if "dry-run" not in name} == before
+    assert {path.name for path in (project / "out" / "dry-run").iterdir()} <= {"last_run.json", *KEPT}

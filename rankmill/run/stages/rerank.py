@@ -91,7 +91,7 @@ class Rerank(Stage):
             say(guesses_line(ranked.columns_guessed))
         facts = json.loads(ranked.to_json()) | {"out": section.out}
         files = sorted(file for file in out.rglob("*") if file.is_file()) if out.is_dir() else [out]
-        outputs = {file.relative_to(self.work.path).as_posix(): self.work.digests.of(file) for file in files}
+        outputs = {self.work.inside(file): self.work.digests.of(file) for file in files}
         counted = {"rows": ranked.rows_written, "queries": ranked.queries}
         artefact = Artefact(kind="folder", name=self.work.named(out), facts=counted)
         return Made(outputs=outputs, facts=facts, artefacts=(artefact,))
