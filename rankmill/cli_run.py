@@ -115,6 +115,8 @@ def run(
     typer.echo(report.render(json=as_json))
     if dry_run:
         typer.echo(
-            f"a dry run: nothing was registered or promoted; what came of it is in {report.work.parent}", err=True
+            f"a dry run: nothing was registered or promoted; evaluation, gate and report are in {report.work}, "
+            "the dataset and the lists were links and are gone",
+            err=True,
         )
     report.require()

@@ -47,7 +47,7 @@ class Choice:
     Raises
     ------
     InputError
-        There is no such stage, or the first comes after the last.
+        There is no such stage, the first comes after the last, or one that is forced is not between them.
     """
 
     first: str = NAMES[0]
@@ -61,11 +61,20 @@ class Choice:
                     raise InputError(f"{option} {name}: expected one of {', '.join(NAMES)}")
         if NAMES.index(self.first) > NAMES.index(self.last):
             raise InputError(f"--from {self.first} --until {self.last}: {self.first} comes after {self.last}")
+        if outside := [name for name in NAMES if name in self.forced - {*self.stages}]:
+            raise InputError(
+                f"--force {outside[0]}: is not between --from {self.first} and --until {self.last}; leave one of them out"
+            )
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages from the first to the last."""
-        return NAMES[NAMES.index(self.first) : NAMES.index(self.last) + 1]
+        return self.reached[NAMES.index(self.first) :]
+
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """The same and those before, which are taken as they are."""
+        return NAMES[: NAMES.index(self.last) + 1]
 
 
 def check_inputs(work: Work, choice: Choice) -> None:
@@ -74,14 +83,16 @@ def check_inputs(work: Work, choice: Choice) -> None:
     Raises
     ------
     InputError
-        A pattern matches no file.
+        A pattern matches no file, or there is no model to correct.
     ConfigError
         Two parts of the configuration, or it and the registry, contradict each other.
     """
     if Ingest.name in choice.stages:
         Ingest(work).files  # noqa: B018 (it complains)
-    if Rerank.name in choice.stages and work.config.rerank is not None:
+    if work.config.rerank is not None and {Promote.name, Rerank.name} & {*choice.stages}:
         Rerank(work).files  # noqa: B018
+    if Train.name in choice.stages:
+        Train(work).base  # noqa: B018
     work.former_dataset  # noqa: B018
     if work.config.drift is not None:
         check_drift(work.config.drift, work.folder, work.dataset_path)
@@ -116,30 +127,29 @@ def run_stages(work: Work, choice: Choice, tell: Observer, at: Callable[[str], N
 
 
 def _take_over(stage: Stage, choice: Choice) -> None:
+    if stage.needless() is not None:  # what a record says is of another version then
+        return
     record = stage.work.record(stage.name)
     if record is not None:
         stage.work.facts[stage.name] = record.facts
-    elif stage.needless() is None:
+    else:
         raise InputError(f"--from {choice.first}: {stage.name} was not done yet; leave --from out")
 
 
 def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, forced: bool) -> bool:
     name, work = stage.name, stage.work
-    record, why = work.record(name), stage.needless()
-    if why is not None:
-        if record is not None:
-            work.facts[name] = record.facts
+    if (why := stage.needless()) is not None:
         tell(StageSkipped(stage=name, why=why))
         return False
-    inputs = stage.inputs()
+    record, inputs = work.record(name), stage.inputs()
     decision = decide(stage, record, inputs, forced=forced)
     if record is not None and not decision.due:
         work.facts[name] = record.facts
         tell(StageSkipped(stage=name, why=decision.why))
         return False
-    at(name)
-    tell(StageStarted(stage=name, why=decision.why, doing=stage.doing(), inputs=stage.reads()))
     try:
+        at(name)
+        tell(StageStarted(stage=name, why=decision.why, doing=stage.doing(), inputs=stage.reads()))
         made = stage.run(lambda line: tell(StageSaid(stage=name, line=line)))
         key = key_of(name, inputs)
         work.keep(Record(stage=name, key=key, inputs=inputs, outputs=dict(made.outputs), facts=dict(made.facts)))
@@ -160,26 +170,20 @@ def plan(work: Work, choice: Choice) -> list[tuple[str, str, str]]:
     waits_for: str | None = None
     for kind in STAGES[: NAMES.index(choice.last) + 1]:
         stage = kind(work)
-        record = work.record(kind.name)
         if kind.name not in choice.stages:
             _take_over(stage, choice)
-            continue
-        if kind.name in choice.forced:
-            rows.append((kind.name, "run", "asked for"))
-            waits_for = waits_for or kind.name
-            continue
-        if waits_for is not None:
-            rows.append((kind.name, "open", f"depends on what comes of {waits_for}"))
-            continue
-        why = stage.needless()
-        if why is None:
-            decision = decide(stage, record, stage.inputs(), forced=False)
-            why = decision.why
-            if decision.due:
+        elif (why := stage.unasked() if waits_for else stage.needless()) is not None:
+            rows.append((kind.name, "skip", why))
+        elif waits_for is not None:
+            forced = kind.name in choice.forced
+            why = "asked for" if forced else f"depends on what comes of {waits_for}"
+            rows.append((kind.name, "run" if forced else "open", why))
+        else:
+            record = work.record(kind.name)
+            decision = decide(stage, record, stage.inputs(), forced=kind.name in choice.forced)
+            rows.append((kind.name, "run" if decision.due else "skip", decision.why))
+            if record is None or decision.due:
                 waits_for = kind.name
-                rows.append((kind.name, "run", why))
-                continue
-        if record is not None:
-            work.facts[kind.name] = record.facts
-        rows.append((kind.name, "skip", why))
+            else:
+                work.facts[kind.name] = record.facts
     return rows

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 DRY_RUN = "dry-run"
+REGISTRY = ".registry"  # a name that no stage has
 OF_REGISTRY = ("FORMAT.json", "blobs", "models")
 KEPT = ("evaluation.json", "gate.json", "drift.json", "report", "last_run.json")
 """What stays of a dry run to be looked at."""
@@ -27,7 +28,7 @@ KEPT = ("evaluation.json", "gate.json", "drift.json", "report", "last_run.json")
 
 @contextmanager
 def links_to(work: Path, registry: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield a work folder and a registry in ``work / "dry-run"`` that hold what ``work`` and ``registry`` do.
+    """Yield the work folder ``work / "dry-run"`` and a registry in it that hold what ``work`` and ``registry`` do.
 
     At the end only `KEPT` stays there, until the next dry run.
     """
@@ -35,17 +36,18 @@ def links_to(work: Path, registry: Path) -> Iterator[tuple[Path, Path]]:
     shutil.rmtree(dry, ignore_errors=True)
     dry.mkdir()
     try:
-        _link_tree(work, dry / "work", [path.name for path in work.iterdir() if _is_of_runs(path)])
+        _link_tree(work, dry, [path.name for path in work.iterdir() if _is_of_runs(path)])
         if Registry(registry).exists():
-            (dry / "registry").mkdir()
-            _link_tree(registry, dry / "registry", OF_REGISTRY)
-        yield dry / "work", dry / "registry"
+            _link_tree(registry, dry / REGISTRY, OF_REGISTRY)
+        yield dry, dry / REGISTRY
     finally:
-        for name in KEPT:
-            if (dry / "work" / name).exists():
-                (dry / "work" / name).rename(dry / name)
-        shutil.rmtree(dry / "work", ignore_errors=True)
-        shutil.rmtree(dry / "registry", ignore_errors=True)
+        for path in dry.iterdir():
+            if path.name in KEPT:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _is_of_runs(path: Path) -> bool:

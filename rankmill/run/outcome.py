@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +39,9 @@ class RunReport:
     """For each alias that means the candidate, what it meant before, if anything: a rollback leads there."""
 
     @classmethod
-    def of(cls, work: Work) -> RunReport:
-        """Gather what the stages of ``work`` have told."""
-        facts, alias = work.facts, work.alias
+    def of(cls, work: Work, reached: Collection[str]) -> RunReport:
+        """Gather what the stages of ``work`` have told, as far as they were ``reached``."""
+        facts = work.facts
         known: dict[str, Any] = {}
         if "train" in facts:
             known["version"] = candidate = work.candidate
@@ -50,9 +50,11 @@ class RunReport:
                 for alias in candidate.aliases
                 if len(moves := candidate.state.moves[alias]) > 1 and moves[-2].version is not None
             }
-            if alias is not None and "gate" in facts:
+            if "gate" in reached:
                 known["gate"] = result_of(work)
-                known["refused"] = taken_back(work, alias)
+            asked = (("gate", work.config.gate), ("promote", work.config.promote))
+            aliases = [section.alias for stage, section in asked if section is not None and stage in reached]
+            known["refused"] = next((told for alias in aliases if (told := taken_back(work, alias))), None)
         if work.config.drift is not None and "drift" in facts.get("bin", {}):
             known["drift"] = untold(work.dataset(), work.config.drift, work.path)
         return cls(work=work.path, registry=work.registry.root, facts=dict(facts), **known)

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +106,9 @@ def run(asked: Asked, observer: Callable[[Work], Observer], clock: Callable[[], 
         )
         try:
             done = run_stages(work, asked.choice, tell, lease.at)
-            report = RunReport.of(work)
+            report = RunReport.of(work, asked.choice.reached)
+            if asked.dry:  # whose registry is gone at the end: there is nothing to roll back
+                report = replace(report, registry=asked.registry, former={})
             tell(_ended(report, done))
             if work.config.drift is not None and asked.choice.last == NAMES[-1]:  # with --until it is not at its end
                 keep_for_next(work.dataset(), work.path)

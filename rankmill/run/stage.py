@@ -44,9 +44,13 @@ class Stage(ABC):
     def __init__(self, work: Work) -> None:
         self.work = work
 
+    def unasked(self) -> str | None:
+        """Say what the configuration lacks that asks for this stage; None if it asks for it."""
+        return None
+
     def needless(self) -> str | None:
         """Say why there is nothing to do, whatever the record says; None if the record decides."""
-        return None
+        return self.unasked()
 
     @abstractmethod
     def inputs(self) -> Inputs:

@@ -175,6 +175,8 @@ def test_stages_can_be_chosen(project: Path) -> None:
         Choice(last="trian")
     with pytest.raises(InputError, match="train comes after bin"):
         Choice(first="train", last="bin")
+    with pytest.raises(InputError, match="--force bin: is not between --from train and --until report"):
+        Choice(first="train", forced=frozenset({"bin"}))
 
 
 def test_a_plan_says_what_the_run_then_does(project: Path, capsys) -> None:
@@ -269,6 +271,8 @@ def test_a_dry_run_tells_what_would_come_of_it_and_changes_nothing(project: Path
     new = {Path(name).name for name in after.keys() - before.keys()}
     assert new == {"evaluation.json", "gate.json", "index.html", "report.json", "report.md"}
     assert (dry["model"]["version"], dry["model"]["aliases"]) == ("web@2", ["production"])
+    assert Path(dry["report"]["page"]).is_file()
+    assert dry["rollback"] == []  # there is nothing to take back
     assert Registry(project / "registry").state("web").target("production") == 1
     assert execute(command) == 0
     real = json.loads(capsys.readouterr().out)

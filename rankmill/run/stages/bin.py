@@ -8,12 +8,14 @@ from pipeline.binning import bin_dataset, bin_plan
 from pipeline.dataset import Dataset
 from pipeline.errors import InputError as PipelineInputError
 from rankmill.config import PREVIOUS
+from rankmill.errors import InputError
 from rankmill.run.digests import code_of
 from rankmill.run.drift import REPORT, drift_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stages.gate import split_for
+from scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record
@@ -25,7 +27,7 @@ class Bin(Stage):
     name = "bin"
 
     def inputs(self) -> Inputs:
-        self._check_gate()
+        self._check_what_follows()
         config = self.work.config.bin  # the memory says whether edges come from all rows or from a sample
         return {
             CODE: code_of(["pipeline"]),
@@ -41,10 +43,15 @@ class Bin(Stage):
             return {}
         return {"former dataset": Dataset.open(self.work.folder / rules.against).digest}
 
-    def _check_gate(self) -> None:
-        """Raise InputError if the gate will find no queries: before hours of training, not after."""
+    def _check_what_follows(self) -> None:
+        """Raise InputError if the gate will find no queries, or the report no column: before hours of training, not after."""
+        dataset = self.work.dataset()
         if self.work.config.gate is not None:
-            split_for(self.work.config.gate, self.work.dataset())
+            split_for(self.work.config.gate, dataset)
+        known = {QUERY_SIZE, GRADE_MIX, "qid", "doc_id", "grade", *dataset.optional_columns, *dataset.feature_names}
+        for column in self.work.config.report.by:
+            if column not in known:
+                raise InputError(f"[report] by: {PipelineInputError.unknown('column', column, sorted(known))}")
 
     def doing(self) -> str:
         config = self.work.config.bin

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.publish import write_atomically
 from rankmill.errors import InputError
-from rankmill.gate.recording import GateResult, gate, stored_result
+from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
 from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
@@ -37,9 +37,12 @@ class Gate(Stage):
         assert self.work.config.gate is not None  # noqa: S101 (`needless` has looked)
         return self.work.config.gate
 
+    def unasked(self) -> str | None:
+        return None if self.work.config.gate is not None else "the configuration has no [gate]"
+
     def needless(self) -> str | None:
-        if self.work.config.gate is None:
-            return "the configuration has no [gate]"
+        if (why := self.unasked()) is not None:
+            return why
         candidate, alias = self.work.candidate, self.rules.alias
         if candidate.state.target(alias) == candidate.number:
             return f"{candidate} is {alias} already"
@@ -98,14 +101,18 @@ class Gate(Stage):
                 "alias": rules.alias,
                 "passed": result.passed,
                 "carries": result.carries,
+                "report_sha256": gate_in(result.entry).report,
                 **_difference(result.report),
             },
             artefacts=(Artefact(kind="file", name=self.work.named(path), digest=digest),),
         )
 
     def fault(self, record: Record) -> str | None:
-        if self.rules.alias not in self.work.candidate.gates:
+        newest = self.work.candidate.gates.get(self.rules.alias)
+        if newest is None:
             return "the registry has no result of it"
+        if gate_in(newest).report != record.facts.get("report_sha256"):
+            return "the registry has a later result, by other rules"
         return super().fault(record)
 
 
@@ -138,7 +145,7 @@ def taken_back(work: Work, alias: str) -> str | None:
     if had is None or had == len(moves) - 1:
         return None
     entry = work.registry.entry(candidate.name, moves[had + 1].entry)
-    if entry.change.op not in {"rollback", "unset"}:
+    if entry.change.op not in {"rollback", "unset", "force"}:  # only people do any of these
         return None
     cure = f"rankmill models promote {candidate} --alias {alias} has it again"
     return f"{candidate} was taken back from {alias} in entry {entry.number} of the log, by {entry.actor}; {cure}"

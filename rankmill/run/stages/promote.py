@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rankmill.gate.recording import gate_in
 from rankmill.run.events import Artefact
 from rankmill.run.records import Inputs
 from rankmill.run.stage import Made, Say, Stage
-from rankmill.run.stages.gate import taken_back
+from rankmill.run.stages.gate import result_of, taken_back
 from rankmill.run.stages.rerank import try_candidates
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Promote(Stage):
         """What the candidate may take and does not have yet."""
         config, candidate = self.work.config, self.work.candidate
         asked = [] if config.promote is None else [config.promote.alias]
-        if config.gate is not None and self.work.facts.get("gate", {}).get("carries"):
+        if config.gate is not None and self._passed():
             asked.append(config.gate.alias)
         return [
             alias
@@ -35,17 +36,27 @@ class Promote(Stage):
             if candidate.state.target(alias) != candidate.number and taken_back(self.work, alias) is None
         ]
 
+    def unasked(self) -> str | None:
+        return None if self._named() else "the configuration has neither [gate] nor [promote]"
+
     def needless(self) -> str | None:
-        config, candidate = self.work.config, self.work.candidate
-        if config.gate is None and config.promote is None:
-            return "the configuration has neither [gate] nor [promote]"
+        if (why := self.unasked()) is not None:
+            return why
+        candidate = self.work.candidate
         if self.aliases:
             return None
         held = [alias for alias in self._named() if candidate.state.target(alias) == candidate.number]
         if held:
             return f"{candidate} is {' and '.join(held)} already"
         back = next((told for alias in self._named() if (told := taken_back(self.work, alias))), None)
-        return back or f"{candidate} did not pass the gate"
+        return back or f"{candidate} did not pass the gate against what is there now"
+
+    def _passed(self) -> bool:
+        """Tell whether the newest result of the gate is of the candidate and of what the alias means now, and good enough."""
+        result = result_of(self.work)
+        if result is None or not result.carries:
+            return False
+        return gate_in(result.entry).baseline == self.work.candidate.state.standing(result.alias)
 
     def _named(self) -> list[str]:
         config = self.work.config

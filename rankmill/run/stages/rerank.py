@@ -39,10 +39,12 @@ class Rerank(Stage):
         """The files of candidates; InputError if a pattern matches none."""
         return self.work.expand("rerank.candidates", self.section.candidates)
 
+    def unasked(self) -> str | None:
+        return None if self.work.config.rerank is not None else "the configuration has no [rerank]"
+
     def needless(self) -> str | None:
-        if self.work.config.rerank is None:
-            return "the configuration has no [rerank]"
-        return None if standing(self.work) is not None else "nothing is ranked, since no version stands yet"
+        nothing = "nothing is ranked, since no version stands yet"
+        return self.unasked() or (None if standing(self.work) is not None else nothing)
 
     def inputs(self) -> Inputs:
         section, stands = self.section, standing(self.work)
@@ -98,11 +100,11 @@ class Rerank(Stage):
 
 
 def standing(work: Work) -> Version | None:
-    """Return the version that is to rank: what the gate's alias means, or the candidate where there is no gate."""
-    candidate = work.candidate
-    if work.alias is None:
+    """Return the version that is to rank: what the alias of ``[gate]``, or else ``[promote]``, means; without either, the candidate."""
+    candidate, asked = work.candidate, work.config.gate or work.config.promote
+    if asked is None:
         return candidate
-    present = candidate.state.target(work.alias)
+    present = candidate.state.target(asked.alias)
     if present is None:
         return None
     return work.registry.resolve(f"{candidate.name}@{present}", bare="latest")

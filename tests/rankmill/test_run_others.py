@@ -1,0 +1,122 @@
+"""A run after another configuration, or somebody's hands, were in the same work folder or registry: nothing of theirs passes for its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.dataset import Dataset
+from rankmill.errors import InputError
+from rankmill.gate.recording import gate
+from rankmill.run.chain import Choice
+from rankmill.run.events import Event, RunEnded
+from rankmill.run.running import Asked, plan_of
+from registry import Registry
+from registry.errors import UnknownModel
+from tests.rankmill.test_run import write_project
+from tests.rankmill.test_run_again import again, edit, outcome
+
+GATE = "[gate]\nmargin = 0.2\n"
+BEFORE_THE_REPORT = Choice(last="rerank")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_project(tmp_path_factory.mktemp("others"))
+    again(folder, choice=BEFORE_THE_REPORT)
+    return folder
+
+
+@pytest.fixture
+def project(done: Path, tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "project"
+    shutil.copytree(done, folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def told(events: list[Event]) -> dict[str, Any]:
+    (end,) = [event for event in events if isinstance(event, RunEnded)]
+    return dict(end.facts)
+
+
+def question(project: Path, **asked: Any) -> Asked:
+    return Asked(config=project / "rankmill.toml", registry=project / "registry", **asked)
+
+
+def test_what_is_not_asked_for_any_more_is_not_told_of(project: Path) -> None:
+    edit(project, "split = {train = 0.7, valid = 0.15, test = 0.15}\n", "")
+    edit(project, GATE, "")
+    edit(project, '[rerank]\ncandidates = ["candidates.txt"]\ntop_k = 5\n', "")
+    done, events = again(project, choice=BEFORE_THE_REPORT)
+    assert done == ["ingest", "bin", "train"]
+    found = told(events)
+    assert found["model"]["version"] == "web@2"
+    assert (found["evaluation"], found["gate"], found["ranked"]) == (None, None, None)
+
+
+def test_who_passed_before_does_not_promote_another(project: Path) -> None:
+    """The alias is one that the registry does not protect."""
+    edit(project, GATE, f'{GATE}alias = "staging"\n')
+    registry = Registry(project / "registry")
+    until = Choice(last="gate")
+    assert again(project, choice=until)[0] == ["gate"]
+    gate(registry, "web@1", Dataset.open(project / "out" / "dataset"), "test", alias="staging", margin=0.9)
+    assert again(project, choice=until)[0] == ["gate"]  # by the rules of the configuration, once
+    assert again(project, choice=until)[0] == []
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    again(project, choice=Choice(last="evaluate"))
+    assert again(project, choice=Choice(first="promote", last="promote"))[0] == []
+    assert registry.state("web").target("staging") is None
+
+
+def test_who_was_replaced_by_force_is_not_promoted_again(project: Path) -> None:
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    again(project, choice=BEFORE_THE_REPORT)
+    registry = Registry(project / "registry")
+    assert registry.state("web").target("production") == 2
+    registry.promote("web", 1, force=True, reason="the shop is down")
+    done, events = again(project, choice=BEFORE_THE_REPORT)
+    assert done == ["rerank"]
+    assert outcome(events) == ("gate not passed", 11)
+    assert registry.state("web").target("production") == 1
+
+
+def test_an_alias_without_a_gate_that_was_taken_back_ranks_what_it_means(project: Path) -> None:
+    edit(project, GATE, '[promote]\nalias = "staging"\n')
+    again(project, choice=BEFORE_THE_REPORT)
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    assert told(again(project, choice=BEFORE_THE_REPORT)[1])["ranked"]["model"]["number"] == 2
+    Registry(project / "registry").rollback("web", alias="staging")
+    done, events = again(project, choice=BEFORE_THE_REPORT)
+    assert done == ["rerank"]
+    assert outcome(events) == ("gate not passed", 11)
+    assert told(events)["ranked"]["model"]["number"] == 1
+
+
+def test_a_plan_skips_what_the_run_skips_though_it_was_asked_for(project: Path) -> None:
+    rows = plan_of(question(project, choice=Choice(last="promote", forced=frozenset({"evaluate", "promote"}))))
+    assert [what for _, what, _ in rows] == ["skip", "skip", "skip", "run", "open", "run"]
+    rows = plan_of(question(project, choice=Choice(last="gate", forced=frozenset({"gate"}))))
+    assert rows[-1] == ("gate", "skip", "web@1 is production already")
+    assert again(project, choice=Choice(last="gate", forced=frozenset({"gate"})))[0] == []
+    edit(project, GATE, "")
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    rows = plan_of(question(project))
+    assert ("gate", "skip", "the configuration has no [gate]") in rows
+    assert ("promote", "skip", "the configuration has neither [gate] nor [promote]") in rows
+
+
+def test_what_can_be_refused_is_refused_before_the_training(project: Path) -> None:
+    edit(project, "n_rounds = 12", 'n_rounds = 13\nbase_model = "wbe"')
+    with pytest.raises(UnknownModel, match="wbe"):
+        plan_of(question(project))
+    edit(project, '\nbase_model = "wbe"', "")
+    edit(project, "[gate]", '[report]\nby = ["f1", "market"]\n[gate]')
+    with pytest.raises(InputError, match=r"\[report\] by: unknown column 'market'"):
+        again(project)
+    assert len(Registry(project / "registry").state("web").versions) == 1
