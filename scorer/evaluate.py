@@ -206,7 +206,7 @@ class DatasetSource:
         self.fields: tuple[str, ...] = ("grade",)
         self.table: TableColumns | None = None
         self._dataset, self._split = dataset, split
-        self._size = dataset.path.stat().st_size
+        self._size = dataset.path.stat().st_size  # what a bar takes for the size of the whole
 
     def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002
         """Return the names of the features; they are known beforehand."""

@@ -1,7 +1,7 @@
 """Ranked lists on disk: a folder of Parquet shards, or one Parquet, TREC run or TSV file.
 
-Row groups and shards are cut by row numbers and queries only, and the writer's settings are fixed, so the bytes do not
-depend on the batches that the rows came in.
+Row groups and shards are cut by the rows alone (their number, their queries, how long their ids are), and the writer's
+settings are fixed, so the bytes do not depend on the batches that the rows came in.
 """
 
 from __future__ import annotations

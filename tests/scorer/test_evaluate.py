@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.dataset import Dataset
 from pipeline.errors import InputError as PipelineInputError
 from pipeline.ingest import IngestOptions, ingest
 from scorer.compare import Ranking, compare
 from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import evaluate, write_per_query
+from scorer.evaluate import DatasetSource, evaluate, write_per_query
 from scorer.explain_metric import explain_metric
 from scorer.rerank import rerank
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
@@ -160,6 +161,11 @@ def test_a_split_of_a_dataset(tmp_path, forest, rows):
         expected = evaluate(path, model=forest, metrics=METRICS)
         assert found.to_dict(per_query=True) == expected.to_dict(per_query=True)
     assert evaluate(tmp_path / "data", model=forest).counts.n_documents == 600
+    read = DatasetSource(Dataset.open(tmp_path / "data"), "test", ["f1"])
+    size = read.path.stat().st_size
+    at = [(read.position, len(batch)) for batch in read.batches(4 * 50)]
+    done = np.cumsum([n for _, n in at])
+    assert [position for position, _ in at] == [size * int(n) // 300 for n in done]  # a bar knows how far it is
     foreign = random_forest(5, names=["a", "b", "c", "d", "e"])
     with pytest.raises(
         CandidatesRejected, match=r"data: expected the 5 features that the model uses, found no a, b, c"
