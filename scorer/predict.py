@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TILE = 512  # documents whose codes stay in the second-level cache while every tree is asked; a multiple of 64
-MAPPED = 4 << 20  # bytes of codes for which memory of their own is asked: what the allocator gets back it may keep
+MAPPED = 16 << 20  # bytes of codes for which memory of their own is asked: what the allocator gets back it may keep
 ROWS_OF_A_TURN = 4 * TILE  # that a thread takes at a time, as float32: whoever is free takes the next ones
 
 
