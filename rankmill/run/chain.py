@@ -130,10 +130,10 @@ def _take_over(stage: Stage, choice: Choice) -> None:
     if stage.needless() is not None:  # what a record says is of another version then
         return
     record = stage.work.record(stage.name)
-    if record is not None:
-        stage.work.facts[stage.name] = record.facts
-    else:
+    if record is None:
         raise InputError(f"--from {choice.first}: {stage.name} was not done yet; leave --from out")
+    if stage.holds(record):
+        stage.work.facts[stage.name] = record.facts
 
 
 def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, forced: bool) -> bool:

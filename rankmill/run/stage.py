@@ -68,6 +68,10 @@ class Stage(ABC):
         """Return what the stage reads, for those who watch."""
         return ()
 
+    def holds(self, record: Record) -> bool:  # noqa: ARG002 (those that are asked look at it)
+        """Tell whether what ``record`` tells is still to be told, where the stage is taken as it is."""
+        return True
+
     def fault(self, record: Record) -> str | None:
         """Say which output of ``record`` is not as it was left; None if all are."""
         return self.work.changed_file(record.outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,12 @@ from pipeline.dataset import Dataset
 from rankmill.errors import InputError
 from rankmill.gate.recording import gate
 from rankmill.run.chain import Choice
-from rankmill.run.events import Event, RunEnded
-from rankmill.run.running import Asked, plan_of
+from rankmill.run.events import Event, RunEnded, StageStarted
+from rankmill.run.lease import left_behind
+from rankmill.run.running import Asked, plan_of, run
 from registry import Registry
 from registry.errors import UnknownModel
+from scorer.errors import ScorerError
 from tests.rankmill.test_run import write_project
 from tests.rankmill.test_run_again import again, edit, outcome
 
@@ -111,12 +114,41 @@ def test_a_plan_skips_what_the_run_skips_though_it_was_asked_for(project: Path) 
     assert ("promote", "skip", "the configuration has neither [gate] nor [promote]") in rows
 
 
-def test_what_can_be_refused_is_refused_before_the_training(project: Path) -> None:
+def test_what_can_be_refused_is_refused_before_the_training(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edit(project, "n_rounds = 12", 'n_rounds = 13\nbase_model = "wbe"')
     with pytest.raises(UnknownModel, match="wbe"):
         plan_of(question(project))
-    edit(project, '\nbase_model = "wbe"', "")
+    monkeypatch.chdir(tmp_path)  # where nothing is looked for
+    Path("web").touch()
+    Path("b.rankmill").touch()
+    edit(project, '"wbe"', '"web"')
+    plan_of(question(project))
+    edit(project, 'base_model = "web"', 'base_model = "b.rankmill"')
+    with pytest.raises((OSError, ScorerError), match=str(project / "b.rankmill")):
+        plan_of(question(project))
+    edit(project, '\nbase_model = "b.rankmill"', "")
     edit(project, "[gate]", '[report]\nby = ["f1", "market"]\n[gate]')
     with pytest.raises(InputError, match=r"\[report\] by: unknown column 'market'"):
         again(project)
     assert len(Registry(project / "registry").state("web").versions) == 1
+
+
+def test_what_another_version_was_worth_is_not_told_of_this_one(project: Path) -> None:
+    edit(project, "n_rounds = 12", "n_rounds = 13")
+    again(project, choice=Choice(last="train"))
+    found = told(again(project, choice=Choice(first="gate", last="gate"))[1])
+    assert (found["model"]["version"], found["evaluation"]) == ("web@2", None)
+
+
+def test_a_request_to_end_as_a_stage_begins_is_known_of_the_stage(project: Path) -> None:
+    def ends(event: Event) -> None:
+        if isinstance(event, StageStarted):
+            raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        run(question(project, choice=Choice(last="bin", forced=frozenset({"bin"}))), lambda _: ends)
+    kept = json.loads((project / "out" / "last_run.json").read_text())
+    assert (kept["outcome"], kept["exit_code"], kept["stages"]["bin"]) == ("stopped", 143, "stopped")
+    assert left_behind(project / "out") is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.publish import write_atomically
 from rankmill.run.digests import code_of
@@ -11,6 +11,9 @@ from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from scorer.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from rankmill.run.records import Record
 
 EVALUATION = "evaluation.json"
 
@@ -24,13 +27,20 @@ class Evaluate(Stage):
         return None if self.work.split is not None else "there are no queries that the training has not seen"
 
     def inputs(self) -> Inputs:
-        config, candidate = self.work.config.evaluate, self.work.candidate
+        config = self.work.config.evaluate
         return {
             CODE: code_of(["pipeline", "scorer"]),
             "dataset": self.work.dataset().digest,
-            "model": f"{candidate} {candidate.sha256}",
+            "model": self._model,
             **as_options(split=self.work.split, metrics=config.metrics, **config.conventions),
         }
+
+    @property
+    def _model(self) -> str:
+        return f"{self.work.candidate} {self.work.candidate.sha256}"
+
+    def holds(self, record: Record) -> bool:  # not what another version was worth
+        return record.inputs["model"] == self._model
 
     def doing(self) -> str:
         return f"{self.work.candidate} on {self.work.split}"

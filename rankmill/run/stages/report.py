@@ -13,7 +13,7 @@ from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stages.evaluate import EVALUATION
-from rankmill.run.stages.gate import result_of
+from rankmill.run.stages.gate import GATE, result_of
 from rankmill.run.stages.train import TRAINING
 from registry.names import PRODUCTION
 
@@ -47,9 +47,12 @@ class Report(Stage):
                 **measured.conventions,
             ),
         }
+        read = [EVALUATION, TRAINING, DRIFT.as_posix()]
         if (result := result_of(self.work)) is not None:
             inputs["result of the gate"] = gate_in(result.entry).report
-        for name in (EVALUATION, TRAINING, DRIFT.as_posix()):
+        else:
+            read.append(GATE)  # of a configuration that had a gate
+        for name in read:
             if (self.work.path / name).is_file():
                 inputs[f"file {name}"] = self.work.digests.of(self.work.path / name)
         return inputs

@@ -12,7 +12,8 @@ from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from registry.errors import UnknownModel
-from scorer.cli import find_model
+from registry.names import PRODUCTION
+from scorer.cli import MODEL_SUFFIX, find_model
 from trainer.candidate import Candidate, plan_candidate, train_candidate
 from trainer.cli import queries_trained_on
 from trainer.code_digest import code_digest
@@ -41,7 +42,11 @@ class Train(Stage):
         if base is None:
             return None
         beside = self.work.folder / base
-        return Origin(*find_model(os.fspath(beside) if beside.is_file() else base, self.work.registry.root))
+        if beside.is_file() or base.endswith(MODEL_SUFFIX):
+            named = os.fspath(beside)
+        else:  # whatever lies in the folder that the run was started from
+            named = base if "@" in base else f"{base}@{PRODUCTION}"
+        return Origin(*find_model(named, self.work.registry.root))
 
     def inputs(self) -> Inputs:
         config, dataset = self.work.config.train, self.work.dataset()
