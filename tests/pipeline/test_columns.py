@@ -143,7 +143,8 @@ def test_a_guess_is_one_line_on_stderr_and_a_key_of_the_json(tmp_path):
         (["doc_id", "url", "grade", "x"], {"columns": {"qid": "doc_id"}}, {"qid": "doc_id", "grade": "grade", "doc_id": "url"}, ("x",)),
         (["qid", "x", "rel"], {"grade_required": False}, {"qid": "qid", "grade": "rel"}, ("x",)),
         (["qid", "x", "rel", "weight"], {"grade_required": False, "known_features": frozenset({"rel"})}, {"qid": "qid"}, ("rel",)),
-        (["qid", "x", "rel", "split"], {"grade_required": False, "known_features": frozenset({"rel", "z"})}, {"qid": "qid"}, ("x", "rel")),
+        (["qid", "x", "rel", "split"], {"grade_required": False, "known_features": frozenset({"rel", "z"})}, {"qid": "qid"}, ("rel",)),
+        (["qid", "x", "y2", "split"], {"grade_required": False, "known_features": frozenset({"z"})}, {"qid": "qid"}, ("x", "y2")),
     ],
 )  # fmt: skip
 def test_a_part_is_as_told_then_by_its_own_name_then_guessed(tmp_path, names, options, parts, features):
