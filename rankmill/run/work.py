@@ -14,6 +14,7 @@ from pipeline.sources.files import find_files
 from rankmill.config import RANKED
 from rankmill.errors import ConfigError, InputError
 from rankmill.run.digests import FileDigests
+from rankmill.run.events import Artefact
 from rankmill.run.records import Record, read_record, write_record
 from registry import Registry, Version
 from scorer.forest import Forest
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 UNSEEN = ("test", "valid")  # splits to report on, in order of preference; valid has at least decided when to stop
 DATE = "{date}"
+
+
+def told_version(version: Version) -> Artefact:
+    """Return ``version`` for those who watch."""
+    return Artefact(kind="model", name=str(version), digest=version.sha256, facts={"bytes": version.size})
 
 
 class Work:
@@ -115,6 +121,15 @@ class Work:
     def inside(self, path: Path) -> str:
         """Return ``path`` as records name it: from the work folder, or whole where it lies elsewhere."""
         return path.relative_to(self.path).as_posix() if path.is_relative_to(self.path) else str(path)
+
+    def told_file(self, path: Path, **facts: Any) -> Artefact:
+        """Return ``path`` for those who watch."""
+        return Artefact(kind="file", name=self.named(path), digest=self.digests.of(path), facts=facts)
+
+    def told_dataset(self, **facts: Any) -> Artefact:
+        """Return the dataset for those who watch."""
+        dataset = self.dataset()
+        return Artefact(kind="dataset", name=self.named(dataset.path), digest=dataset.digest, facts=facts)
 
     def changed_file(self, outputs: Mapping[str, str]) -> str | None:
         """Say which file of ``outputs``, by path from the work folder, is gone or has other bytes; None if all stand."""

@@ -58,8 +58,7 @@ class Bin(Stage):
         return f"at most {config.max_bin} bins a feature; {bin_plan(self.work.dataset(), config.memory_bytes).render()}"
 
     def reads(self) -> tuple[Artefact, ...]:
-        dataset = self.work.dataset()
-        return (Artefact(kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest),)
+        return (self.work.told_dataset(),)
 
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.bin, self.work.dataset()

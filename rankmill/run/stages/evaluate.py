@@ -10,6 +10,7 @@ from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.work import told_version
 from scorer.evaluate import evaluate
 
 if TYPE_CHECKING:
@@ -46,11 +47,7 @@ class Evaluate(Stage):
         return f"{self.work.candidate} on {self.work.split}"
 
     def reads(self) -> tuple[Artefact, ...]:
-        dataset, candidate = self.work.dataset(), self.work.candidate
-        return (
-            Artefact(kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest),
-            Artefact(kind="model", name=str(candidate), digest=candidate.sha256),
-        )
+        return (self.work.told_dataset(), told_version(self.work.candidate))
 
     def run(self, say: Say) -> Made:
         config, candidate = self.work.config.evaluate, self.work.candidate
@@ -67,5 +64,4 @@ class Evaluate(Stage):
         text = json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)
         write_atomically(path, f"{text}\n".encode())
         digest = self.work.digests.of(path)
-        artefact = Artefact(kind="file", name=self.work.named(path), digest=digest)
-        return Made(outputs={EVALUATION: digest}, facts=facts, artefacts=(artefact,))
+        return Made(outputs={EVALUATION: digest}, facts=facts, artefacts=(self.work.told_file(path),))

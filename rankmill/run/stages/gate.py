@@ -12,7 +12,7 @@ from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
-from rankmill.run.work import UNSEEN
+from rankmill.run.work import UNSEEN, told_version
 from registry.manifest import canonical_json
 from registry.names import PRODUCTION
 from scorer.metrics.conventions import OURS, named_convention
@@ -70,11 +70,7 @@ class Gate(Stage):
         return f"{self.work.candidate} before {self.rules.alias}, on {split_for(self.rules, self.work.dataset())}"
 
     def reads(self) -> tuple[Artefact, ...]:
-        dataset, candidate = self.work.dataset(), self.work.candidate
-        return (
-            Artefact(kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest),
-            Artefact(kind="model", name=str(candidate), digest=candidate.sha256),
-        )
+        return (self.work.told_dataset(), told_version(self.work.candidate))
 
     def run(self, say: Say) -> Made:
         rules, measured, dataset = self.rules, self.work.config.evaluate, self.work.dataset()
@@ -104,7 +100,7 @@ class Gate(Stage):
                 "report_sha256": gate_in(result.entry).report,
                 **_difference(result.report),
             },
-            artefacts=(Artefact(kind="file", name=self.work.named(path), digest=digest),),
+            artefacts=(self.work.told_file(path),),
         )
 
     def fault(self, record: Record) -> str | None:

@@ -52,13 +52,8 @@ class Ingest(Stage):
 
     def reads(self) -> tuple[Artefact, ...]:
         return tuple(
-            Artefact(
-                kind="file", name=self.work.named(path), digest=self.work.digests.of(path),
-                facts={"bytes": path.stat().st_size},
-            )
-            for paths in self.files.values()
-            for path in paths
-        )  # fmt: skip
+            self.work.told_file(path, bytes=path.stat().st_size) for paths in self.files.values() for path in paths
+        )
 
     def run(self, say: Say) -> Made:
         known = {self.work.digests.of(path) for paths in self.files.values() for path in paths}
@@ -83,11 +78,8 @@ class Ingest(Stage):
             "features": len(manifest.features),
             "rejected": manifest.rejected_rows,
         }
-        artefact = Artefact(
-            kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest,
-            facts={name: facts[name] for name in ("rows", "queries", "features")} | {"columns": _columns(dataset)},
-        )  # fmt: skip
-        return Made(facts=facts, artefacts=(artefact,))
+        counted = {name: facts[name] for name in ("rows", "queries", "features")}
+        return Made(facts=facts, artefacts=(self.work.told_dataset(**counted, columns=_columns(dataset)),))
 
     def fault(self, record: Record) -> str | None:
         where = self.work.named(self.work.dataset_path)

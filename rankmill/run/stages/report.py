@@ -15,6 +15,7 @@ from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stages.evaluate import EVALUATION
 from rankmill.run.stages.gate import GATE, result_of
 from rankmill.run.stages.train import TRAINING
+from rankmill.run.work import told_version
 from registry.names import PRODUCTION
 
 FOLDER = "report"
@@ -61,11 +62,7 @@ class Report(Stage):
         return f"{self.work.candidate}, in {self.work.named(self.work.path / FOLDER)}"
 
     def reads(self) -> tuple[Artefact, ...]:
-        dataset, candidate = self.work.dataset(), self.work.candidate
-        return (
-            Artefact(kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest),
-            Artefact(kind="model", name=str(candidate), digest=candidate.sha256),
-        )
+        return (self.work.told_dataset(), told_version(self.work.candidate))
 
     def run(self, say: Say) -> Made:
         measured, gated, result = self.work.config.evaluate, self.work.config.gate, result_of(self.work)
@@ -87,7 +84,5 @@ class Report(Stage):
         return Made(
             outputs=outputs,
             facts={"title": paths.title, "page": paths.page.relative_to(self.work.path).as_posix()},
-            artefacts=tuple(
-                Artefact(kind="file", name=self.work.named(path), digest=self.work.digests.of(path)) for path in made
-            ),
+            artefacts=tuple(map(self.work.told_file, made)),
         )

@@ -13,6 +13,7 @@ from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.work import told_version
 from scorer.predict import Predictor
 from scorer.rerank import ModelIdentity, open_sources, read_options, rerank
 from scorer.scoring import check_first_rows
@@ -66,11 +67,8 @@ class Rerank(Stage):
         return f"{len(self.files)} files, by {standing(self.work)}"
 
     def reads(self) -> tuple[Artefact, ...]:
-        files = [
-            Artefact(kind="file", name=self.work.named(path), digest=self.work.digests.of(path)) for path in self.files
-        ]
         stands = standing(self.work)
-        return (*files, *(() if stands is None else (Artefact(kind="model", name=str(stands), digest=stands.sha256),)))
+        return (*map(self.work.told_file, self.files), *(() if stands is None else (told_version(stands),)))
 
     def run(self, say: Say) -> Made:
         section, stands = self.section, standing(self.work)

@@ -11,6 +11,7 @@ from pipeline.publish import write_atomically
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.work import told_version
 from registry.errors import UnknownModel
 from registry.names import PRODUCTION
 from scorer.cli import MODEL_SUFFIX, find_model
@@ -66,8 +67,7 @@ class Train(Stage):
         return config.name + (f", {config.choose} of seeds {', '.join(map(str, config.seeds))}" if config.seeds else "")
 
     def reads(self) -> tuple[Artefact, ...]:
-        dataset = self.work.dataset()
-        return (Artefact(kind="dataset", name=self.work.named(dataset.path), digest=dataset.digest),)
+        return (self.work.told_dataset(),)
 
     def run(self, say: Say) -> Made:
         candidate = self._trained(say)
@@ -94,9 +94,7 @@ class Train(Stage):
                 "train": metrics.get("train", {}),
                 "valid": metrics.get("valid", {}),
             },
-            artefacts=(
-                Artefact(kind="model", name=str(version), digest=version.sha256, facts={"bytes": version.size}),
-            ),
+            artefacts=(told_version(version),),
         )
 
     def _trained(self, say: Say) -> Candidate:
