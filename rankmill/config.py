@@ -243,13 +243,16 @@ class Promote:
 class Rerank:
     """``[rerank]``: the candidate lists that the new version ranks.  Without this section none are.
 
-    Text is read as ``[ingest]`` says of ``absent`` and ``index_base``: the model has learnt from such numbers.
+    Text is read as ``[ingest]`` says of ``absent`` and ``index_base``: the model has learnt from such numbers.  With TREC runs
+    in ``run`` only the documents that they list are ranked.
     """
 
     candidates: Texts
     out: str = RANKED
     format: Format = "auto"
     columns: dict[str, str] = Field(default_factory=dict)
+    run: tuple[str, ...] = ()
+    lacking: Literal["reject", "drop"] = "reject"
     top_k: Annotated[int, Field(ge=1)] | None = None
     memory: str = "2GB"
 

@@ -103,7 +103,7 @@ def _lacking(source: Source, lacking: Sequence[str], n_used: int) -> CandidatesR
     if isinstance(source, RunSource):
         return CandidatesRejected(
             f"{source.path}: the model uses {_few(lacking)}, and a TREC run has the features {' and '.join(FEATURES)} only; "
-            "join its documents with their features into a table, and re-rank that"
+            f"`rankmill rerank FEATURES --run {source.path}` ranks its documents by features in other files"
         )
     columns = source.columns or () if source.table is None else source.table.offered
     found = _few(columns) or "none"

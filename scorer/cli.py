@@ -110,6 +110,16 @@ def rerank(
     index_base: IndexBase = None,
     n_features: NFeatures = None,
     columns: Columns = None,
+    run: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="TREC run of a first stage, or a folder of them: only its documents are ranked, by their rows in CANDIDATES.  "
+            "Repeat for several."
+        ),
+    ] = None,
+    lacking: Annotated[
+        str, typer.Option(help="Documents of --run that have no row in CANDIDATES: reject, or drop and count them.")
+    ] = "reject",
     n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the model.")] = None,
     n_threads: NThreads = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
@@ -126,6 +136,8 @@ def rerank(
 
     Example: rankmill rerank candidates.parquet --model web -o ranked --top-k 100
 
+    Example: rankmill rerank features.parquet --run bm25.run --model web -o ranked
+
     Example: rankmill rerank candidates.parquet --model web@7 --model web@8 -o both --top-k 100
     """
     from pipeline.sources.parts import parse_columns
@@ -134,6 +146,7 @@ def rerank(
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     options["columns"] = None if columns is None else parse_columns(columns)
     options |= {"top_k": top_k, "memory_limit": memory, "n_features": n_features, "n_rounds": n_rounds}
+    options |= {"run": run or (), "lacking": lacking}
     options |= {"n_threads": n_threads, "overwrite": overwrite, "fresh": fresh, "announce": True}
     if len(model) == 1:
         forest, identity = find_model(model[0], registry)

@@ -59,13 +59,19 @@ class OfModel(BaseModel):
 
 
 class Journal(BaseModel):
-    """How far the run ``key`` is: the place in the input, whether that was the last, and each model by its label."""
+    """How far the run ``key`` is: the place in the input, whether that was the last, and each model by its label.
+
+    Of the documents of a first stage: those with a row so far (`scorer.first_stage.FirstStage.seen_as_text`), while rows are
+    read, and in the end how many had none.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     key: str
     place: Place = Place()
     scored: bool = False
+    seen: str = ""
+    lacking: int = 0
     models: dict[str, OfModel]
 
     @classmethod

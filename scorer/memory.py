@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scorer.errors import InputError
@@ -19,6 +19,8 @@ FLOOR = 230 * MIB
 READER = 200 * MIB
 """What a Parquet file of some hundred columns takes while it is read: pages of all columns, the batch that is being made."""
 BLOCKS_FOR_BARS = 4
+SHARE_OF_RUN = 8
+"""One part in so many of what is left may be taken by the documents of a run; while it is read it takes four times as much."""
 GROWTH = 12
 """Parsed text and dense rows take up to about so many times as much as a block."""
 
@@ -33,6 +35,8 @@ class MemoryPlan:
     """Bytes of input that a thread reads at a time."""
     sort_bytes: int
     """Bytes that the sort may hold before it spills; its buffers outside of the count take about as much again."""
+    held: int = 0
+    """Bytes that the documents of a run take all the time (`scorer.first_stage`)."""
 
     @classmethod
     def of(cls, total: int) -> MemoryPlan:
@@ -42,9 +46,18 @@ class MemoryPlan:
         left = total - FLOOR
         return cls(total=total, block_bytes=min(max(left // 128, MIB), 8 * MIB), sort_bytes=left * 3 // 8)
 
+    @property
+    def run_bytes(self) -> int:
+        """Most bytes that the documents of a run may take."""
+        return (self.total - FLOOR) // SHARE_OF_RUN
+
+    def with_run(self, held: int) -> MemoryPlan:
+        """Return the plan for a run whose documents take ``held`` bytes; the blocks are the same."""
+        return replace(self, held=held, sort_bytes=self.sort_bytes - held * 3 // 8)
+
     def scoring_threads(self, wanted: int) -> int:
         """Return how many of the ``wanted`` threads there is room for, each with a block of its own; 1 or more."""
-        return max(1, min(wanted, (self.total - FLOOR - READER) // (GROWTH * self.block_bytes)))
+        return max(1, min(wanted, (self.total - FLOOR - READER - self.held) // (GROWTH * self.block_bytes)))
 
     @property
     def bars_bytes(self) -> int:
@@ -56,7 +69,7 @@ class MemoryPlan:
 
         As much again is for what waits to be handed on, and for what the allocators keep.
         """
-        return max(self.total - FLOOR - self.bars_bytes, 0) // (2 * n_threads)
+        return max(self.total - FLOOR - self.held - self.bars_bytes, 0) // (2 * n_threads)
 
     def render(self) -> str:
         """One line for a person.
@@ -67,8 +80,9 @@ class MemoryPlan:
         then input blocks of 8 MB, or groups of rows of Parquet of 863 MB in all
         then a sort that spills above 660 MB
         """
+        run = f", {self.held / MB:,.1f} MB for the documents of the run" if self.held else ""
         return (
-            f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself; then input blocks of "
+            f"memory {self.total / MB:,.0f} MB: {FLOOR / MB:,.0f} MB for the process itself{run}; then input blocks of "
             f"{self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} MB in all; "
             f"then a sort that spills above {self.sort_bytes / MB:,.0f} MB"
         )

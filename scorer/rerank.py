@@ -24,6 +24,7 @@ from pipeline.sources.columns import guesses_line, guesses_of
 from pipeline.sources.files import find_files
 from scorer import memory, ranked_file
 from scorer.errors import InputError
+from scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking
 from scorer.forest import Forest
 from scorer.journal import Journal, OfModel, Shard, run_key
 from scorer.memory import MB, MemoryPlan, peak_bytes
@@ -60,7 +61,8 @@ class ModelIdentity:
 class RerankReport:
     """What was written where.  ``rows`` counts candidates, ``rows_written`` those among the first ``top_k``.
 
-    ``columns_guessed`` says which columns of the candidates were guessed to be qid, doc_id and grade.
+    ``columns_guessed`` says which columns of the candidates were guessed to be qid, doc_id and grade; ``lacking`` how many
+    documents of a first stage's run had no row of features, and were dropped.
     """
 
     out: str
@@ -71,6 +73,7 @@ class RerankReport:
     top_k: int | None
     files: tuple[str, ...]
     columns_guessed: Mapping[str, str] = field(default_factory=dict)
+    lacking: int = 0
 
     def to_json(self) -> str:
         """Return the report as one JSON object."""
@@ -79,8 +82,11 @@ class RerankReport:
     def render(self) -> str:
         """Return the report for a person."""
         kept = "" if self.top_k is None else f", {self.rows_written:,} among the first {self.top_k:,} of their query"
+        lost = (
+            f"left out {self.lacking:,} documents of the run, which have no row of features\n" if self.lacking else ""
+        )
         return (
-            f"re-ranked {self.rows:,} candidates of {self.queries:,} queries with {self.model}{kept}\n"
+            f"re-ranked {self.rows:,} candidates of {self.queries:,} queries with {self.model}{kept}\n{lost}"
             f"wrote {self.out}"
             + (f" ({', '.join(self.files)})" if len(self.files) <= 8 else f" ({len(self.files)} files)")
         )
@@ -104,6 +110,8 @@ def rerank(
     index_base: Literal[0, 1] | None = None,
     n_features: int | None = None,
     columns: Mapping[str, str] | None = None,
+    run: PathLike | Sequence[PathLike] = (),
+    lacking: Lacking = "reject",
     n_rounds: int | None = None,
     n_threads: int = 0,
     overwrite: bool = False,
@@ -137,6 +145,11 @@ def rerank(
         How to read text (see `pipeline.sources.batch.ReadOptions`); None takes what the model was trained with.
     columns
         The columns of tables that are qid, doc_id and grade, by other names; what is left open is guessed.
+    run
+        TREC runs of a first stage, or folders of them: only the documents that they list are ranked, and written as if
+        ``candidates`` had their rows alone.  A document may be in several runs, once in each; it must have one row.
+    lacking
+        What to do about documents of ``run`` without a row: "reject" them, or "drop" them and say how many.
     n_rounds
         Use only so many rounds of the model.
     n_threads
@@ -154,11 +167,12 @@ def rerank(
     Raises
     ------
     InputError
-        A file is missing or named twice, ``out`` exists or is, or holds, one of the candidates, an option has no sense.
+        A file is missing or named twice, ``out`` exists or is, or holds, one of the candidates, an option has no sense, or
+        ``run`` has more documents than there is memory for.
     ConflictError
         Another run has written ``out`` since this one began, and it is not to be replaced.
     CandidatesRejected
-        The candidates lack what the model needs, or hold nothing.
+        The candidates lack what the model needs, or hold nothing; a document of ``run`` has no row, or two.
     pipeline.errors.DataRejected
         The candidates break their format.
     """
@@ -166,7 +180,7 @@ def rerank(
     (report,) = _run(
         candidates, {"": (forest, identity)}, Path(out), top_k=top_k, memory_limit=memory_limit, n_rounds=n_rounds,
         input_format=input_format, absent=absent, index_base=index_base, n_features=n_features, columns=columns,
-        n_threads=n_threads, overwrite=overwrite, fresh=fresh, announce=announce,
+        run=run, lacking=lacking, n_threads=n_threads, overwrite=overwrite, fresh=fresh, announce=announce,
     )  # fmt: skip
     return report
 
@@ -181,6 +195,8 @@ class RerankOptions(TypedDict, total=False):
     index_base: Literal[0, 1] | None
     n_features: int | None
     columns: Mapping[str, str] | None
+    run: PathLike | Sequence[PathLike]
+    lacking: Lacking
     n_rounds: int | None
     n_threads: int
     overwrite: bool
@@ -224,6 +240,8 @@ def _run(
     index_base: Literal[0, 1] | None = None,
     n_features: int | None = None,
     columns: Mapping[str, str] | None = None,
+    run: PathLike | Sequence[PathLike] = (),
+    lacking: Lacking = "reject",
     n_rounds: int | None = None,
     n_threads: int = 0,
     overwrite: bool = False,
@@ -235,7 +253,12 @@ def _run(
     if top_k is not None and top_k < 1:
         raise InputError(f"--top-k must be 1 or more, got {top_k}")
     paths = [file for path in _as_list(candidates) for file in _files_of(Path(path))]
-    check_apart(target, paths)
+    runs = [file for path in _as_list(run) for file in _files_of(Path(path))]
+    if lacking not in LACKING:
+        raise InputError.unknown("value of --lacking", lacking, LACKING)
+    if lacking == "drop" and not runs:
+        raise InputError("--lacking says what becomes of documents of a run; name it with --run")
+    check_apart(target, [*paths, *runs])
     check_target(target, overwrite=overwrite, several=several)
     ranking = {
         label: _Model(forest, identity or ModelIdentity(sha256=forest.sha256), Predictor(forest, n_rounds=n_rounds))
@@ -250,11 +273,14 @@ def _run(
         }
     )
     sources = open_sources(paths, input_format, options, announce=announce)
+    stage = FirstStage.read(runs, plan.run_bytes) if runs else None
+    if stage is not None:
+        plan = plan.with_run(len(stage) * BYTES_OF_A_DOCUMENT)
     if announce:
         _say(plan.render())
     told = {each.name: getattr(options, each.name) for each in fields(options)}
     key = run_key(
-        [*paths, *(sizes for source in sources if (sizes := getattr(source, "sizes_path", None)) is not None)],
+        [*paths, *(sizes for source in sources if (sizes := getattr(source, "sizes_path", None)) is not None), *runs],
         {
             "format": FORMAT,
             "models": [[label, *asdict(model.identity).values()] for label, model in ranking.items()],
@@ -265,6 +291,8 @@ def _run(
             "block_bytes": plan.block_bytes,
             "form": ranked_file.checked_suffix(target),
             "several": several,
+            "runs": len(runs),
+            "lacking": lacking,
         },
     )
     taking_over = not fresh
@@ -280,7 +308,7 @@ def _run(
             )
         scored_before = journal.place.all_rows
         threads = n_threads or available_cores()
-        work = _Work(target, staging, ranking, journal, top_k, several)
+        work = _Work(target, staging, ranking, journal, top_k, several, stage, lacking)
         for number, label in enumerate(ranking):
             folder = staging / f"spill-{number}"
             folder.mkdir(exist_ok=True)
@@ -291,9 +319,8 @@ def _run(
         lists = work.write()
         check_unchanged(target, overwrite=overwrite)
         work.publish(lists)
-    rows = journal.place.all_rows
     if announce:
-        seconds, scored = time.monotonic() - started, rows - scored_before
+        seconds, scored = time.monotonic() - started, journal.place.all_rows - scored_before
         _say(
             f"{scored:,} candidates in {seconds:,.1f} s ({scored / seconds:,.0f}/s), peak memory {peak_bytes() / MB:,.0f} MB"
         )
@@ -301,12 +328,13 @@ def _run(
         RerankReport(
             out=str(target / label if several else target),
             model=model.identity,
-            rows=rows,
+            rows=journal.place.ranked,
             rows_written=sum(file.rows for file in of_model.ranked),
             queries=sum(file.queries for file in of_model.ranked),
             top_k=top_k,
             files=of_model.names,
             columns_guessed=guesses_of(sources),
+            lacking=journal.lacking,
         )
         for (label, model), of_model in zip(ranking.items(), lists, strict=True)
     ]
@@ -328,6 +356,8 @@ class _Work:
     journal: Journal
     top_k: int | None
     several: bool
+    stage: FirstStage | None
+    lacking: Lacking
     spills: list[Spill] = field(default_factory=list)
 
     def score(self, sources: Sequence[Source], options: ReadOptions, plan: MemoryPlan, n_threads: int) -> None:
@@ -342,12 +372,18 @@ class _Work:
             bar.update(place.all_rows, used)
 
         begin = self.journal.place
+        if self.stage is not None:
+            self.stage.go_on(self.journal.seen)
         with DocumentBar("scoring", sum(source.path.stat().st_size for source in sources), done=begin.all_rows) as bar:
             end = score_in_order(
                 sources, [model.predictor for model in self.models.values()], options, take,
                 block_bytes=plan.block_bytes, columns_bytes=plan.columns_bytes(n_threads), bars_bytes=plan.bars_bytes,
                 n_threads=n_threads, top_k=self.top_k, begin=begin,
+                stage=self.stage,
             )  # fmt: skip
+        if self.stage is not None:
+            self.stage.check_seen(self.lacking)
+            self.journal.lacking = self.stage.lacking
         self.journal.scored = True
         self._settle(end)
 
@@ -381,7 +417,7 @@ class _Work:
             spill.close_for_reading(of_model.dealt)
             lists.append(
                 write_lists(
-                    spill, folder, self.target, facts, rows=self.journal.place.all_rows, top_k=self.top_k,
+                    spill, folder, self.target, facts, rows=self.journal.place.ranked, top_k=self.top_k,
                     done=list(of_model.shards), finished=finished,
                 )
             )  # fmt: skip
@@ -404,6 +440,7 @@ class _Work:
         for label, spill in zip(self.models, self.spills, strict=True):
             self.journal.models[label].spilled = spill.settle()
         self.journal.place = place
+        self.journal.seen = "" if self.stage is None or self.journal.scored else self.stage.seen_as_text()
         self.journal.write(self.staging)
 
 

@@ -20,6 +20,7 @@ from pipeline.sources.grades import UNKNOWN_GRADE
 from pipeline.workers import Failure, in_order
 from scorer.best import Bars, first_of_queries
 from scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row
+from scorer.first_stage import FirstStage, Listed, columns_of, rows_of
 from scorer.predict import Predictor
 from scorer.schemas import SCORED_ROW
 
@@ -37,13 +38,22 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far the input is used up: whole sources, then tasks and rows of the next one; all rows; the widest text."""
+    """How far the input is used up: whole sources, then tasks and rows of the next one; all rows; the widest text.
+
+    ``left_out`` counts the rows among them that a first stage does not list.
+    """
 
     source: int = 0
     tasks: int = 0
     rows: int = 0
     all_rows: int = 0
     width: int = 0
+    left_out: int = 0
+
+    @property
+    def ranked(self) -> int:
+        """How many of the rows are candidates."""
+        return self.all_rows - self.left_out
 
 
 NARROW = 100
@@ -69,6 +79,7 @@ def score_in_order(
     bars_bytes: int | None = None,
     top_k: int | None = None,
     begin: Place | None = None,
+    stage: FirstStage | None = None,
 ) -> Place:
     """Score the rows of all ``sources`` with each of ``predictors``, and return where that ends.
 
@@ -86,11 +97,14 @@ def score_in_order(
         What the best scores of the queries may take, by which rows are left out; the default is ``block_bytes``.
     begin
         Where to go on: a place that ``take`` was given in another run over the same input with the same ``block_bytes``.
+    stage
+        The documents that are candidates, and have a row each; the others are left out.  Default: every row is one.
 
     Raises
     ------
     CandidatesRejected
-        A feature that a model asks for is lacking, there is no document, or a score is not a finite number.
+        A feature that a model asks for is lacking, there is no document, one of ``stage`` has two rows, or a score is not a
+        finite number.
     """
     begin = begin or Place()
     wanted = {name for predictor in predictors for name in predictor.feature_names}
@@ -107,7 +121,7 @@ def score_in_order(
 
     def work(item: _Item) -> None:
         try:
-            pieces = item.pieces(predictors, layouts[item.source], options.absent_value, best)
+            pieces = item.pieces(predictors, layouts[item.source], options.absent_value, best, stage)
         except BaseException:
             line.broken(item.number)
             raise
@@ -117,13 +131,16 @@ def score_in_order(
             if pieces is None:
                 return place
             results: list[list[Scored]] = [[] for _ in predictors]
-            rows = place.all_rows
+            before = place if place.source == item.source else Place(item.source)
+            path, rows, left_out = sources[item.source].path, place.all_rows, place.left_out
             for piece in pieces:
-                piece.hand_over(results, rows, str(sources[item.source].path))
+                if stage is not None and piece.listed is not None:
+                    stage.see(piece.listed, path, before.rows + rows - place.all_rows)
+                    left_out += piece.n - len(piece.listed.place)
+                piece.hand_over(results, rows, str(path))
                 rows += piece.n
             width = max([place.width, *(piece.width for piece in pieces if needed)])
-            before = place if place.source == item.source else Place(item.source)
-            place = Place(item.source, before.tasks + 1, before.rows + rows - place.all_rows, rows, width)
+            place = Place(item.source, before.tasks + 1, before.rows + rows - place.all_rows, rows, width, left_out)
             take(results, place, sum(sizes[: item.source]) + item.task.position)
             return place
 
@@ -188,26 +205,35 @@ class _Item:
     """Whether an earlier run scored its rows, and they are only read past."""
 
     def pieces(
-        self, predictors: Sequence[Predictor], layouts: Sequence[Columns], absent: float, best: _Best | None
+        self,
+        predictors: Sequence[Predictor],
+        layouts: Sequence[Columns],
+        absent: float,
+        best: _Best | None,
+        stage: FirstStage | None,
     ) -> list[_Piece] | None:
         """Read the rows and score them; None where they are ``known``."""
         if isinstance(self.task, ColumnTask):
             by_column = self.task.batch()
-            return [_Piece.of(by_column.rows, 0, _scores_by_column(predictors, by_column, layouts), best)]
+            n, listed = len(by_column), None
+            if stage is not None:
+                listed = stage.listed(by_column.rows)
+                by_column = columns_of(by_column, listed)
+            scores = _scores_by_column(predictors, by_column, layouts)
+            return [_Piece.of(by_column.rows, scores, best, n=n, width=0, listed=listed)]
         if self.known:
             for _ in self.task.rows():
                 pass
             return None
-        return [
-            _Piece.of(
-                batch,
-                batch.values.shape[1],
-                [_scores(p, batch, at, absent) for p, at in zip(predictors, layouts, strict=True)],
-                best,
-            )
-            for batch in self.task.rows()
-            if len(batch)
-        ]
+        pieces = []
+        for batch in self.task.rows():
+            if len(batch):
+                listed = None if stage is None else stage.listed(batch)
+                chosen = batch if listed is None else rows_of(batch, listed)
+                scores = [_scores(p, chosen, at, absent) for p, at in zip(predictors, layouts, strict=True)]
+                width = batch.values.shape[1]
+                pieces.append(_Piece.of(chosen, scores, best, n=len(batch), width=width, listed=listed))
+        return pieces
 
 
 def _items(
@@ -249,22 +275,34 @@ def _scores_by_column(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The narrow part of a batch with its scores; ``of_models`` has the rows that each model keeps."""
+    """The narrow part of a batch of ``n`` rows with its scores; ``of_models`` has the rows that each model keeps."""
 
     n: int
     width: int
+    listed: Listed | None
     of_models: list[_Kept]
 
     @classmethod
-    def of(cls, batch: RowBatch, width: int, scores: list[npt.NDArray[np.float64]], best: _Best | None) -> _Piece:
+    def of(
+        cls,
+        batch: RowBatch,
+        scores: list[npt.NDArray[np.float64]],
+        best: _Best | None,
+        *,
+        n: int,
+        width: int,
+        listed: Listed | None,
+    ) -> _Piece:
+        """Return what is kept of ``batch``, the ``listed`` rows of one of ``n`` rows."""
         kept = []
         for m, of_model in enumerate(scores):
             keep, dropped = None, None
             finite = bool(np.isfinite(of_model).all())
             if finite and best is not None:
                 keep, dropped = first_of_queries(batch, of_model, best.top_k, best.bars[m])
-            kept.append(_Kept.of(batch, of_model, keep, dropped, finite=finite))
-        return cls(len(batch), width, kept)
+            place = np.arange(n) if listed is None else listed.place
+            kept.append(_Kept.of(batch, of_model, keep, dropped, place, finite=finite))
+        return cls(n, width, listed, kept)
 
     def hand_over(self, results: list[list[Scored]], rows_before: int, where: str) -> None:
         """Add to ``results`` of each model; the batch begins after ``rows_before`` rows."""
@@ -291,17 +329,18 @@ class _Kept:
         scores: npt.NDArray[np.float64],
         keep: npt.NDArray[np.bool_] | None,
         dropped: pa.RecordBatch | None,
+        place: npt.NDArray[np.int64],
         *,
         finite: bool,
     ) -> _Kept:
-        place = np.arange(len(batch)) if keep is None else np.flatnonzero(keep)
         qid: pa.Array[Any] = batch.qid
         doc_id: pa.Array[Any] | None = batch.doc_id
         grade = batch.grade
         if keep is not None:
-            chosen = as_array(place)
-            qid, doc_id, scores = qid.take(chosen), None if doc_id is None else doc_id.take(chosen), scores[place]
-            grade = None if grade is None else grade[place]
+            rows = np.flatnonzero(keep)
+            chosen, place = as_array(rows), place[rows]
+            qid, doc_id, scores = qid.take(chosen), None if doc_id is None else doc_id.take(chosen), scores[rows]
+            grade = None if grade is None else grade[rows]
         # copied: the batch's arrays may be used again once the next one is asked for
         grades = (
             pa.nulls(len(place), pa.int32())
@@ -312,9 +351,10 @@ class _Kept:
 
     def scored(self, rows_before: int, where: str) -> Scored:
         """Return the rows with their numbers in the whole input, ``rows_before`` of which come before the batch."""
-        if not self.finite:
-            check_finite(self.score, self.qid, rows_before, where)
         row = self.place + (rows_before + 1)
+        if not self.finite:
+            bad = int(np.argmin(np.isfinite(self.score)))
+            check_finite(self.score, self.qid, int(row[bad]) - bad - 1, where)
         columns = [self.qid, named_by_row(self.doc_id, row), as_array(self.score), self.grade, as_array(row)]
         return Scored(pa.record_batch(columns, schema=SCORED_ROW), self.dropped)
 

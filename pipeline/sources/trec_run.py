@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.arrow import as_array
 from pipeline.errors import DataRejected, InputError, MalformedLine
@@ -58,11 +59,16 @@ class RunSource:
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
+        for batch, _ in self.with_lines(block_bytes):
+            yield batch
+
+    def with_lines(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[tuple[RowBatch, npt.NDArray[np.int64]]]:
+        """Yield the rows in the order of the file, and their lines (n,), from 1."""
         for block in read_blocks(self.path, block_bytes):
             yield self._rows(block)
             self.position = block.position
 
-    def _rows(self, block: Block) -> RowBatch:
+    def _rows(self, block: Block) -> tuple[RowBatch, npt.NDArray[np.int64]]:
         text = block.bytes_view
         lines = block.lines
         line, count = (np.empty(lines, dtype=np.int64) for _ in range(2))
@@ -82,12 +88,13 @@ class RunSource:
         keep = np.ones(n, dtype=np.bool_)
         keep[list(problems)] = False
         kept: pa.Array[Any] = as_array(np.flatnonzero(keep))
-        return RowBatch(
+        rows = RowBatch(
             qid=words[_QID].take(kept),
             doc_id=words[_DOC_ID].take(kept),
             grade=None,
             values=values[keep],
         )
+        return rows, block.first_line + line[:n][keep]
 
     def _reject(self, block: Block, line: int, at: int, words: int, expected: str) -> None:
         line_start = max(block.start, block.data.rfind(b"\n", block.start, at) + 1)

@@ -265,7 +265,7 @@ def test_features_that_are_lacking_are_named_with_the_cure(tmp_path, forest, row
 def test_a_run_has_no_features_of_a_model_and_is_to_be_joined(tmp_path, forest):
     (tmp_path / "c.run").write_text("q Q0 d 1 0.5 tag\n")
     with pytest.raises(
-        CandidatesRejected, match=r"a TREC run has the features score and rank only; join its documents"
+        CandidatesRejected, match=r"a TREC run has the features score and rank only; `rankmill rerank FEATURES --run"
     ):
         rerank(tmp_path / "c.run", forest, tmp_path / "out")
 

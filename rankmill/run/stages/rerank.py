@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.sizes import parse_size
 from pipeline.sources.columns import guesses_line
 from pipeline.sources.query_sizes import find_sizes
 from rankmill.run.digests import code_of
@@ -14,6 +15,8 @@ from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
+from scorer.first_stage import FirstStage
+from scorer.memory import MemoryPlan
 from scorer.predict import Predictor
 from scorer.rerank import ModelIdentity, open_sources, read_options, rerank
 from scorer.scoring import check_first_rows
@@ -43,6 +46,11 @@ class Rerank(Stage):
     def unasked(self) -> str | None:
         return None if self.work.config.rerank is not None else "the configuration has no [rerank]"
 
+    @cached_property
+    def runs(self) -> tuple[Path, ...]:
+        """The TREC runs of a first stage, if there are any; InputError if a pattern matches none."""
+        return self.work.expand("rerank.run", self.section.run) if self.section.run else ()
+
     def needless(self) -> str | None:
         nothing = "nothing is ranked, since no version stands yet"
         return self.unasked() or (None if standing(self.work) is not None else nothing)
@@ -57,6 +65,9 @@ class Rerank(Stage):
                 absent=self.work.config.ingest.absent, index_base=self.work.config.ingest.index_base,
             ),
         }  # fmt: skip
+        if self.runs:
+            inputs |= as_options(lacking=section.lacking)
+        inputs |= {f"run {self.work.named(path)}": self.work.digests.of(path) for path in self.runs}
         for path in self.files:
             for file in (path, find_sizes(path)):
                 if file is not None:
@@ -68,7 +79,7 @@ class Rerank(Stage):
 
     def reads(self) -> tuple[Artefact, ...]:
         stands = standing(self.work)
-        return (*map(self.work.told_file, self.files), *(() if stands is None else (told_version(stands),)))
+        return (*map(self.work.told_file, (*self.files, *self.runs)), *(() if stands is None else (told_version(stands),)))
 
     def run(self, say: Say) -> Made:
         section, stands = self.section, standing(self.work)
@@ -84,11 +95,15 @@ class Rerank(Stage):
             absent=self.work.config.ingest.absent,
             index_base=self.work.config.ingest.index_base,
             columns=section.columns,
+            run=self.runs,
+            lacking=section.lacking,
             overwrite=True,
             identity=ModelIdentity(sha256=stands.sha256, name=stands.name, number=stands.number),
         )
         if ranked.columns_guessed:
             say(guesses_line(ranked.columns_guessed))
+        if ranked.lacking:
+            say(f"left out {ranked.lacking:,} documents of the run, which have no row of features")
         facts = json.loads(ranked.to_json()) | {"out": section.out}
         files = sorted(file for file in out.rglob("*") if file.is_file()) if out.is_dir() else [out]
         outputs = {self.work.inside(file): self.work.digests.of(file) for file in files}
@@ -109,7 +124,7 @@ def standing(work: Work) -> Version | None:
 
 
 def try_candidates(work: Work, version: Version) -> None:
-    """Raise, as re-ranking would, if the first candidates of a file cannot be ranked by ``version``."""
+    """Raise, as re-ranking would, if a run cannot be read, or the first candidates of a file not be ranked by ``version``."""
     section = work.config.rerank
     if section is None:
         return
@@ -122,4 +137,7 @@ def try_candidates(work: Work, version: Version) -> None:
         columns=section.columns,
     )
     sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.format, options)
+    if section.run:
+        room = MemoryPlan.of(parse_size(section.memory, "memory")).run_bytes
+        FirstStage.read(work.expand("rerank.run", section.run), room)
     check_first_rows(sources, Predictor(forest), options)
