@@ -387,6 +387,10 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         if config.gate is not None and config.gate.alias == alias:
             raise ConfigError(f"{path}: [promote] and [gate] both move {alias}; leave [promote] out")
     if config.rerank is not None:
+        if config.rerank.lacking != "reject" and not config.rerank.run:
+            raise ConfigError(
+                f"{path}: rerank.lacking says what becomes of documents of a run; name it with rerank.run"
+            )
         memory, columns = config.rerank.memory, config.rerank.columns
         rows.append(("[rerank]", lambda: MemoryPlan.of(parse_size(memory, "memory"))))
         rows.append(("[rerank]", lambda: check_columns(columns, ())))

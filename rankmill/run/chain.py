@@ -90,7 +90,7 @@ def check_inputs(work: Work, choice: Choice) -> None:
     if Ingest.name in choice.stages:
         Ingest(work).files  # noqa: B018 (it complains)
     if work.config.rerank is not None and {Promote.name, Rerank.name} & {*choice.stages}:
-        Rerank(work).files  # noqa: B018
+        Rerank(work).files, Rerank(work).runs
     if Train.name in choice.stages:
         Train(work).base  # noqa: B018
     work.former_dataset  # noqa: B018

@@ -103,6 +103,22 @@ def test_an_option_moves_what_it_decides(project: Path, old: str, new: str, stag
     assert again(project)[0] == []
 
 
+def test_a_first_stage_says_what_is_ranked_and_its_bytes_decide(project: Path) -> None:
+    lines = [line.split() for line in (project / "candidates.txt").read_text().splitlines()]
+    listed = [f"{words[1].removeprefix('qid:')} Q0 {words[-1]} 1 2 x\n" for words in lines]
+    (project / "first.run").write_text("".join(listed[::2]))
+    edit(project, "[rerank]\n", '[rerank]\nrun = ["*.run"]\n')
+    for lacking, run_lines in ((0, listed[::2]), (0, listed[:40]), (1, [*listed[:3], "q Q0 nobody 1 2 x\n"])):
+        (project / "first.run").write_text("".join(run_lines))
+        if lacking:
+            edit(project, "[rerank]\n", '[rerank]\nlacking = "drop"\n')
+        done, events = again(project)
+        assert (done, outcome(events)) == (["rerank"], ("done", 0))
+        facts = json.loads((project / "out" / "stages" / "rerank.json").read_text())["facts"]
+        assert (facts["rows"], facts["lacking"]) == (len(run_lines) - lacking, lacking)
+        assert again(project)[0] == []
+
+
 @pytest.mark.parametrize(
     ("gone", "stages"),
     [
