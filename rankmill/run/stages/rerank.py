@@ -79,7 +79,10 @@ class Rerank(Stage):
 
     def reads(self) -> tuple[Artefact, ...]:
         stands = standing(self.work)
-        return (*map(self.work.told_file, (*self.files, *self.runs)), *(() if stands is None else (told_version(stands),)))
+        return (
+            *map(self.work.told_file, (*self.files, *self.runs)),
+            *(() if stands is None else (told_version(stands),)),
+        )
 
     def run(self, say: Say) -> Made:
         section, stands = self.section, standing(self.work)
