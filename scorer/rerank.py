@@ -82,9 +82,7 @@ class RerankReport:
     def render(self) -> str:
         """Return the report for a person."""
         kept = "" if self.top_k is None else f", {self.rows_written:,} among the first {self.top_k:,} of their query"
-        lost = (
-            f"left out {self.lacking:,} documents of the run, which have no row of features\n" if self.lacking else ""
-        )
+        lost = f"left out of the run, for want of a row of features: {self.lacking:,}\n" if self.lacking else ""
         return (
             f"re-ranked {self.rows:,} candidates of {self.queries:,} queries with {self.model}{kept}\n{lost}"
             f"wrote {self.out}"
@@ -322,7 +320,7 @@ def _run(
     if announce:
         seconds, scored = time.monotonic() - started, journal.place.all_rows - scored_before
         _say(
-            f"{scored:,} candidates in {seconds:,.1f} s ({scored / seconds:,.0f}/s), peak memory {peak_bytes() / MB:,.0f} MB"
+            f"{scored:,} {'candidates' if stage is None else 'rows'} in {seconds:,.1f} s ({scored / seconds:,.0f}/s), peak memory {peak_bytes() / MB:,.0f} MB"
         )
     return [
         RerankReport(

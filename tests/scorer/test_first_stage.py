@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import MalformedLine
+from rankmill.cli import execute
 from scorer import first_stage, rerank, scoring
 from scorer.errors import CandidatesRejected, InputError
 from scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
@@ -48,10 +49,10 @@ def write_run(path, lines):
 
 @pytest.mark.parametrize("suffix", ["txt", "csv", "parquet"])
 def test_the_bytes_are_those_of_a_file_with_just_those_rows(tmp_path, forest, suffix, monkeypatch):
-    rows = with_ids(3, 1200)
+    rows = with_ids(3, 700)
     listed, lines = drawn(rows, 4)
     write = {"txt": write_letor, "csv": write_csv, "parquet": write_parquet}[suffix]
-    files = [write(tmp_path / f"{k}.{suffix}", part) for k, part in enumerate((rows[:700], rows[700:701], rows[701:]))]
+    files = [write(tmp_path / f"{k}.{suffix}", part) for k, part in enumerate((rows[:400], rows[400:401], rows[401:]))]
     alone = write(tmp_path / f"alone.{suffix}", listed)
     run = write_run(tmp_path / "first.run", lines)
     (tmp_path / "some").mkdir()
@@ -99,7 +100,7 @@ def test_documents_without_a_row_are_told_or_dropped(tmp_path, forest):
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
     report = rerank.rerank(source, forest, tmp_path / "out", run=run, lacking="drop")
     assert (report.rows, report.lacking, json.loads(report.to_json())["lacking"]) == (len(listed), 2, 2)
-    assert "left out 2 documents of the run" in report.render()
+    assert "left out of the run, for want of a row of features: 2\n" in report.render()
     rerank.rerank(write_letor(tmp_path / "alone.txt", listed), forest, tmp_path / "other")
     assert list(tree_of(tmp_path / "out").values()) == list(tree_of(tmp_path / "other").values())
     nameless = write_letor(tmp_path / "nameless.txt", [(g, q, None, v) for g, q, _, v in rows])
@@ -196,3 +197,21 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
     write_run(run, lines[1:])
     report = rerank.rerank(source, forest, tmp_path / "out", run=run, top_k=9, overwrite=True)
     assert sum(scored) == report.rows == len(listed) - 1
+
+
+def test_the_command_ranks_by_several_models_at_once_and_leaves_with_10(tmp_path, forest, capsys):
+    rows = with_ids(13, 150)
+    listed, lines = drawn(rows, 14)
+    source = write_parquet(tmp_path / "f.parquet", rows)
+    run = write_run(tmp_path / "first.run", lines)
+    for name, model in (("a", forest), ("b", random_forest(6, n_trees=3, max_leaves=5))):
+        model.save(tmp_path / f"{name}.rankmill")
+        rerank.rerank(write_parquet(tmp_path / "alone.parquet", listed), model, tmp_path / "alone" / name, top_k=3)
+    words = ["rerank", source, "-m", tmp_path / "a.rankmill", "-m", tmp_path / "b.rankmill", "--run", run, "--top-k", 3]
+    assert execute([*map(str, words), "-o", str(tmp_path / "both")]) == 0
+    for name in "ab":
+        assert tree_of(tmp_path / "both" / name) == tree_of(tmp_path / "alone" / name)
+    capsys.readouterr()
+    run.write_text("nowhere Q0 nobody 1 2 x\n")
+    assert execute([*map(str, words), "-o", str(tmp_path / "none")]) == 10
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"rankmill: {run}:1: expected a row of features")

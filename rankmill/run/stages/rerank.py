@@ -106,7 +106,7 @@ class Rerank(Stage):
         if ranked.columns_guessed:
             say(guesses_line(ranked.columns_guessed))
         if ranked.lacking:
-            say(f"left out {ranked.lacking:,} documents of the run, which have no row of features")
+            say(f"left out of the run, for want of a row of features: {ranked.lacking:,}")
         facts = json.loads(ranked.to_json()) | {"out": section.out}
         files = sorted(file for file in out.rglob("*") if file.is_file()) if out.is_dir() else [out]
         outputs = {self.work.inside(file): self.work.digests.of(file) for file in files}
