@@ -162,18 +162,25 @@ def test_hashes_that_agree_in_their_first_half_are_told_apart(tmp_path, monkeypa
     assert (numbers[40:] == -1).all()
 
 
-def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, forest, monkeypatch):
+@pytest.mark.parametrize("suffix", ["txt", "parquet"])
+def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, forest, monkeypatch, suffix):
     rows = with_ids(11, 900)
     listed, lines = drawn(rows, 12)
-    source = write_letor(tmp_path / "f.txt", rows)
+    source = tmp_path / f"f.{suffix}"
+    if suffix == "txt":
+        write_letor(source, rows)
+    else:
+        pq.write_table(as_table(rows), source, row_group_size=50)
+        monkeypatch.setattr("pipeline.sources.parquet.PART_ROWS", 50)
     run = write_run(tmp_path / "first.run", lines)
     rerank.rerank(write_letor(tmp_path / "alone.txt", listed), forest, tmp_path / "out", top_k=9)
     expected = tree_of(tmp_path / "out")
     monkeypatch.setattr(rerank, "SETTLED_ROWS", 100)
     monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, 2000, 64 << 20))
     scored = []
-    real = scoring._scores
-    monkeypatch.setattr(scoring, "_scores", lambda *a: scored.append(len(a[1])) or real(*a))
+    for name in ("_scores", "_scores_by_column"):
+        real = getattr(scoring, name)
+        monkeypatch.setattr(scoring, name, lambda *a, real=real: scored.append(len(a[1])) or real(*a))
 
     def kill_in_the_middle():
         settle = rerank._Work._settle
