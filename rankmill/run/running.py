@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.publish import write_atomically
-from rankmill.config import read_config
+from rankmill.config_file import read_config
 from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, code_of, one_line
 from rankmill.run.chain import NAMES, Choice, check_inputs, plan, run_stages
 from rankmill.run.drift import keep_for_next

@@ -21,7 +21,7 @@ _CHECK = """
 import sys
 sys.path[:] = sys.argv[2:]
 from pathlib import Path
-from rankmill.config import read_config
+from rankmill.config_file import read_config
 from rankmill.errors import ConfigError, InputError
 try:
     read_config(Path(sys.argv[1]))

@@ -11,7 +11,8 @@ import pytest
 from pipeline.group.splits import parse_split_time
 from pipeline.ingest import IngestOptions
 from pipeline.sources.batch import Format
-from rankmill.config import Config, Drift, Tell, read_config
+from rankmill.config import Config, Drift, Tell
+from rankmill.config_file import read_config
 from rankmill.errors import ConfigError, InputError
 from rankmill.run.telling.observers import Files, files_of
 from scorer.metrics import Policy

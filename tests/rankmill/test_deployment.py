@@ -17,7 +17,8 @@ from typer.main import get_command
 
 from rankmill import __version__
 from rankmill.cli import app
-from rankmill.config import Config, read_config
+from rankmill.config import Config
+from rankmill.config_file import read_config
 
 ROOT_COMMAND: Any = get_command(app)
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 from pipeline.publish import file_digest
 from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
-from rankmill.config import read_config
+from rankmill.config_file import read_config
 from rankmill.errors import InputError
 from rankmill.run.chain import NAMES
 from rankmill.run.work import Work
