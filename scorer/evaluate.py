@@ -32,11 +32,12 @@ from scorer.links import MAX_GAINED_GRADE
 from scorer.lists import read_grade_counts
 from scorer.metrics import Metric, parse_metric
 from scorer.metrics.conventions import OURS, Convention, named_convention
+from scorer.opening import open_sources, read_options
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
 from scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from scorer.ranked_file import FACTS, GRADES, MANIFEST, counts_belong_to
-from scorer.rerank import PathLike, open_sources, read_options
+from scorer.rerank import PathLike
 from scorer.schemas import SCORED_ROW
 from scorer.scored_file import as_scored, read_scored
 from scorer.scoring import Place, Scored, score_in_order

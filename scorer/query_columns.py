@@ -17,7 +17,7 @@ from pipeline.sources.batch import Format, ReadOptions, Source
 from pipeline.sources.delimited import DelimitedSource
 from pipeline.sources.parquet import ParquetSource
 from scorer.errors import InputError
-from scorer.rerank import open_sources
+from scorer.opening import open_sources
 from scorer.scored_file import delimiter_of, open_text, read_cells, scored_shards
 
 BLOCK_BYTES = 16 << 20

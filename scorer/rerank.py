@@ -12,15 +12,15 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Literal, NamedTuple, TypedDict, Unpack
 
 from pipeline.cores import available_cores
 from pipeline.publish import file_digest, staging_folder
 from pipeline.sizes import parse_size
 from pipeline.sources.batch import Format, ReadOptions, Source
-from pipeline.sources.columns import guesses_line, guesses_of
+from pipeline.sources.columns import guesses_of
 from pipeline.sources.files import find_files
 from scorer import memory, ranked_file
 from scorer.errors import InputError
@@ -29,6 +29,7 @@ from scorer.forest import Forest
 from scorer.journal import Journal, OfModel, Shard, run_key
 from scorer.memory import MB, MemoryPlan, peak_bytes
 from scorer.model_file import canonical_json
+from scorer.opening import open_sources, read_options, say, shared_options
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
 from scorer.ranked_file import MANIFEST, SEVERAL
@@ -262,7 +263,7 @@ def _run(
         label: _Model(forest, identity or ModelIdentity(sha256=forest.sha256), Predictor(forest, n_rounds=n_rounds))
         for label, (forest, identity) in models.items()
     }
-    options = _shared_options(
+    options = shared_options(
         {
             label: read_options(
                 model.forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns
@@ -275,7 +276,7 @@ def _run(
     if stage is not None:
         plan = plan.with_run(len(stage) * BYTES_OF_A_DOCUMENT)
     if announce:
-        _say(plan.render())
+        say(plan.render())
     told = {each.name: getattr(options, each.name) for each in fields(options)}
     key = run_key(
         [*paths, *(sizes for source in sources if (sizes := getattr(source, "sizes_path", None)) is not None), *runs],
@@ -301,7 +302,7 @@ def _run(
         taking_over = True  # from here on it is about leaving the folder to a later run
         journal = Journal.read(staging, key) or Journal(key=key, models={label: OfModel() for label in ranking})
         if announce and journal.place.all_rows:
-            _say(
+            say(
                 f"going on after {journal.place.all_rows:,} candidates, which an earlier run scored; --fresh starts over"
             )
         scored_before = journal.place.all_rows
@@ -319,7 +320,7 @@ def _run(
         work.publish(lists)
     if announce:
         seconds, scored = time.monotonic() - started, journal.place.all_rows - scored_before
-        _say(
+        say(
             f"{scored:,} {'candidates' if stage is None else 'rows'} in {seconds:,.1f} s ({scored / seconds:,.0f}/s), peak memory {peak_bytes() / MB:,.0f} MB"
         )
     return [
@@ -442,91 +443,9 @@ class _Work:
         self.journal.write(self.staging)
 
 
-def _shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
-    """Return the one way to read candidates for models that ask for ``options``; InputError if they need several."""
-    (first, shared), *others = options.items()
-    for label, other in others:
-        for each in fields(ReadOptions):
-            mine, yours = getattr(shared, each.name), getattr(other, each.name)
-            if each.name == "known_features":
-                shared = replace(shared, known_features=mine | yours)
-            elif mine != yours:
-                cure = {"absent": "say which with --absent", "index_base": "say which with --index-base"}
-                raise InputError(
-                    f"the models {first} and {label} were trained on data read in different ways ({each.name} {mine!r} and "
-                    f"{yours!r}); {cure.get(each.name, 'rank with one after the other')}"
-                )
-    return shared
-
-
-def read_options(
-    forest: Forest,
-    *,
-    absent: Literal["zero", "missing"] | None,
-    index_base: Literal[0, 1] | None,
-    n_features: int | None,
-    columns: Mapping[str, str] | None = None,
-) -> ReadOptions:
-    """Options for reading candidates of ``forest``: what is None is as in its training, else the reader's default.
-
-    Grades mean what they meant in the judgments that it was trained on.
-    """
-    told: dict[str, Any] = {"absent": absent, "index_base": index_base}
-    known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
-    known["negative_grades"] = forest.info.get("negative_grades")
-    known = {key: value for key, value in known.items() if value is not None}
-    words = forest.info.get("grades")
-    return ReadOptions(
-        grades=tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
-        n_features=n_features,
-        grade_required=False,
-        columns=columns or {},
-        known_features=frozenset(forest.feature_names),
-        **known,
-    )
-
-
-def open_sources(
-    paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool = False
-) -> list[Source]:
-    """Open each of ``paths``, and ``announce`` what was guessed of their columns.
-
-    Raises
-    ------
-    InputError
-        There is none, one is there twice, or columns are named for text that has none; that of the pipeline for one that is no file.
-    """
-    from pipeline.sources.jsonl.source import share_features
-    from pipeline.sources.letor import check_made_ids
-    from pipeline.sources.opening import open_source
-
-    if not paths:
-        raise InputError("no candidates: name at least one file")
-    places: set[Path] = set()
-    for path in paths:
-        if (place := path.resolve()) in places:
-            raise InputError(f"{path}: is named twice; its rows would count twice")
-        places.add(place)
-    sources = [open_source(path, input_format, options) for path in paths]
-    share_features(sources)
-    check_made_ids(sources)
-    unnamed = next((source.path for source in sources if source.table is None), None)
-    if options.columns and unnamed is not None:
-        raise InputError(f"--columns is for tables; {unnamed} is LETOR text, whose columns have no names")
-    if announce and (guesses := guesses_of(sources)):
-        _say(guesses_line(guesses))
-    return sources
-
-
 def _as_list(candidates: PathLike | Sequence[PathLike]) -> Sequence[PathLike]:
     return [candidates] if isinstance(candidates, (str, os.PathLike)) else candidates
 
 
 def _files_of(path: Path) -> list[Path]:
     return find_files([path]) if path.is_dir() else [path]
-
-
-def _say(line: str) -> None:
-    import sys
-
-    sys.stderr.write(f"{line}\n")

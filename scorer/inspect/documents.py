@@ -28,8 +28,8 @@ from scorer.candidates import locate_features, named_by_row
 from scorer.errors import CandidatesRejected, InputError
 from scorer.evaluate import DatasetSource
 from scorer.inspect.paths import Codes, Paths
+from scorer.opening import open_sources, read_options
 from scorer.predict import Predictor
-from scorer.rerank import open_sources, read_options
 from scorer.scored_file import read_scored
 
 BLOCK_BYTES = 16 << 20

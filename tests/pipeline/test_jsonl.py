@@ -19,7 +19,7 @@ from pipeline.ingest import IngestOptions, ingest
 from pipeline.sources.batch import Quarantine, ReadOptions
 from pipeline.sources.jsonl.source import JsonSource, share_features
 from pipeline.sources.opening import open_source
-from scorer.rerank import open_sources
+from scorer.opening import open_sources
 from tests import naive_json
 from tests.pipeline.test_ingest import files_of
 

@@ -12,7 +12,7 @@ from pipeline.errors import DataRejected, InputError, MalformedLine
 from pipeline.ingest import IngestOptions, ingest
 from pipeline.sources.batch import Quarantine, ReadOptions
 from pipeline.sources.letor import LetorSource
-from scorer.rerank import open_sources
+from scorer.opening import open_sources
 from tests import naive
 
 

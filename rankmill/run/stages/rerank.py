@@ -17,8 +17,9 @@ from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
 from scorer.first_stage import FirstStage
 from scorer.memory import MemoryPlan
+from scorer.opening import open_sources, read_options
 from scorer.predict import Predictor
-from scorer.rerank import ModelIdentity, open_sources, read_options, rerank
+from scorer.rerank import ModelIdentity, rerank
 from scorer.scoring import check_first_rows
 
 if TYPE_CHECKING:

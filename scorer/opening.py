@@ -1,0 +1,95 @@
+"""From files of candidates to sources that a model can read: in which way, and that they can be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.sources.batch import Format, ReadOptions, Source
+from pipeline.sources.columns import guesses_line, guesses_of
+from scorer.errors import InputError
+from scorer.forest import Forest
+
+
+def read_options(
+    forest: Forest,
+    *,
+    absent: Literal["zero", "missing"] | None,
+    index_base: Literal[0, 1] | None,
+    n_features: int | None,
+    columns: Mapping[str, str] | None = None,
+) -> ReadOptions:
+    """Options for reading candidates of ``forest``: what is None is as in its training, else the reader's default.
+
+    Grades mean what they meant in the judgments that it was trained on.
+    """
+    told: dict[str, Any] = {"absent": absent, "index_base": index_base}
+    known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
+    known["negative_grades"] = forest.info.get("negative_grades")
+    known = {key: value for key, value in known.items() if value is not None}
+    words = forest.info.get("grades")
+    return ReadOptions(
+        grades=tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
+        n_features=n_features,
+        grade_required=False,
+        columns=columns or {},
+        known_features=frozenset(forest.feature_names),
+        **known,
+    )
+
+
+def open_sources(
+    paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool = False
+) -> list[Source]:
+    """Open each of ``paths``, and ``announce`` what was guessed of their columns.
+
+    Raises
+    ------
+    InputError
+        There is none, one is there twice, or columns are named for text that has none; that of the pipeline for one that is no file.
+    """
+    from pipeline.sources.jsonl.source import share_features
+    from pipeline.sources.letor import check_made_ids
+    from pipeline.sources.opening import open_source
+
+    if not paths:
+        raise InputError("no candidates: name at least one file")
+    places: set[Path] = set()
+    for path in paths:
+        if (place := path.resolve()) in places:
+            raise InputError(f"{path}: is named twice; its rows would count twice")
+        places.add(place)
+    sources = [open_source(path, input_format, options) for path in paths]
+    share_features(sources)
+    check_made_ids(sources)
+    unnamed = next((source.path for source in sources if source.table is None), None)
+    if options.columns and unnamed is not None:
+        raise InputError(f"--columns is for tables; {unnamed} is LETOR text, whose columns have no names")
+    if announce and (guesses := guesses_of(sources)):
+        say(guesses_line(guesses))
+    return sources
+
+
+def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
+    """Return the one way to read candidates for models that ask for ``options``; InputError if they need several."""
+    (first, shared), *others = options.items()
+    for label, other in others:
+        for each in fields(ReadOptions):
+            mine, yours = getattr(shared, each.name), getattr(other, each.name)
+            if each.name == "known_features":
+                shared = replace(shared, known_features=mine | yours)
+            elif mine != yours:
+                cure = {"absent": "say which with --absent", "index_base": "say which with --index-base"}
+                raise InputError(
+                    f"the models {first} and {label} were trained on data read in different ways ({each.name} {mine!r} and "
+                    f"{yours!r}); {cure.get(each.name, 'rank with one after the other')}"
+                )
+    return shared
+
+
+def say(line: str) -> None:
+    """Write a line for a person."""
+    sys.stderr.write(f"{line}\n")
