@@ -216,6 +216,12 @@ class Manifest(_Strict):
         """Rows that are kept for re-ranking, apart from the others."""
         return sum(shard.rows for shard in self.unjudged)
 
+    @property
+    def unseen(self) -> tuple[SplitName, ...]:
+        """The splits with queries that no training learns from, in order of preference: valid has at least decided when to stop."""
+        held_out: tuple[SplitName, ...] = ("test", "valid")
+        return tuple(name for name in held_out if name in self.splits and self.splits[name].queries)
+
     def to_bytes(self) -> bytes:
         """Return the canonical JSON: sorted keys, two spaces, one newline at the end."""
         return (json.dumps(self.model_dump(mode="json"), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -14,10 +14,10 @@ from typing import Any
 
 from rankmill.errors import InputError, Unhealthy
 from rankmill.run.lease import holder_of, left_behind
+from rankmill.run.names import LAST_RUN, LAST_SUCCESS
 from rankmill.spans import spell
 
 WORKED = {0: "done", 11: "gate not passed", 12: "drift"}
-LAST_RUN, LAST_SUCCESS = "last_run.json", "last_success.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

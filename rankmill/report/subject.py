@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError as UnknownColumn
 from rankmill.errors import InputError
+from rankmill.run.names import DRIFT, EVALUATION, GATE, TRAINING
 from registry.errors import RegistryError
 from registry.names import PRODUCTION
 from scorer.forest import Forest
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
     from pipeline.dataset import Dataset
     from registry import Registry, Version
 
-UNSEEN = ("test", "valid")  # splits to report on, in order of preference
 METRICS = ("ndcg@10", "err@10", "map")
 _HIGHEST_SCALE = 52  # of err
 _JSON = (
-    ("evaluation", "evaluation.json"),
-    ("gate", "gate.json"),
-    ("training", "model/training.json"),
-    ("drift", "drift.json"),
+    ("evaluation", EVALUATION),
+    ("gate", GATE),
+    ("training", TRAINING),
+    ("drift", DRIFT),
     ("train_stage", "stages/train.json"),
 )
 
@@ -154,7 +154,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     split = known.split or (gate or {}).get("split") or (evaluation or {}).get("split")
     filled = {name for name, count in dataset.manifest.splits.items() if count.rows}
     if split not in filled:
-        split = next((name for name in UNSEEN if name in filled), None)
+        split = next(iter(dataset.manifest.unseen), None)
     if gate is not None and split is not None and gate.get("split") not in {None, split}:
         notes.append(f"the gate judged on the split {gate['split']}, this report is on {split}")
     forest = Forest.from_bytes(version.read(), str(version))

@@ -20,12 +20,12 @@ from pipeline.errors import DriftAlarm
 from pipeline.publish import write_atomically
 from rankmill.config import PREVIOUS
 from rankmill.errors import ConfigError
+from rankmill.run.names import DRIFT
 
 if TYPE_CHECKING:
     from rankmill.config import Drift
 
 FORMAT = 1
-REPORT = Path("drift.json")
 KEPT, NEXT = Path("drift") / "previous.parquet", Path("drift") / "next.parquet"
 _MOST_NAMED = 10
 
@@ -125,7 +125,7 @@ def drift_of(dataset: Dataset, rules: Drift, folder: Path, work: Path) -> DriftF
     DatasetFormatError
         The former dataset or what is kept of it is damaged.
     """
-    path = work / REPORT
+    path = work / DRIFT
     if rules.against == PREVIOUS:
         return _against_previous(dataset, path, work)
     former = Dataset.open(folder / rules.against)
@@ -140,7 +140,7 @@ def untold(dataset: Dataset, rules: Drift, work: Path) -> DriftFound | None:
 
     A dataset that is compared with one that stays is told of by every run, as long as it has moved.
     """
-    path = work / REPORT
+    path = work / DRIFT
     known = _known(path, dataset.digest)
     if known is None or (
         rules.against == PREVIOUS and (work / KEPT).exists() and digest_in(work / KEPT) == dataset.digest

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.run.lease import LEASE
+from rankmill.run.names import DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
 from registry import Registry
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 DRY_RUN = "dry-run"
 REGISTRY = ".registry"  # a name that no stage has
 OF_REGISTRY = ("FORMAT.json", "blobs", "models")
-KEPT = ("evaluation.json", "gate.json", "drift.json", "report", "last_run.json")
+KEPT = (EVALUATION, GATE, DRIFT, REPORT, LAST_RUN)
 """What stays of a dry run to be looked at."""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import DriftAlarm
 from rankmill.exit_codes import code_of, ruling
 from rankmill.run.drift import DriftFound, untold
-from rankmill.run.stages.evaluate import EVALUATION
+from rankmill.run.names import EVALUATION
 from rankmill.run.stages.gate import result_of, taken_back
 from registry.errors import PromotionRefused
 

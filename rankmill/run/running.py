@@ -19,13 +19,12 @@ from rankmill.run.drift import keep_for_next
 from rankmill.run.dry import links_to
 from rankmill.run.events import Event, Observer, Outcome, RunEnded, RunStarted, StageDone, StageFailed, StageSkipped
 from rankmill.run.lease import hold
+from rankmill.run.names import LAST_RUN, LAST_SUCCESS
 from rankmill.run.outcome import RunReport
 from rankmill.run.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-LAST_RUN, LAST_SUCCESS = "last_run.json", "last_success.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

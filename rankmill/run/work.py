@@ -15,6 +15,7 @@ from rankmill.config import RANKED
 from rankmill.errors import ConfigError, InputError
 from rankmill.run.digests import FileDigests
 from rankmill.run.events import Artefact
+from rankmill.run.names import STAGES
 from rankmill.run.records import Record, read_record, write_record
 from registry import Registry, Version
 from scorer.forest import Forest
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from rankmill.config import Config
 
-UNSEEN = ("test", "valid")  # splits to report on, in order of preference; valid has at least decided when to stop
 DATE = "{date}"
 
 
@@ -88,7 +88,7 @@ class Work:
     @property
     def stages(self) -> Path:
         """Where the records of the stages are."""
-        return self.path / "stages"
+        return self.path / STAGES
 
     def record(self, stage: str) -> Record | None:
         """Return what ``stage`` left the last time."""
@@ -148,7 +148,7 @@ class Work:
     @property
     def split(self) -> str | None:
         """The split to report on; None if there are only queries to learn from."""
-        return next((name for name in UNSEEN if len(self.dataset().queries(name))), None)
+        return next(iter(self.dataset().manifest.unseen), None)
 
     @property
     def candidate(self) -> Version:

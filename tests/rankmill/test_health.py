@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from rankmill.cli import execute
 from rankmill.errors import InputError, Unhealthy
 from rankmill.exit_codes import EXIT_CODES, TRY_AGAIN
-from rankmill.health import LAST_RUN, LAST_SUCCESS, WORKED, Health
+from rankmill.health import WORKED, Health
 from rankmill.run import running
 from rankmill.run.lease import hold
+from rankmill.run.names import LAST_RUN, LAST_SUCCESS
 from rankmill.spans import parse_span, spell
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)

@@ -14,7 +14,8 @@ from pipeline.errors import DatasetFormatError, DriftAlarm
 from pipeline.errors import InputError as PipelineInputError
 from rankmill.config import Drift
 from rankmill.errors import ConfigError
-from rankmill.run.drift import KEPT, NEXT, REPORT, DriftFound, check_drift, drift_of, keep_for_next
+from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
+from rankmill.run.names import DRIFT
 from rankmill.run.telling.facts import KnownFacts
 from tests.pipeline.test_drift import make
 
@@ -50,7 +51,7 @@ def test_against_a_dataset_it_is_what_describe_says(data, work):
     found = look(data["c"], work, rules)
     wanted = json.loads(compare(data["c"], data["a"]).to_json())
     assert {name: value for name, value in found.report.items() if name != "format"} == wanted
-    assert json.loads((work / REPORT).read_text()) == found.report
+    assert json.loads((work / DRIFT).read_text()) == found.report
     assert (found.alarms, found.new) == (("b",), True)
     told = KnownFacts.of({"drift": found.facts}).drift
     assert told is not None
@@ -87,7 +88,7 @@ def test_a_run_that_does_not_reach_its_end_compares_with_the_same_again(data, wo
     again = look(data["c"], work)  # killed, or ended by its alarm
     assert (again.new, again.report) == (False, undisturbed.report)
     assert files_of(work) == before
-    for lost in (REPORT, NEXT):
+    for lost in (DRIFT, NEXT):
         (work / lost).unlink()
         assert look(data["c"], work).new
         assert files_of(work) == before
@@ -106,7 +107,7 @@ def test_what_was_found_stands_after_the_run_went_through(data, work):
     again = look(data["c"], work)
     assert (again.new, again.alarms) == (False, found.alarms)
     assert files_of(work) == before
-    (work / REPORT).unlink()
+    (work / DRIFT).unlink()
     assert look(data["c"], work).alarms == ()
 
 

@@ -10,8 +10,9 @@ from pipeline.errors import InputError as PipelineInputError
 from rankmill.config import PREVIOUS
 from rankmill.errors import InputError
 from rankmill.run.digests import code_of
-from rankmill.run.drift import REPORT, drift_of
+from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact
+from rankmill.run.names import DRIFT
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stages.gate import split_for
@@ -71,7 +72,7 @@ class Bin(Stage):
             if self.work.config.drift.stop:
                 found.require()
             facts["drift"] = found.facts
-            outputs[REPORT.as_posix()] = self.work.digests.of(found.path)
+            outputs[DRIFT] = self.work.digests.of(found.path)
         artefact = Artefact(
             kind="dataset", name=f"{self.work.named(dataset.path)}/bins/{spec.digest}", digest=spec.digest
         )

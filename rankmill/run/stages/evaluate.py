@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.publish import write_atomically
 from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
+from rankmill.run.names import EVALUATION
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
@@ -15,8 +16,6 @@ from scorer.evaluate import evaluate
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record
-
-EVALUATION = "evaluation.json"
 
 
 class Evaluate(Stage):

@@ -10,9 +10,10 @@ from rankmill.errors import InputError
 from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
 from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
+from rankmill.run.names import GATE
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
-from rankmill.run.work import UNSEEN, told_version
+from rankmill.run.work import told_version
 from registry.manifest import canonical_json
 from registry.names import PRODUCTION
 from scorer.metrics.conventions import OURS, named_convention
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from rankmill.config import Gate as Rules
     from rankmill.run.records import Record
     from rankmill.run.work import Work
-
-GATE = "gate.json"
 
 
 class Gate(Stage):
@@ -149,7 +148,7 @@ def taken_back(work: Work, alias: str) -> str | None:
 
 def split_for(rules: Rules, dataset: Dataset) -> str:
     """Return the split to compare on; InputError if it has no queries."""
-    held_out = [name for name in UNSEEN if len(dataset.queries(name)) and rules.split in {None, name}]
+    held_out = [name for name in dataset.manifest.unseen if rules.split in {None, name}]
     if not held_out:
         what = "neither a test nor a valid split" if rules.split is None else f"no {rules.split} split"
         raise InputError(f"[gate]: {dataset.path} has {what} to compare on; ask for one in [ingest]")

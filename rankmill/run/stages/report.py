@@ -8,17 +8,13 @@ from rankmill.gate.recording import gate_in
 from rankmill.report.subject import Known
 from rankmill.report.writing import write_report
 from rankmill.run.digests import code_of
-from rankmill.run.drift import REPORT as DRIFT
 from rankmill.run.events import Artefact
+from rankmill.run.names import DRIFT, EVALUATION, GATE, REPORT, TRAINING
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
-from rankmill.run.stages.evaluate import EVALUATION
-from rankmill.run.stages.gate import GATE, result_of
-from rankmill.run.stages.train import TRAINING
+from rankmill.run.stages.gate import result_of
 from rankmill.run.work import told_version
 from registry.names import PRODUCTION
-
-FOLDER = "report"
 
 
 class Report(Stage):
@@ -48,7 +44,7 @@ class Report(Stage):
                 **measured.conventions,
             ),
         }
-        read = [EVALUATION, TRAINING, DRIFT.as_posix()]
+        read = [EVALUATION, TRAINING, DRIFT]
         if (result := result_of(self.work)) is not None:
             inputs["result of the gate"] = gate_in(result.entry).report
         else:
@@ -59,7 +55,7 @@ class Report(Stage):
         return inputs
 
     def doing(self) -> str:
-        return f"{self.work.candidate}, in {self.work.named(self.work.path / FOLDER)}"
+        return f"{self.work.candidate}, in {self.work.named(self.work.path / REPORT)}"
 
     def reads(self) -> tuple[Artefact, ...]:
         return (self.work.told_dataset(), told_version(self.work.candidate))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.publish import write_atomically
 from rankmill.run.events import Artefact
+from rankmill.run.names import TRAINING
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
@@ -26,8 +27,6 @@ from trainer.progress import TrainingBar
 if TYPE_CHECKING:
     from rankmill.run.records import Record
 
-MODEL = "model"
-TRAINING = f"{MODEL}/training.json"
 MEASURED = "test"  # besides train and valid, where there are several seeds
 
 
@@ -99,7 +98,7 @@ class Train(Stage):
 
     def _trained(self, say: Say) -> Candidate:
         config, dataset = self.work.config.train, self.work.dataset()
-        several = len(config.seeds) > 1 and len(dataset.queries(MEASURED)) > 0
+        several = len(config.seeds) > 1 and MEASURED in dataset.manifest.unseen
         asked: dict[str, Any] = {
             "seeds": config.seeds,
             "choose": config.choose,
@@ -117,7 +116,7 @@ class Train(Stage):
                 config.parameters,
                 **asked,
                 base_queries=None if self.base is None else queries_trained_on(self.base, self.work.registry),
-                folder=self.work.path / MODEL,
+                folder=(self.work.path / TRAINING).parent,
                 n_threads=config.n_threads,
                 on_round=lambda _, record: bar.update(record),
                 say=say,
