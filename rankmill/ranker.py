@@ -250,7 +250,9 @@ class Ranker:
         self._check_importance_type()
         values, given_names = matrix_of(X), names_of(X)
         names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
-        base = None if base_model is None else BaseModel(_forest_of(base_model), names)
+        base = None
+        if base_model is not None:
+            base = BaseModel(_forest_of(base_model), names, directions_by_name(self.monotone, names))
         forest, n_rounds = self._started_from(resume, init_model, base)
         parameters, max_bin, n_threads = self.checked_parameters(names, n_rounds, early_stopping_rounds)
         extras = Extras.of(

@@ -6,7 +6,7 @@ kept as it is, so every feature that it asks for must be a feature of the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import Any
@@ -31,14 +31,16 @@ class BaseModel:
         Of one output; with whatever objective and rounds.
     feature_names
         Features of the data, in their order.
+    monotone
+        Directions by feature name that the sum of both models has to obey: 1 scores never fall with it, -1 never rise.
 
     Raises
     ------
     InvalidParameter
-        The data lack a feature that the forest asks for, or it has several outputs.
+        The data lack a feature that the forest asks for, it has several outputs, or a tree of it moves against ``monotone``.
     """
 
-    def __init__(self, forest: Forest, feature_names: Sequence[str]) -> None:
+    def __init__(self, forest: Forest, feature_names: Sequence[str], monotone: Mapping[str, int] | None = None) -> None:
         if forest.link != "identity" or forest.n_outputs != 1:
             raise InvalidParameter(f"the base model has {forest.n_outputs} outputs; trees can be put after one only")
         self.forest, self.feature_names = forest, tuple(feature_names)
@@ -49,6 +51,12 @@ class BaseModel:
             raise InvalidParameter(
                 f"the base model asks for the feature {lacking[0]!r}, which the data lack; its scores may also be"
                 " given as offsets, and are then no part of the new model"
+            )
+        against = [name for name, direction in (monotone or {}).items() if _moves_against(forest, name, direction)]
+        if against:
+            raise InvalidParameter(
+                f"monotone: the base model moves against the direction of {against[0]!r}, and new trees cannot undo that; train"
+                " the base model with the same constraint, or leave the feature out of monotone"
             )
         self.needed = asked or self.feature_names[:1]  # rows without a column would have no number
 
@@ -102,6 +110,29 @@ class BaseModel:
 
     def _place(self, name: str) -> int:
         return self.feature_names.index(name) if name in self.feature_names else -1
+
+
+def _moves_against(forest: Forest, name: str, direction: int) -> bool:
+    """Tell whether some split on the feature has a leaf on the one side that is on the wrong side of a leaf on the other.
+
+    Where no split has, two documents that differ in this feature only part at one split of each tree at most, and end in
+    leaves in the right order; so the sum of the trees is monotone, whoever has trained them.
+    """
+    if name not in forest.feature_names or (feature := forest.feature_names.index(name)) not in forest.used_features:
+        return False
+    low, high = forest.node_value.astype(np.float64), forest.node_value.astype(np.float64)
+    for tree, start in enumerate(forest.tree_starts[:-1].tolist()):
+        sign = direction * forest.tree_weights[tree]
+        for node in range(int(forest.tree_starts[tree + 1]) - 1, start - 1, -1):  # children come after their parents
+            split_on = forest.node_feature[node]
+            if split_on >= 0:
+                left, right = start + forest.node_left[node], start + forest.node_right[node]
+                low[node], high[node] = min(low[left], low[right]), max(high[left], high[right])
+                if split_on == feature and (
+                    (sign > 0 and high[left] > low[right]) or (sign < 0 and low[left] < high[right])
+                ):
+                    return True
+    return False
 
 
 def after_base(forest: Forest, base: BaseModel | None) -> Forest:

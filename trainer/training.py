@@ -138,7 +138,7 @@ def plan_of(
         A metric is unknown.
     InvalidParameter
         The objective permits no such option or criterion, ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way;
-        or ``base_model`` asks for a feature that the dataset has not.
+        or ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
     pipeline.errors.InputError
         The dataset has not been binned.
     """
@@ -149,7 +149,7 @@ def plan_of(
     measures = [parse_measure(each) for each in (parameters.stop_metric or parameters.metric, *eval_metrics)]
     directions_of(parameters.monotone, dataset.feature_names)
     bins = dataset.bin_set()
-    base = None if base_model is None else BaseModel(base_model, dataset.feature_names)
+    base = None if base_model is None else BaseModel(base_model, dataset.feature_names, parameters.monotone)
     if resume is not None:
         after = after_base(resume, base)
         check_resumable(after, parameters, dataset.feature_names, _facts(dataset, bins.binspec))
@@ -247,13 +247,13 @@ def train(
         The train split is empty, or no query in it has two grades.
     InvalidParameter
         See :class:`TrainParameters`; ``bin_cache`` is a file; ``resume`` was trained in another way; or
-        ``base_model`` asks for a feature that the dataset has not.
+        ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
     pipeline.errors.InputError
         The dataset has not been binned.
     """
     parameters = parameters or TrainParameters()
     binspec = dataset.binspec()
-    base = None if base_model is None else BaseModel(base_model, dataset.feature_names)
+    base = None if base_model is None else BaseModel(base_model, dataset.feature_names, parameters.monotone)
     after = None if resume is None else after_base(resume, base)
     train_rows = _train_rows(dataset, binspec, parameters, bin_cache, say or _warn)
     valid_rows = read_rows(dataset, "valid", binspec, parameters)

@@ -165,3 +165,34 @@ def test_the_command_registers_both(tmp_path, monkeypatch, capsys):
     assert "on top of the base model" in capsys.readouterr().err
     assert execute(["train", "d", *small_ones, "--name", "told", "--n-rounds", "3", "--base-model", "global@1"]) == 0
     assert re.search(f"{trees} rounds of the base model and [1-3] of 3 trained on top of it", capsys.readouterr().out)
+
+
+def violations(scores, X, feature, direction, n=500):
+    """Count the pairs of points, which differ in one feature only, whose scores move against ``direction``."""
+    rng = np.random.default_rng(1)
+    low, high = np.sort(rng.choice(X[:, feature], size=(n, 2)), axis=1).T
+    before, after = np.repeat(X[:n], -(-n // len(X[:n])), axis=0)[:n], np.repeat(X[:n], -(-n // len(X[:n])), axis=0)[:n]
+    before[:, feature], after[:, feature] = low, high
+    return int((direction * (scores(after) - scores(before)) < -1e-12).sum())
+
+
+@pytest.mark.parametrize("joined_twice", [False, True])
+def test_no_model_on_a_base_breaks_its_constraints(arrays, base, joined_twice):
+    X, y, qid = arrays
+    directions = {"f0": 1, "f1": -1}
+    free = small(n_rounds=2).fit(X, y, qid=qid, base_model=base) if joined_twice else base
+    assert violations(free.predict, X, 1, -1) > 0  # or nothing could be refused
+    with pytest.raises(InvalidParameter, match=r"monotone: the base model .* 'f[01]'") as raised:
+        small(monotone=directions).fit(X, y, qid=qid, base_model=free)
+    assert "\n" not in str(raised.value)
+    bound = small(monotone=directions, n_rounds=20, max_leaves=8).fit(X, y, qid=qid)
+    if joined_twice:
+        bound = small(monotone=directions, seed=5).fit(X, y, qid=qid, base_model=bound)
+    corrected = small(monotone=directions, n_rounds=20).fit(X, y, qid=qid, base_model=bound)
+    for feature, direction in enumerate(directions.values()):
+        assert violations(corrected.predict, X, feature, direction) == 0
+    one = small(monotone={"f1": -1}, n_rounds=3).fit(X, y, qid=qid, base_model=bound)  # fewer than the base obeys
+    assert violations(one.predict, X, 1, -1) == 0
+    unused = small(monotone={"f3": 1}, n_rounds=3, objective="l2")
+    without = small(n_rounds=3).fit(X[:, :3], y, qid=qid)  # asks for no f3
+    assert violations(unused.fit(X, y, qid=qid, base_model=without).predict, X, 3, 1) == 0
