@@ -89,8 +89,8 @@ def gate(
     """Compare a candidate with what an alias means now, on the same queries, and record the verdict.
 
     It passes if the lower end of the 95 % bootstrap interval of the mean difference is above minus the margin, and every
-    guardrail holds.  If the alias means nothing yet it must beat the order of the rows, and not be worse than the best
-    single feature by more than the margin.  Leaves with 11 if it does not pass; that is recorded as well.
+    guardrail holds.  If the alias means nothing yet, it must be significantly better than the order of the rows, and not
+    significantly worse than the best single feature.  Exits with 11 if it does not pass; that is recorded as well.
 
     Example: rankmill models gate web --on web.dataset
 

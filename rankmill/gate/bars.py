@@ -1,14 +1,20 @@
-"""What a first version has to beat while nothing serves yet: the order there is, and the best single feature."""
+"""What a candidate is compared with: the present version, or two yardsticks while nothing serves yet."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from rankmill.gate.lists import GradedQueries, Scores
 from rankmill.yardsticks import best_single_feature
 from scorer.metrics import Metric
+
+if TYPE_CHECKING:
+    from scorer.paired import Paired
+
+Rule = Literal["better", "not worse", "not shown to be worse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +24,19 @@ class Bar:
     name: str
     words: str
     scores: Scores
-    must_be_beaten: bool
-    """Whether the candidate has to be better; else it must not be worse by more than the margin."""
+    rule: Rule
+    """What the interval of the difference must show; see `Bar.passed`."""
+
+    def passed(self, found: Paired, margin: float) -> bool:
+        """Return whether the 95 % interval (low, high) of the difference, candidate less this, satisfies the rule.
+
+        ``better``: low > 0.  ``not worse``: low > -margin.  ``not shown to be worse``: low > -margin or high >= 0, so a
+        candidate is refused only if it is significantly worse and not shown to be within the margin.
+        """
+        low, high = found.interval
+        if self.rule == "better":
+            return low > 0.0
+        return low > -margin or (self.rule == "not shown to be worse" and high >= 0.0)
 
 
 def row_order(queries: GradedQueries) -> Bar:
@@ -31,15 +48,15 @@ def row_order(queries: GradedQueries) -> Bar:
     if "position" in queries.dataset.optional_columns:
         positions = queries.dataset.rows(queries.split, ("position",)).column(0).to_numpy().astype(np.float64)
         words = "the order of the column position"
-        return Bar("row order", words, -queries.in_order(positions), must_be_beaten=True)
+        return Bar("row order", words, -queries.in_order(positions), "better")
     words = "the order of rows as stored (by document id): the dataset has no column position"
-    return Bar("row order", words, -np.arange(queries.n_rows, dtype=np.float64), must_be_beaten=True)
+    return Bar("row order", words, -np.arange(queries.n_rows, dtype=np.float64), "better")
 
 
 def single_feature(queries: GradedQueries, metric: Metric) -> Bar:
     """Rank by the one feature, upwards or downwards, that ``metric`` likes best on these very queries; missing goes last.
 
-    That the queries which it is judged on have chosen it favours the bar: it must not be undercut, but need not be beaten.
+    The feature is chosen on the queries that judge it, which favours it: the candidate need not beat it.
 
     Raises
     ------
@@ -56,4 +73,4 @@ def single_feature(queries: GradedQueries, metric: Metric) -> Bar:
         f"the feature {found.name}, the {'highest' if found.descending else 'lowest'} first: the best single feature, chosen"
         " on these queries themselves, which favours it"
     )
-    return Bar("best single feature", words, scores, must_be_beaten=False)
+    return Bar("best single feature", words, scores, "not shown to be worse")

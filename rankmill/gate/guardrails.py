@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.gate.rules import NO_OPTION, option_words
 from scorer.predict import Predictor
 
 if TYPE_CHECKING:
@@ -31,13 +32,28 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Guardrail:
-    """One of them.  ``value`` and ``limit`` are JSON values; ``words`` says it to a person."""
+    """One of them.  ``value`` and ``limit`` are JSON values; ``words`` says it to a person.
+
+    ``option`` is the key of ``[gate]`` that changes the limit; None: nothing does.
+    """
 
     name: str
     verdict: Verdict
     value: Any
     limit: Any
     words: str
+    option: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Say in one line what failed, and which option changes the limit."""
+        bound = f", limit {self.limit:g}" if isinstance(self.limit, float) else ""
+        cure = NO_OPTION
+        if self.option is not None:
+            allowed = self.option.startswith("allow_")
+            verb = "allows this" if allowed else ("asks for this" if self.option == "against" else "sets the limit")
+            cure = f"{option_words(self.option)} {verb}"
+        return f"{self.name}: {self.words}{bound}; {cure}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -66,7 +82,8 @@ def constant_scores(scores: Scores, baseline: Scores | None, starts: Offsets, ri
         return Guardrail("constant scores", _verdict(share < 1.0), share, "below 1", words)
     before = _n_constant(baseline, starts) / n
     words = f"{share:.1%} of {n:,} queries of 2 documents and more have one score for all; now {before:.1%}"
-    return Guardrail("constant scores", _verdict(share < 1.0 and share <= before + rise), share, before + rise, words)
+    good, option = share < 1.0 and share <= before + rise, "max_constant_rise" if share < 1.0 else None
+    return Guardrail("constant scores", _verdict(good), share, before + rise, words, option)
 
 
 def _n_constant(scores: Scores, starts: Offsets) -> int:
@@ -94,7 +111,7 @@ def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowe
     if not parts:
         return Guardrail("features", "passed", value, None, f"the same {len(candidate):,} features")
     words = ", ".join(parts) + ("; allowed" if allowed else "")
-    return Guardrail("features", _verdict(allowed), value, None, words)
+    return Guardrail("features", _verdict(allowed), value, None, words, "allow_feature_changes")
 
 
 def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guardrail:
@@ -110,7 +127,7 @@ def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guar
     ratio = now / before if before else (1.0 if now == 0 else math.inf)
     value = {"candidate": now, "baseline": before, "ratio": ratio if math.isfinite(ratio) else None}
     words = f"{now:,} comparisons a document, {ratio:.2f} times the {before:,} now"
-    return Guardrail("cost", _verdict(ratio <= limit), value, limit, words)
+    return Guardrail("cost", _verdict(ratio <= limit), value, limit, words, "max_cost_ratio")
 
 
 def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float) -> Guardrail:
@@ -127,7 +144,7 @@ def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float)
         candidate.scores(rows, columns=columns)
         least = min(least, (time.perf_counter_ns() - begin) / 1e6)
     words = f"{least:.2f} ms for 1,000 documents on one thread, measured"
-    return Guardrail("latency", _verdict(least <= limit), least, limit, words)
+    return Guardrail("latency", _verdict(least <= limit), least, limit, words, "max_latency")
 
 
 def drift(comparison: Comparison | None) -> Guardrail:
@@ -145,7 +162,7 @@ def drift(comparison: Comparison | None) -> Guardrail:
     of = "all rows" if comparison.split is None else f"the {comparison.split} split"
     words = f"of {of}, {len(comparison.features):,} features and the grades: "
     words += f"{len(alarms):,} moved, came or went ({_few(alarms)})" if alarms else "none moved"
-    return Guardrail("drift", _verdict(not alarms), value, 0, words)
+    return Guardrail("drift", _verdict(not alarms), value, 0, words, "against")
 
 
 def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Guardrail:
@@ -178,7 +195,7 @@ def seen_queries(overlaps: Mapping[str, Overlap | None], *, allowed: bool) -> Gu
     limit = None if allowed else 0
     if not any(found.looked_at for found in known.values()):  # a few queries, and a model that has seen millions
         return Guardrail("seen queries", "told", value, limit, words)
-    return Guardrail("seen queries", _verdict(allowed or not parts), value, limit, words)
+    return Guardrail("seen queries", _verdict(allowed or not parts), value, limit, words, "allow_seen_queries")
 
 
 def top_overlap(candidate: Scores, baseline: Scores | None, starts: Offsets) -> Guardrail:

@@ -19,7 +19,7 @@ from rankmill.gate import guardrails
 from rankmill.gate.bars import Bar, row_order, single_feature
 from rankmill.gate.guardrails import Guardrail
 from rankmill.gate.lists import GradedQueries, Scores, scores_of
-from rankmill.gate.rules import Rules, convention_digest, convention_facts
+from rankmill.gate.rules import NO_OPTION, Rules, convention_digest, convention_facts, option_words
 from scorer.errors import CandidatesRejected
 from scorer.forest import Forest
 from scorer.metrics import Metric
@@ -119,11 +119,11 @@ def judge(
     if baseline is None or second is None:
         bars = [row_order(queries), single_feature(queries, rules.metric)]
     else:
-        bars = [Bar("baseline", f"{baseline.name}, the present version", second, must_be_beaten=False)]
-    comparisons = [_compared(queries, scores[0], bar, rules, metrics) for bar in bars]
+        bars = [Bar("baseline", f"{baseline.name}, the present version", second, "not worse")]
+    comparisons = [_compared(queries, candidate.name, scores[0], bar, rules, metrics) for bar in bars]
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
     reasons = [text for comparison in comparisons for text in comparison["reasons"]]
-    reasons += [f"{rail.name}: {rail.words}" for rail in rails if rail.verdict == "failed"]
+    reasons += [rail.reason for rail in rails if rail.verdict == "failed"]
     notes = [
         f"the split valid has decided when the training of {each.name} stopped"
         for each in contenders
@@ -136,6 +136,7 @@ def judge(
         notes.append(
             f"{counted} queries are few: an interval of fewer than {FEW_QUERIES} is narrower than it should be"
         )
+    notes += [text for comparison in comparisons for text in comparison.pop("notes")]
     report: dict[str, Any] = {
         "format": FORMAT,
         "passed": not reasons,
@@ -213,7 +214,7 @@ def _without_nan(scores: Scores) -> Scores:
 
 
 def _compared(
-    queries: GradedQueries, scores: Scores, bar: Bar, rules: Rules, metrics: Sequence[Metric]
+    queries: GradedQueries, candidate: str, scores: Scores, bar: Bar, rules: Rules, metrics: Sequence[Metric]
 ) -> dict[str, Any]:
     """Compare the candidate with one bar, by every metric."""
     now = queries.evaluate(metrics, _without_nan(scores))
@@ -230,25 +231,29 @@ def _compared(
     }
     decisive = found[rules.metric]
     assert decisive is not None  # noqa: S101 (too few were refused)
-    threshold = 0.0 if bar.must_be_beaten else -rules.margin + 0.0
-    passed = decisive.interval[0] > threshold
+    threshold = 0.0 if bar.rule == "better" else -rules.margin + 0.0
+    passed, shown = bar.passed(decisive, rules.margin), decisive.interval[0] > threshold
     return {
         "against": bar.name,
         "words": bar.words,
-        "must_be_beaten": bar.must_be_beaten,
+        "rule": bar.rule,
+        "must_be_beaten": bar.rule == "better",
         "above": threshold,
         "passed": passed,
         "reasons": [] if passed else [_shortfall(rules, bar, decisive, threshold)],
+        "notes": [_not_shown(rules, bar, decisive, candidate)] if passed and not shown else [],
         "metrics": {str(metric): None if each is None else each.to_dict() for metric, each in found.items()},
     }
 
 
 def _shortfall(rules: Rules, bar: Bar, found: Paired, threshold: float) -> str:
-    low, high = found.interval
-    text = (
-        f"{rules.metric} against {bar.words}: {found.difference:+.4f} (95 % interval {low:+.4f} to {high:+.4f}, "
-        f"{found.n_queries:,} queries), its lower end must be above {threshold:g}"
-    )
+    """Say why ``found`` does not satisfy the rule of ``bar``, which option changes it, and how many queries would do."""
+    text = f"{rules.metric} against {bar.words}: {_figures(found)}, "
+    if bar.rule == "not shown to be worse":
+        text += f"significantly worse, and not shown to lose less than {rules.margin:g}"
+    else:
+        text += f"its lower end must be above {threshold:g}"
+    text += f"; {NO_OPTION if bar.rule == 'better' else option_words('margin') + ' sets the margin'}"
     so, none = (queries_for(-threshold, found, difference) for difference in (found.difference, 0.0))
     if found.difference <= threshold or so is None:
         return text
@@ -256,6 +261,21 @@ def _shortfall(rules: Rules, bar: Bar, found: Paired, threshold: float) -> str:
         f"; so few queries cannot tell: about {so:,} like them pass four times in five if this is the true difference"
     )
     return text if none is None else f"{text}, {none:,} if there is none"
+
+
+def _not_shown(rules: Rules, bar: Bar, found: Paired, candidate: str) -> str:
+    """Say what a first version that passes has not shown."""
+    text = (
+        f"{found.n_queries:,} queries cannot show that {candidate} is not worse than the {bar.name} by more than "
+        f"{rules.margin:g}: {_figures(found)}; it passes as the first version because it is not significantly worse"
+    )
+    enough = queries_for(rules.margin, found, 0.0)
+    return text if enough is None else f"{text}; about {enough:,} queries like them can if there is no difference"
+
+
+def _figures(found: Paired) -> str:
+    low, high = found.interval
+    return f"{found.difference:+.4f} (95 % interval {low:+.4f} to {high:+.4f}, {found.n_queries:,} queries)"
 
 
 def _guardrails(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 from scorer.evaluation import text_table
@@ -32,9 +33,15 @@ def render(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def asked(comparison: Mapping[str, Any], margin: float) -> str:
+    """Return what a comparison asks of the candidate; reports of before have no ``rule``."""
+    rule = comparison.get("rule") or ("better" if comparison["must_be_beaten"] else "not worse")
+    words = {"better": "must be better", "not shown to be worse": "must not be significantly worse"}
+    return words.get(rule, f"must not be worse by more than {margin:g}")
+
+
 def _comparison(report: dict[str, Any], comparison: dict[str, Any], candidate: str) -> list[str]:
-    asked = "must be better" if comparison["must_be_beaten"] else f"must not be worse by more than {report['margin']:g}"
-    title = f"against {comparison['words']}: {asked} in {report['metric']}"
+    title = f"against {comparison['words']}: {asked(comparison, report['margin'])} in {report['metric']}"
     other = report["baseline"]["version"] if report["baseline"] else comparison["against"]
     rows = []
     for name in sorted(comparison["metrics"], key=lambda metric: (metric != report["metric"], metric)):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 METRIC = "ndcg@10"
 MARGIN = 0.002
 SPLIT = "test"
+NO_OPTION = "no option changes this"
 SHOWN = ("ndcg@10", "err@10", "map")  # beside the one that decides
 
 LIMITS = ("max_cost_ratio", "max_constant_rise", "max_latency", "allow_feature_changes", "allow_seen_queries")
@@ -79,6 +80,15 @@ class Rules:
     def limits(self) -> dict[str, Any]:
         """The limits of the guardrails, and what is allowed, by name."""
         return {name: getattr(self, name) for name in LIMITS}
+
+
+def option_words(key: str) -> str:
+    """Name the option of the command line and the key of the configuration.
+
+    >>> option_words("max_cost_ratio")
+    '--max-cost-ratio (max_cost_ratio in [gate])'
+    """
+    return f"--{key.replace('_', '-')} ({key} in [gate])"
 
 
 def convention_facts(convention: Convention) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from rankmill.gate.report import asked
 from rankmill.report.data import data_facts, drift_facts
 from rankmill.report.findings import findings_of
 from rankmill.report.learning import learning_facts, noise_facts
@@ -87,6 +88,7 @@ def verdict_of(subject: Subject) -> Facts:
         ],
         "bars": [
             {key: bar.get(key) for key in ("against", "words", "must_be_beaten", "passed")}
+            | {"asked": asked(bar, gate["margin"])}
             for bar in gate.get("comparisons") or ()
         ],
     }

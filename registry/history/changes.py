@@ -72,15 +72,16 @@ class Policy(Record):
 
     def shortfall(self, gate: Gate) -> str | None:
         """Say in which way the result does not satisfy the policy; None if it does."""
-        for what, wanted, found in (
-            ("metric", self.metric, gate.metric),
-            ("convention", self.convention, gate.convention),
-            ("dataset", self.dataset, gate.dataset),
+        for what, wanted, found, option in (
+            ("metric", self.metric, gate.metric, "--metric (metric in [gate])"),
+            ("convention", self.convention, gate.convention, "--convention (convention in [evaluate])"),
+            ("dataset", self.dataset, gate.dataset, "--on"),
         ):
             if wanted is not None and found != wanted:
-                return f"expected {what} {wanted}, found {found}"
+                return f"expected {what} {wanted}, found {found}; {option} sets it"
         if self.margin is not None and gate.margin > self.margin:
-            return f"expected a margin of at most {self.margin:g}, found {gate.margin:g}"
+            found = f"{gate.margin:g}; --margin (margin in [gate]) sets it"
+            return f"expected a margin of at most {self.margin:g}, found {found}"
         return None
 
 

@@ -27,6 +27,14 @@ def rows_of(seed: int, queries: int = QUERIES, documents: int = DOCUMENTS):
     return x, np.clip(np.round(signal), 0, 4).astype(int), np.repeat(np.arange(queries), documents)
 
 
+def rows_of_one_strong_feature(seed: int, queries: int):
+    """(x, grades, qid): grades follow the first feature, the second a little, and much noise."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(queries * DOCUMENTS, FEATURES)).astype(np.float32)
+    signal = x[:, 0] + 0.15 * x[:, 1] + rng.normal(scale=1.0, size=len(x))
+    return x, np.clip(np.round(signal), 0, 4).astype(int), np.repeat(np.arange(queries), DOCUMENTS)
+
+
 def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=None, buckets=3) -> Dataset:
     """Write the rows as CSV and ingest and bin them; ``extra`` are more columns by name."""
     source = folder / f"{name}.csv"

@@ -126,7 +126,7 @@ def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, c
     store.promote("web", 1)
     other = gate(store, "web@2", data, "test", metric="map", max_cost_ratio=9.0)
     assert other.report["metric"] == "map"
-    assert other.shortfall == "expected metric ndcg@5, found map"
+    assert other.shortfall == "expected metric ndcg@5, found map; --metric (metric in [gate]) sets it"
     assert "it will not carry a promotion: expected metric" in other.render()
     with pytest.raises(PromotionRefused, match="did not measure what the alias asks for"):
         store.promote("web", 2)

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from pipeline.drift.compare import compare
 from pipeline.group.sketch import Overlap, QuerySketch, overlap
+from rankmill import cli_models
+from rankmill.config import Gate as GateSection
 from rankmill.gate import guardrails, judging
 from rankmill.gate.judging import judge
 from rankmill.gate.lists import scores_of
-from rankmill.gate.rules import Rules
+from rankmill.gate.rules import LIMITS, NO_OPTION, Rules
 from scorer.forest import Forest
 from scorer.predict import Predictor
 from tests import naive_gate
@@ -32,6 +35,46 @@ def model(real):
 
 def rail(report, name):
     return next(row for row in [*report["guardrails"], *report.get("measured", [])] if row["name"] == name)
+
+
+def test_every_check_that_can_fail_names_the_option_that_changes_it(tmp_path, real, model) -> None:
+    """In the reason of a refusal: an option of ``models gate`` and the key of ``[gate]``, or that there is none."""
+    starts = np.array([0, 2, 4])
+    ordered, flat = np.arange(4.0), np.zeros(4)
+    dear = Predictor(trained(real, "web@2", n_rounds=60, max_leaves=12).forest)
+    x, grades, qid = rows_of(2)
+    moved = dataset_of(tmp_path, "moved", x + np.float32(3.0), grades, qid)
+    failed = {
+        "finite": guardrails.finite_scores(np.array([np.nan])),
+        "no list ordered": guardrails.constant_scores(flat, ordered, starts, 1.0),
+        "more constant": guardrails.constant_scores(np.array([0.0, 0.0, 1.0, 2.0]), ordered, starts, 0.1),
+        "features": guardrails.features(["a"], ["b"], allowed=False),
+        "cost": guardrails.cost(dear, Predictor(model.forest), 2.0),
+        "latency": guardrails.latency(dear, np.zeros((1, len(dear.features)), np.float32), 0.0),
+        "drift": guardrails.drift(compare(real, moved)),
+        "seen": guardrails.seen_queries({"web@1": Overlap(found=1, looked_at=3, queries=3)}, allowed=False),
+    }
+    assert {rail.verdict for rail in failed.values()} == {"failed"}
+    options = {option for each in get_command(cli_models.app).commands["gate"].params for option in each.opts}
+    named = set()
+    for rail in failed.values():
+        if rail.option is None:
+            assert rail.reason.endswith(NO_OPTION)
+            continue
+        named.add(rail.option)
+        flag = f"--{rail.option.replace('_', '-')}"
+        assert f"{flag} ({rail.option} in [gate])" in rail.reason
+        assert flag in options
+        assert rail.option in GateSection.__dataclass_fields__
+    assert named == {*LIMITS, "against"}
+    assert [name for name, rail in failed.items() if rail.option is None] == ["finite", "no list ordered"]
+    assert "limit 2; --max-cost-ratio (max_cost_ratio in [gate]) sets the limit" in failed["cost"].reason
+
+
+def test_the_reason_of_a_metric_that_falls_short_names_the_margin(real, model) -> None:
+    worse = with_leaves(model, lambda values: -values)
+    (reason,) = judge(renamed(worse, "web@2"), model, real, "test", Rules())["reasons"]
+    assert "--margin (margin in [gate]) sets the margin" in reason
 
 
 def test_scores_that_are_not_finite_fail_and_stand_last(monkeypatch: pytest.MonkeyPatch, real, model) -> None:

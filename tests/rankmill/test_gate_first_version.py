@@ -1,0 +1,110 @@
+"""The first version at the gate, on few queries: what it has to show while nothing serves yet."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rankmill.cli import execute
+from rankmill.gate.judging import judge
+from rankmill.gate.report import render
+from rankmill.gate.rules import Rules
+from registry import Registry
+from tests.rankmill.gate_case import dataset_of, renamed, rows_of_one_strong_feature, trained, with_leaves
+
+QUERIES, MARGIN = 105, 0.01
+SPLIT = "train"  # all queries of a dataset that is not the one the model was trained on
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return trained(dataset_of(tmp_path_factory.mktemp("training"), "training", *rows_of_one_strong_feature(1, 120)))
+
+
+@pytest.fixture(scope="module")
+def queries_of(tmp_path_factory):
+    """Return the dataset of a seed: 105 judged queries that the model has not seen."""
+    made = {}
+
+    def of(seed: int):
+        if seed not in made:
+            rows = rows_of_one_strong_feature(seed, QUERIES)
+            made[seed] = dataset_of(tmp_path_factory.mktemp("judged"), "judged", *rows, split=None)
+        return made[seed]
+
+    return of
+
+
+def bars(report):
+    """(row order, best single feature): the decisive differences with their intervals."""
+    return [comparison["metrics"][report["metric"]] for comparison in report["comparisons"]]
+
+
+def test_a_first_version_that_105_queries_cannot_tell_from_the_best_feature_passes_and_says_so(model, queries_of):
+    report = judge(model, None, queries_of(4), SPLIT, Rules(margin=MARGIN))
+    order, feature = bars(report)
+    assert order["n_queries"] == QUERIES
+    assert order["interval"][0] > 0.0
+    low, high = feature["interval"]
+    assert low < -MARGIN < feature["difference"] < 0.0 < high  # neither shown to be worse nor within the margin
+    assert report["passed"], report["reasons"]
+    (note,) = report["notes"]
+    assert "105 queries cannot show that web@1 is not worse than the best single feature by more than 0.01" in note
+    assert f"{low:+.4f} to {high:+.4f}" in note
+    assert "about 940 queries like them can if there is no difference" in note
+    assert note in render(report)
+    assert "must not be significantly worse" in render(report)
+
+
+def test_once_a_version_serves_the_margin_must_be_shown(model, queries_of):
+    """The same interval that a first version may have is refused to one that is to replace another."""
+    other = with_leaves(model, lambda values: values * (1.0 + 0.5 * (values > 0.1)))
+    report = judge(renamed(other, "web@2"), model, queries_of(4), SPLIT, Rules(margin=0.0))
+    (found,) = bars(report)
+    assert found["interval"][0] <= 0.0 <= found["interval"][1]
+    assert not report["passed"]
+
+
+def test_a_first_version_that_is_significantly_worse_than_the_best_feature_is_refused(model, queries_of):
+    report = judge(model, None, queries_of(3), SPLIT, Rules(margin=MARGIN))
+    order, feature = bars(report)
+    assert order["interval"][0] > 0.0
+    assert feature["interval"][1] < 0.0
+    assert not report["passed"]
+    (reason,) = report["reasons"]
+    assert "the best single feature" in reason
+    assert "significantly worse" in reason
+    assert "--margin" in reason
+    within = Rules(margin=-feature["interval"][0] * (1.0 + 1e-12))  # a loss that is shown to be within the margin
+    assert judge(model, None, queries_of(3), SPLIT, within)["passed"]
+    assert not judge(model, None, queries_of(3), SPLIT, Rules(margin=-feature["interval"][0]))["passed"]
+
+
+def test_a_first_version_that_is_not_better_than_the_order_of_rows_is_refused(model, queries_of, tmp_path):
+    """Rows that are in a good order by document id already: the model loses nothing to a feature, and is refused."""
+    x, grades, qid = rows_of_one_strong_feature(4, QUERIES)
+    order = sorted(range(len(qid)), key=lambda row: (qid[row], -x[row, 0]))
+    dataset = dataset_of(tmp_path, "in-order", x[order], grades[order], qid[order], split=None)
+    report = judge(model, None, dataset, SPLIT, Rules(margin=1.0))
+    assert [comparison["passed"] for comparison in report["comparisons"]] == [False, True]
+    assert bars(report)[0]["interval"][0] <= 0.0
+    (reason,) = report["reasons"]
+    assert "the order of rows" in reason
+    assert "no option" in reason
+    constant = judge(with_leaves(model, lambda values: values * 0.0), None, dataset, SPLIT, Rules(margin=1.0))
+    assert not constant["passed"]
+
+
+def test_a_registry_promotes_its_first_version_on_105_queries_by_command(model, queries_of, tmp_path, capsys):
+    store = Registry(tmp_path / "registry")
+    store.prepare(protected=("production",))
+    forest = model.forest
+    manifest = {"features": list(forest.feature_names), "parameters": dict(forest.parameters), "metrics": {}}
+    manifest["dataset_digest"] = forest.info["dataset_digest"]
+    store.register("web", forest.to_bytes(), manifest=manifest)
+    on = ["--on", str(queries_of(4).path), "--split", SPLIT, "--margin", str(MARGIN), "--registry", str(store.root)]
+    assert execute(["models", "gate", "web", *on, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
+    assert execute(["models", "promote", "web@1", "--registry", str(store.root)]) == 0
+    assert store.state("web").target("production") == 1
