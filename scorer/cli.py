@@ -101,7 +101,7 @@ def rerank(
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="A folder of Parquet shards, or one .parquet, .run (TREC) or .tsv file."),
+        typer.Option("--out", "-o", help="Folder for Parquet shards, or one .parquet, .csv, .tsv or .run (TREC) file."),
     ],
     top_k: Annotated[int | None, typer.Option(help="Write only the first so many of each query.")] = None,
     memory: Annotated[str, typer.Option(help="Bound of the whole process, 512MB at least.")] = "2GB",

@@ -36,7 +36,7 @@ from scorer.opening import open_sources, read_options
 from scorer.predict import Predictor
 from scorer.progress import DocumentBar
 from scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
-from scorer.ranked_file import FACTS, GRADES, MANIFEST, counts_belong_to
+from scorer.ranked_file import BESIDE, FACTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
 from scorer.rerank import PathLike
 from scorer.schemas import SCORED_ROW
 from scorer.scored_file import as_scored, read_scored
@@ -350,7 +350,7 @@ def _recorded_facts(path: Path) -> dict[str, Any]:
     """Return what `rerank` recorded about the list at ``path``; nothing if it was not written by it, or is text."""
     try:
         if path.is_dir():
-            manifest = path / MANIFEST
+            manifest = side_file(path, MANIFEST)
             if not manifest.exists():  # each shard says the same of itself
                 return _recorded_facts(min(path.glob("part-*.parquet"), default=manifest))
             facts = json.loads(manifest.read_bytes())
@@ -371,7 +371,7 @@ def _grade_counts(path: Path, facts: dict[str, Any]) -> Path | None:
     """
     if not path.exists():
         return None
-    counts = path / GRADES if path.is_dir() else path.with_name(f"{path.name}.{GRADES}")
+    counts = side_file(path, GRADE_TABLE) if path.is_dir() else path.with_name(f"{path.name}.{BESIDE}")
     if not counts.is_file():
         if facts.get("top_k") is not None and _has_grades(path):
             raise InputError(

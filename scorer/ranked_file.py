@@ -1,4 +1,6 @@
-"""Ranked lists on disk: a folder of Parquet shards, or one Parquet, TREC run or TSV file.
+"""Ranked lists on disk: a folder of Parquet shards, or one Parquet, CSV, TSV or TREC run file.
+
+In a folder only the shards have names that pandas, pyarrow and Spark take for data: they pass over what begins with ``_``.
 
 Row groups and shards are cut by the rows alone (their number, their queries, how long their ids are), and the writer's
 settings are fixed, so the bytes do not depend on the batches that the rows came in.
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +28,16 @@ SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 8 << 20  # of ids: a group ends with the row in which they get so long
 RUN_TAG = "rankmill"
-SUFFIXES = (".parquet", ".run", ".tsv")
-MANIFEST = "manifest.json"
+SUFFIXES = (".parquet", ".csv", ".tsv", ".run")
+_REFUSED = frozenset(
+    ".txt .json .jsonl .ndjson .gz .bz2 .xz .zst .lz4 .zip .arrow .arrows .feather .ipc .pq .trec .letor .svm .svmlight .libsvm "
+    ".xlsx .xls .ods .orc .avro .xml .html .db .sqlite .duckdb .npy .npz .pkl .pickle .h5 .md".split()
+)  # of files; a folder may have any other
+MANIFEST = "_manifest.json"
 SEVERAL = "ranked by several"  # the kind of a folder of folders, one for each model
-GRADES = "grades.parquet"
+GRADE_TABLE = "_grades.pq"  # in a folder; not .parquet, so that ``*.parquet`` means the shards alone
+BESIDE = "grades.parquet"  # after the whole name of a single file
+_FORMER = {MANIFEST: "manifest.json", GRADE_TABLE: "grades.parquet"}  # in folders that earlier versions wrote
 FACTS = "rankmill"  # the key in a Parquet file's metadata, what the manifest says of a folder
 BELONGS = "rankmill.ranked"  # the key in a side table's metadata, the digest of the file that it is of
 
@@ -239,7 +247,9 @@ def open_writer(
     if suffix == ".run":
         return LinesWriter(folder / path.name, "", _run_lines)
     if suffix == ".tsv":
-        return LinesWriter(folder / path.name, "qid\tdoc_id\tscore\trank\tgrade\n", _tsv_lines)
+        return LinesWriter(folder / path.name, "\t".join(RANKED.names) + "\n", _tsv_lines)
+    if suffix == ".csv":
+        return LinesWriter(folder / path.name, ",".join(RANKED.names) + "\n", _csv_lines)
     return ShardWriter(folder, metadata, done=done, finished=finished)
 
 
@@ -248,20 +258,7 @@ def checked_suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix in SUFFIXES:
         return suffix
-    if suffix in {
-        ".csv",
-        ".txt",
-        ".json",
-        ".jsonl",
-        ".ndjson",
-        ".gz",
-        ".zst",
-        ".arrow",
-        ".feather",
-        ".ipc",
-        ".pq",
-        ".trec",
-    }:
+    if suffix in _REFUSED:
         raise InputError(
             f"{path}: cannot write {suffix}; name a folder of Parquet shards, or one file: {', '.join(SUFFIXES)}"
         )
@@ -270,13 +267,19 @@ def checked_suffix(path: Path) -> str:
 
 def grades_path(out: Path) -> Path:
     """Where the side table of grade counts of ``out`` lies: in its folder, or beside the file under its whole name."""
-    return out.with_name(f"{out.name}.{GRADES}") if checked_suffix(out) else out / GRADES
+    return out.with_name(f"{out.name}.{BESIDE}") if checked_suffix(out) else out / GRADE_TABLE
+
+
+def side_file(folder: Path, name: str) -> Path:
+    """Where the side file ``name`` of the ranked lists in ``folder`` is: by its former name where an earlier version wrote it."""
+    former = folder / _FORMER[name]
+    return former if not (folder / name).exists() and former.exists() else folder / name
 
 
 def is_ranked_folder(folder: Path) -> bool:
     """Whether ``folder`` is one of ranked lists, by its manifest."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads(side_file(folder, MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and manifest.get("kind") in {"ranked", SEVERAL}
@@ -315,9 +318,24 @@ def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
 
 def _tsv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
     _refuse(rows, '[\t\r\n]|^"', "a tab, a line end or a quotation mark at its start", "TSV")
-    score, rank = rows["score"].cast(pa.string()), rows["rank"].cast(pa.string())
-    grade: Any = rows["grade"].cast(pa.string())
-    return _joined(rows["qid"], rows["doc_id"], score, rank, pc.fill_null(grade, ""), "\t")
+    return _joined(rows["qid"], rows["doc_id"], *_numbers(rows), "\t")
+
+
+def _csv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    """RFC 4180: what has a comma or a quotation mark in it stands between quotation marks, those in it doubled."""
+    _refuse(rows, r"[\r\n]", "a line end", "CSV")
+    cells = []
+    for name in ("qid", "doc_id"):
+        text: Any = rows[name]
+        quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
+        cells.append(pc.if_else(pc.match_substring_regex(text, '[",]'), quoted, text))
+    return _joined(*cells, *_numbers(rows), ",")
+
+
+def _numbers(rows: pa.Table) -> tuple[Any, Any, Any]:
+    """Score, rank and grade as text; an unknown grade is empty."""
+    score, rank, grade = (rows[name].cast(pa.string()) for name in ("score", "rank", "grade"))
+    return score, rank, pc.fill_null(cast("Any", grade), "")
 
 
 def _joined(*parts: Any) -> pa.ChunkedArray[Any]:

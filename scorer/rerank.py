@@ -132,11 +132,11 @@ def rerank(
     model
         A forest, or the path of a model file.
     out
-        A folder of shards (part-00000.parquet, .. of whole queries, ``manifest.json``), or one file that ends in
-        .parquet, .run (TREC) or .tsv.
+        A folder of shards (part-00000.parquet, .. of whole queries, ``_manifest.json``), or one file that ends in
+        .parquet, .csv, .tsv or .run (TREC).
     top_k
         Write only the first so many of each query, and beside them how often each grade occurs in the query's whole
-        list (``grades.parquet``, or ``OUT.grades.parquet`` beside a single file OUT), so that an evaluation of the
+        list (``_grades.pq``, or ``OUT.grades.parquet`` beside a single file OUT), so that an evaluation of the
         written part still knows the ideal list.
     memory_limit
         Bytes that the whole process may take, or a text such as "2GB"; at least 512 MB.

@@ -13,7 +13,7 @@ from pipeline.publish import file_digest, fsync_file, fsync_folder
 from pipeline.workers import ahead
 from scorer import ranked_file
 from scorer.model_file import canonical_json
-from scorer.ranked_file import BELONGS, FACTS, GRADES, MANIFEST, Written, grades_path
+from scorer.ranked_file import BELONGS, FACTS, MANIFEST, Written, grades_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,11 +85,11 @@ def write_lists(
     counted = None
     if top_k is not None:
         belongs = {BELONGS: listed[0]["sha256"]} if single else {}
-        name = grades_path(target).name if single else GRADES
+        name = grades_path(target).name
         counted = ranked_file.write_grade_counts(folder / name, spill.grade_counts(), metadata | belongs)
     if not single:
         told = dict(facts) | {
-            "grades": None if counted is None else {"name": GRADES, "sha256": file_digest(folder / GRADES)},
+            "grades": None if counted is None else {"name": counted.name, "sha256": file_digest(folder / counted.name)},
             "queries": sum(file.queries for file in files),
             "rows": rows,
             "rows_written": sum(file.rows for file in files),

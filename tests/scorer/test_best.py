@@ -79,7 +79,7 @@ def test_lists_and_counts_are_the_same_however_queries_lie_in_the_input(tmp_path
     for top_k in (1, 10, 300):
         rerank(source, forest, tmp_path / "out", top_k=top_k, overwrite=True)
         assert read_ranked(tmp_path / "out") == ranked(forest, rows, top_k)
-        counts = pq.read_table(tmp_path / "out" / "grades.parquet").to_pylist()
+        counts = pq.read_table(tmp_path / "out" / "_grades.pq").to_pylist()
         assert [((c["qid"], c["grade"]), c["count"]) for c in counts] == sorted(expected.items())
 
 

@@ -74,7 +74,7 @@ def test_the_top_of_the_lists_is_judged_against_the_whole_lists(tmp_path, forest
 
 def test_the_top_of_the_lists_without_the_grade_counts_is_refused(tmp_path, forest, rows, candidates):
     """Its own grades would make ideal lists that are too short, and metrics that are too high."""
-    for name, counts in (("out", "out/grades.parquet"), ("out.parquet", "out.parquet.grades.parquet")):
+    for name, counts in (("out", "out/_grades.pq"), ("out.parquet", "out.parquet.grades.parquet")):
         rerank(candidates, forest, tmp_path / name, top_k=5)
         (tmp_path / counts).unlink()
         with pytest.raises(InputError, match=rf"{name}: holds the first 5 of each query, but the grade counts of .*"):
@@ -82,7 +82,7 @@ def test_the_top_of_the_lists_without_the_grade_counts_is_refused(tmp_path, fore
         qrels = tmp_path / "qrels"
         qrels.write_text("".join(f"{qid} 0 {doc_id} {grade}\n" for grade, qid, doc_id, _ in rows))
         assert evaluate(tmp_path / name, qrels=qrels).ideal == "qrels"
-    (tmp_path / "out" / "manifest.json").unlink()
+    (tmp_path / "out" / "_manifest.json").unlink()
     with pytest.raises(InputError, match="holds the first 5 of each query"):
         evaluate(tmp_path / "out")
     pq.write_table(as_table(rows).drop_columns(["grade"]), tmp_path / "c.parquet")

@@ -150,7 +150,7 @@ def test_the_manifest_says_what_was_done(tmp_path, forest, rows):
     source = write_parquet(tmp_path / "c.parquet", rows)
     identity = ModelIdentity(sha256=forest.sha256, name="web", number=3)
     rerank(source, forest, tmp_path / "out", top_k=2, identity=identity)
-    text = (tmp_path / "out" / "manifest.json").read_text()
+    text = (tmp_path / "out" / "_manifest.json").read_text()
     manifest = json.loads(text)
     assert str(tmp_path) not in text
     assert manifest["model"] == {"sha256": forest.sha256, "name": "web", "number": 3}
@@ -163,7 +163,7 @@ def test_the_manifest_says_what_was_done(tmp_path, forest, rows):
 @pytest.mark.parametrize("out", ["out", "out.parquet"])
 def test_grade_counts_are_those_of_the_whole_lists(tmp_path, forest, rows, out):
     rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / out, top_k=3)
-    side = tmp_path / "out" / "grades.parquet" if out == "out" else tmp_path / "out.parquet.grades.parquet"
+    side = tmp_path / "out" / "_grades.pq" if out == "out" else tmp_path / "out.parquet.grades.parquet"
     expected = {}
     for grade, qid, _, _ in rows:
         expected[qid, grade] = expected.get((qid, grade), 0) + 1
@@ -176,14 +176,14 @@ def test_no_grades_no_side_table_and_null_grades(tmp_path, forest, rows):
     table = as_table(rows).drop_columns(["grade"])
     pq.write_table(table, tmp_path / "c.parquet")
     rerank(tmp_path / "c.parquet", forest, tmp_path / "out", top_k=3)
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["manifest.json", "part-00000.parquet"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["_manifest.json", "part-00000.parquet"]
     assert {row[4] for row in read_ranked(tmp_path / "out")} == {None}
 
 
 def test_text_formats_hold_the_same_lists(tmp_path, forest, rows):
     source = write_letor(tmp_path / "c.txt", rows)
     expected = ranked(forest, rows)
-    for name in ("out.run", "out.tsv"):
+    for name in ("out.run", "out.tsv", "out.csv"):
         rerank(source, forest, tmp_path / name)
         table = read_scored(tmp_path / name)
         found = zip(*(table[c].to_pylist() for c in ("qid", "doc_id", "score")), strict=True)
@@ -313,8 +313,8 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
         rerank(source, forest, tmp_path / "out", top_k=0)
     with pytest.raises(InputError, match="--memory must be at least 512MB, got 100MB"):
         rerank(source, forest, tmp_path / "out", memory_limit="100MB")
-    with pytest.raises(InputError, match=r"cannot write \.csv"):
-        rerank(source, forest, tmp_path / "out.csv")
+    with pytest.raises(InputError, match=r"cannot write \.xlsx"):
+        rerank(source, forest, tmp_path / "out.xlsx")
     with pytest.raises(InputError, match="expected a model file, found none"):
         rerank(source, tmp_path / "m.rankmill", tmp_path / "out")
     with pytest.raises(ModelFormatError):

@@ -42,7 +42,7 @@ def test_each_list_has_the_bytes_of_a_run_of_its_own(tmp_path, rows, forests, su
         pq.write_table(as_table(rows), source, row_group_size=50)
     models = {label: (forest, None) for label, forest in forests.items()}
     reports = rerank_several(source, models, tmp_path / "all", top_k=top_k, n_threads=2)
-    manifest = json.loads((tmp_path / "all" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "all" / "_manifest.json").read_text())
     assert [model["label"] for model in manifest["models"]] == list(forests)
     for (label, forest), report in zip(forests.items(), reports, strict=True):
         alone = rerank(source, forest, tmp_path / "alone" / label, top_k=top_k)

@@ -54,7 +54,7 @@ def test_rerank_with_every_way_to_name_a_model(workplace, tmp_path, rows, model,
     forest = workplace[(version or 1) - 1]
     assert read_ranked(tmp_path / "out") == ranked(forest, rows)
     named = {"name": None, "number": None} if version is None else {"name": "web", "number": version}
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
     assert manifest["model"] == named | {"sha256": forest.sha256}
     who = f"sha256 {forest.sha256[:12]}" if version is None else f"web@{version}"
     assert result.stdout == f"re-ranked 300 candidates of 12 queries with {who}\nwrote out (part-00000.parquet)\n"
@@ -70,7 +70,7 @@ def test_the_same_bytes_from_a_file_and_its_registered_twin_but_for_the_name(wor
 def test_json_is_one_object_on_stdout(workplace):
     report = json.loads(call("rerank", "c.txt", "-m", "web", "-o", "out", "--top-k", 3, "--json").stdout)
     assert (report["rows"], report["rows_written"], report["queries"]) == (300, 36, 12)
-    assert report["files"] == ["part-00000.parquet", "grades.parquet"]
+    assert report["files"] == ["part-00000.parquet", "_grades.pq"]
     found = json.loads(call("evaluate", "out", "--metric", "ndcg@3", "--json").stdout)
     assert list(found["metrics"]) == ["ndcg@3"]
     assert found["ideal"] == "grade counts"

@@ -1,0 +1,104 @@
+"""Ranked lists are read by other programs as they are: folders of shards, and one CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pandas as pd
+import polars as pl
+import pytest
+
+from scorer import ranked_file
+from scorer.errors import CandidatesRejected, InputError
+from scorer.evaluate import evaluate
+from scorer.rerank import rerank
+from tests.readers import READERS, rows_of
+from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
+from tests.scorer.forests import random_forest
+from tests.scorer.test_rerank import tree_of
+
+AWKWARD = ("a,b", 'say "x"', '"', "plain", " a b ", "é\t", "")
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return random_forest(5, n_trees=10, max_leaves=12, info={"max_grade": 4})
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return random_candidates(1, nameless=0.2)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("top_k", [None, 3])
+def test_a_folder_is_read_as_it_is(tmp_path, forest, rows, monkeypatch, reader, top_k):
+    monkeypatch.setattr(ranked_file, "SHARD_ROWS", 50)
+    rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / "ranked", top_k=top_k)
+    assert ((tmp_path / "ranked" / "_grades.pq").exists(), len(list((tmp_path / "ranked").glob("*.parquet"))) > 1) == (
+        top_k is not None,
+        top_k is None,
+    )
+    assert rows_of(READERS[reader](tmp_path / "ranked")) == sorted(ranked(forest, rows, top_k), key=repr)
+
+
+def test_folders_of_earlier_versions_are_still_known(tmp_path, forest, rows):
+    source = write_letor(tmp_path / "c.txt", rows)
+    rerank(source, forest, tmp_path / "ranked", top_k=3)
+    expected = evaluate(tmp_path / "ranked").to_json()
+    former = {"_manifest.json": "manifest.json", "_grades.pq": "grades.parquet"}
+    for new, old in former.items():
+        (tmp_path / "ranked" / new).rename(tmp_path / "ranked" / old)
+    assert evaluate(tmp_path / "ranked").to_json() == expected
+    (tmp_path / "ranked" / "grades.parquet").rename(tmp_path / "counts")
+    with pytest.raises(InputError, match="holds the first 3 of each query"):
+        evaluate(tmp_path / "ranked")
+    rerank(source, forest, tmp_path / "ranked", top_k=3, overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "ranked").iterdir()) == sorted([*former, "part-00000.parquet"])
+    assert evaluate(tmp_path / "ranked").to_json() == expected
+
+
+@pytest.mark.parametrize("top_k", [None, 3])
+def test_one_csv_holds_the_same_rows_in_the_same_order(tmp_path, forest, top_k):
+    rows = [
+        (grade, f"{qid}{AWKWARD[i % 5]}", f"{i}{AWKWARD[i % 7]}", values)
+        for i, (grade, qid, _, values) in enumerate(random_candidates(2))
+    ]
+    source = write_parquet(tmp_path / "c.parquet", rows)
+    expected = ranked(forest, rows, top_k)
+    report = rerank(source, forest, tmp_path / "ranked.csv", top_k=top_k)
+    assert report.files[0] == "ranked.csv"
+    with (tmp_path / "ranked.csv").open(newline="", encoding="utf-8") as file:
+        header, *found = csv.reader(file)
+    assert header == ["qid", "doc_id", "score", "rank", "grade"]
+    assert [(q, d, float(s), int(r), int(g)) for q, d, s, r, g in found] == expected
+    text = {"qid": str, "doc_id": str}
+    assert list(pd.read_csv(tmp_path / "ranked.csv", dtype=text).itertuples(index=False, name=None)) == expected
+    assert pl.read_csv(tmp_path / "ranked.csv", schema_overrides={"qid": pl.String}).rows() == expected
+    rerank(source, forest, tmp_path / "ranked", top_k=top_k)
+    by_csv, by_folder = (json.loads(evaluate(tmp_path / name).to_json()) for name in ("ranked.csv", "ranked"))
+    assert by_csv["metrics"] == by_folder["metrics"]
+    assert by_csv["ideal"] == ("list" if top_k is None else "grade counts")
+
+
+def test_a_csv_that_cannot_be_is_none(tmp_path, forest, rows):
+    lines = [(grade, qid, f"D\n{i}", values) for i, (grade, qid, _, values) in enumerate(rows)]
+    source = write_parquet(tmp_path / "c.parquet", lines)
+    with pytest.raises(
+        CandidatesRejected, match="the doc_id .* has a line end, which CSV cannot hold; write a .parquet"
+    ):
+        rerank(source, forest, tmp_path / "ranked.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["c.parquet"]
+    table = as_table(rows).drop_columns(["grade"])
+    pl.DataFrame(table).write_csv(tmp_path / "c.csv")
+    rerank(tmp_path / "c.csv", forest, tmp_path / "ranked.csv")
+    assert pd.read_csv(tmp_path / "ranked.csv")["grade"].isna().all()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "xlsx", "csv.gz", "feather", "Json", "txt", "zip"])
+def test_other_suffixes_are_refused_before_any_work(tmp_path, forest, suffix):
+    before = tree_of(tmp_path)
+    with pytest.raises(InputError, match=r"cannot write \..*name a folder .* or one file: .parquet, .csv, .tsv, .run"):
+        rerank(tmp_path / "is not looked for", forest, tmp_path / f"ranked.{suffix}")
+    assert tree_of(tmp_path) == before
