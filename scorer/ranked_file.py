@@ -29,10 +29,13 @@ ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 8 << 20  # of ids: a group ends with the row in which they get so long
 RUN_TAG = "rankmill"
 SUFFIXES = (".parquet", ".csv", ".tsv", ".run")
-_REFUSED = frozenset(
-    ".txt .json .jsonl .ndjson .gz .bz2 .xz .zst .lz4 .zip .arrow .arrows .feather .ipc .pq .trec .letor .svm .svmlight .libsvm "
-    ".xlsx .xls .ods .orc .avro .xml .html .db .sqlite .duckdb .npy .npz .pkl .pickle .h5 .md".split()
-)  # of files; a folder may have any other
+# fmt: off
+_REFUSED = {  # of files; a folder may have any other
+    ".txt", ".json", ".jsonl", ".ndjson", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".arrow", ".arrows",
+    ".feather", ".ipc", ".pq", ".trec", ".letor", ".svm", ".svmlight", ".libsvm", ".xlsx", ".xls", ".ods",
+    ".orc", ".avro", ".xml", ".html", ".db", ".sqlite", ".npy", ".pkl", ".h5",
+}
+# fmt: on
 MANIFEST = "_manifest.json"
 SEVERAL = "ranked by several"  # the kind of a folder of folders, one for each model
 GRADE_TABLE = "_grades.pq"  # in a folder; not .parquet, so that ``*.parquet`` means the shards alone

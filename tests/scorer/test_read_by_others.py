@@ -86,7 +86,7 @@ def test_a_csv_that_cannot_be_is_none(tmp_path, forest, rows):
     lines = [(grade, qid, f"D\n{i}", values) for i, (grade, qid, _, values) in enumerate(rows)]
     source = write_parquet(tmp_path / "c.parquet", lines)
     with pytest.raises(
-        CandidatesRejected, match="the doc_id .* has a line end, which CSV cannot hold; write a .parquet"
+        CandidatesRejected, match=r"the doc_id .* has a line end, which CSV cannot hold; write a \.parquet"
     ):
         rerank(source, forest, tmp_path / "ranked.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["c.parquet"]
