@@ -96,6 +96,7 @@ class Ranker:
         n_rounds: int = 500,
         learning_rate: float = 0.1,
         early_stopping_rounds: int = 50,
+        keep_rounds: str = "",
         min_improvement: float = 0.0,
         rounds_by: str = "valid",
         holdout_fraction: float = 0.2,

@@ -89,8 +89,8 @@ def boost(
     train
         What is learnt from.
     eval_sets
-        (name, rows) of what is only watched.  The first decides which round is the best one, by the stop metric, and
-        trees after that are left out, unless ``rounds_by`` is ``oob``.  Without any all rounds are kept.
+        (name, rows) of what is only watched.  The first decides which round is the best one, by the stop metric, unless
+        ``rounds_by`` is ``oob``; trees after it are left out if ``parameters.keeps_best``.  Without any all rounds are kept.
     edges
         One ascending float32 array a feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
     feature_names
@@ -162,7 +162,9 @@ def boost(
         eval_metrics,
         max_grade=max_grade,
         n_bins=n_bins,
-        decides=rounds is None and parameters.rounds_by != "oob",
+        decides=rounds is None
+        and parameters.rounds_by != "oob"
+        and (parameters.keeps_best or parameters.early_stopping_rounds > 0),
     )
     if parameters.step_search == "line" and objective.steps_a_round > 1:
         raise InvalidParameter(f"step_search: the rounds of {objective.name} have several steps; leave it at none")
@@ -301,7 +303,7 @@ class _Run:
             leave = self.on_round is not None and bool(self.on_round(record))
             if (value := self._value(history)) is not None:
                 leave |= stopping.update(round_number, value)
-            if stopping.best_round in {0, round_number}:
+            if not p.keeps_best or stopping.best_round in {0, round_number}:
                 watch.keep()
             if not known:
                 stopwatch.end_round()
@@ -309,7 +311,7 @@ class _Run:
                     self.keep.now_and_then(trees)
             if leave:
                 break
-        return trees, history, stopping.best_round or len(history)
+        return trees, history, (p.keeps_best and stopping.best_round) or len(history)
 
     def _stopping(self) -> EarlyStopping:
         p = self.parameters

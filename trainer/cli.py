@@ -110,7 +110,7 @@ def train(
 ) -> None:
     """Train a model on DATASET and register it as the next version of NAME.
 
-    The valid split, if there is one, decides how many trees are kept.
+    The valid split, if there is one, decides how many trees are kept (see --early-stopping-rounds and --keep-rounds).
 
     Example: rankmill train web.dataset --name web --metric ndcg@10
     With bins on disk: rankmill train web.dataset --name web --bin-cache bin-cache
@@ -139,7 +139,7 @@ def train(
 
 
 @app.command()
-@partial(takes_training_parameters, without=("rounds_by", "holdout_fraction"))
+@partial(takes_training_parameters, without=("rounds_by", "holdout_fraction", "keep_rounds"))
 def cv(
     *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],

@@ -20,7 +20,7 @@ app = typer.Typer()
 
 
 @app.command()
-@partial(takes_training_parameters, without=("rounds_by", "holdout_fraction"))
+@partial(takes_training_parameters, without=("rounds_by", "holdout_fraction", "keep_rounds"))
 def tune(
     *,
     context: typer.Context,

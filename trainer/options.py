@@ -70,9 +70,17 @@ def training_parameters(
     early_stopping_rounds: Annotated[
         int,
         typer.Option(
-            help="Stop after so many rounds without a better valid metric; 0: do all rounds.  The best round is kept."
+            help="Stop after this many rounds without a better valid metric.  0: off, train N_ROUNDS rounds and keep them all."
         ),
     ] = 50,
+    keep_rounds: Annotated[
+        str,
+        typer.Option(
+            help="Rounds to keep: best (up to the best one on the valid split) or all that were trained; left out: best, but"
+            " all with --early-stopping-rounds 0.",
+            show_default=False,
+        ),
+    ] = "",
     min_improvement: Annotated[
         float, typer.Option(help="A round is better only if the value is so by more than this.")
     ] = 0.0,

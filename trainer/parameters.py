@@ -19,6 +19,7 @@ CRITERIA = ("rwse", "se", "ole")
 CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (METHODS 1)
 LEAVES = ("newton", "exact")
 GAINS = ("exp", "linear")
+KEEP_ROUNDS = ("best", "all")
 ROUNDS_BY = ("valid", "test", "oob", "cv")
 STEP_SEARCHES = ("none", "line")
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
@@ -53,6 +54,7 @@ class TrainParameters:
     n_rounds: int = 500  # trees at most, 1 or more
     learning_rate: float = 0.1  # (0, 1]
     early_stopping_rounds: int = 50  # rounds without a better stop_metric; 0: never stop early
+    keep_rounds: str = ""  # best, or all that were trained; empty: best, but all where early_stopping_rounds is 0
     min_improvement: float = 0.0  # by how much a value must be better to count as better; 0 or more
     rounds_by: str = "valid"  # who says how many rounds are kept: the first eval set; test, queries kept apart; oob; cv
     holdout_fraction: float = 0.2  # for test, (0, 1): queries of the train split that are kept apart
@@ -97,6 +99,11 @@ class TrainParameters:
         _one_of("gain", self.gain, GAINS)
         _one_of("grow", self.grow, GROWTHS)
         _one_of("rounds_by", self.rounds_by, ROUNDS_BY)
+        _one_of("keep_rounds", self.keep_rounds, ("", *KEEP_ROUNDS))
+        if self.keep_rounds == "all" and self.rounds_by != "valid":
+            raise InvalidParameter(
+                f"keep_rounds 'all' keeps every round, but rounds_by {self.rounds_by!r} chooses how many; leave one of them out"
+            )
         _one_of("step_search", self.step_search, STEP_SEARCHES)
         _between("folds", self.folds, 2, 1_000_000)
         if not 0.0 < self.holdout_fraction < 1.0:
@@ -126,6 +133,13 @@ class TrainParameters:
                     "monotone constraints are for trees that split leaf by leaf; grow is 'oblivious'"
                 )
             _between("max_depth of oblivious trees", self.max_depth, 0, MOST_OBLIVIOUS_DEPTH)
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether trees after the best round are left out, where something says which round is the best one."""
+        if self.keep_rounds:
+            return self.keep_rounds == "best"
+        return self.early_stopping_rounds > 0 or self.rounds_by != "valid"
 
     @property
     def depth(self) -> int:

@@ -24,7 +24,7 @@ from trainer.growing.tree import Tree
 from trainer.objectives.protocol import Objective
 from trainer.parameters import PRESET, TrainParameters
 
-MAY_DIFFER = ("n_rounds", "early_stopping_rounds")
+MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
 
 
 def check_resumable(
@@ -58,11 +58,12 @@ def check_resumable(
                 f" the data {_short(value)}"
             )
     wanted: dict[str, Any] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
-    for name in sorted(wanted.keys() | forest.parameters.keys()):
-        if name not in MAY_DIFFER and forest.parameters.get(name) != wanted.get(name):
+    began = {**TrainParameters().as_dict(), **forest.parameters}  # older versions did not have all of them
+    for name in sorted(wanted.keys() | began.keys()):
+        if name not in MAY_DIFFER and began.get(name) != wanted.get(name):
             raise InvalidParameter(
-                f"resume: {name} was {forest.parameters.get(name)!r} and is now {wanted.get(name)!r}; training goes on"
-                f" with the parameters that it began with, only {' and '.join(MAY_DIFFER)} may change"
+                f"resume: {name} was {began.get(name)!r} and is now {wanted.get(name)!r}; training goes on with the"
+                f" parameters that it began with, only {', '.join(MAY_DIFFER)} may change"
             )
     if objective is not None and not _could_have_made(objective, forest):
         raise InvalidParameter("resume: the model was trained on other data, or changed since")

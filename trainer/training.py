@@ -110,12 +110,14 @@ class TrainingPlan:
             f" {self.bins}; "
             + (f"bins {self.bin_bytes / 1e6:,.0f} MB mapped from {self.mapped_from}; " if self.mapped_from else "")
             + f"about {self.bytes_needed / 1e6:,.0f} MB beside the interpreter"
-            + (
-                ""
-                if self.valid_rows or self.parameters.rounds_by != "valid"
-                else f"; no valid split, so all {self.parameters.n_rounds:,} rounds are kept"
-            )
+            + self._which_rounds()
         )
+
+    def _which_rounds(self) -> str:
+        """Say that all rounds are kept, where that is so."""
+        if self.parameters.rounds_by == "valid" and not self.valid_rows:
+            return f"; no valid split, so all {self.parameters.n_rounds:,} rounds are kept"
+        return "" if self.parameters.keeps_best else "; all rounds that are trained are kept"
 
 
 def plan_of(

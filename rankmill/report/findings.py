@@ -170,6 +170,8 @@ def _learning(facts: Facts) -> str:
     if learning["averaged"]:
         return f"The average of {len(runs)} seeds, each up to its best round"
     text = f"Round {count(chosen['best_round'])} of {count(chosen['rounds_trained'])} was best"
+    if chosen["best_round"] == chosen["rounds_trained"]:
+        text = f"All {count(chosen['rounds_trained'])} rounds were kept"
     return text + (f" for seed {chosen['seed']}, one of {len(runs)}" if len(runs) > 1 else "")
 
 

@@ -352,3 +352,44 @@ def test_two_halves_are_the_same_bytes_as_one_go(parameters):
     assert resumed.forest.to_bytes() == whole.forest.to_bytes()
     assert resumed.history == whole.history
     assert half.best_round < whole.best_round
+
+
+# which rounds are kept
+
+
+def test_without_early_stopping_all_rounds_are_kept():
+    way = {"learning_rate": 1.0, "n_rounds": 60}
+    whole = fit(small_data(), early_stopping_rounds=0, **way)
+    assert len(whole.history) == whole.best_round == whole.forest.n_rounds == 60
+    values = whole.by_query["valid"]["ndcg@10"].values
+    assert np.nanmean(values) == pytest.approx(whole.history[-1].metrics["valid"]["ndcg@10"])  # of the last round
+
+    best = fit(small_data(), early_stopping_rounds=0, keep_rounds="best", **way)
+    assert best.history == whole.history
+    curve = [record.metrics["valid"]["ndcg@10"] for record in best.history]
+    assert best.best_round == best.forest.n_rounds == 1 + int(np.argmax(curve)) < 60
+
+    stopped = fit(small_data(), early_stopping_rounds=5, keep_rounds="all", **way)
+    cut = fit(small_data(), early_stopping_rounds=5, **way)
+    assert stopped.history == cut.history
+    assert stopped.forest.n_rounds == len(stopped.history) == cut.best_round + 5
+    assert np.array_equal(stopped.forest.node_value[: len(cut.forest.node_value)], cut.forest.node_value)
+
+
+def test_a_valid_split_that_decides_nothing_needs_nothing_relevant():
+    train, _, binspec = small_data()
+    blank = rows_of((train[0], np.zeros_like(train[1]), train[2]), binspec)
+    kept = fitted(eval_sets=[("valid", blank)], early_stopping_rounds=0, n_rounds=3)
+    assert kept.forest.n_rounds == 3
+    for refused in ({"early_stopping_rounds": 2}, {"early_stopping_rounds": 0, "keep_rounds": "best"}):
+        with pytest.raises(TrainingDataRejected, match="no query of the valid split has a relevant document"):
+            fitted(eval_sets=[("valid", rows_of((train[0], np.zeros_like(train[1]), train[2]), binspec))], **refused)
+
+
+@pytest.mark.parametrize("rounds_by", ["test", "oob", "cv"])
+def test_whoever_says_how_many_rounds_are_kept_is_not_overruled(rounds_by):
+    way = {"early_stopping_rounds": 0, "learning_rate": 1.0, "n_rounds": 60, "folds": 2, "row_fraction": 0.5}
+    found = fitted(rounds_by=rounds_by, objective="l2", **way)
+    assert found.forest.n_rounds == found.best_round < 60
+    with pytest.raises(InvalidParameter, match=f"keep_rounds 'all' keeps every round, but rounds_by '{rounds_by}'"):
+        TrainParameters(rounds_by=rounds_by, keep_rounds="all")

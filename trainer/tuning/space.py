@@ -44,6 +44,7 @@ FIXED: Mapping[str, str] = {
     "stop_metric": "trials are compared by it",
     "gain": "it decides what the metric means",
     "rounds_by": "the valid split, or the folds where there is none, say how many rounds are kept",
+    "keep_rounds": "trials are compared by what they keep",
     "holdout_fraction": "nothing is held out of the train split",
     "folds": "trials are compared on them",
     "monotone": "what a feature means is no matter of search; give it as an option",

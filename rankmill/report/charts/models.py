@@ -33,7 +33,7 @@ def curves(learning: dict[str, Any], width: float) -> Markup:
     x, y = Scale(1, last, left, width - right), Scale(low - room, high + room, bottom, 12.0)
     best = chosen["best_round"]
     told = f"{metric_name(learning['metric'])} by round; " + ", ".join(
-        f"seed {run['seed']}: best round {run['best_round']} of {run['rounds_trained']}" for run in runs
+        f"seed {run['seed']}: {run['best_round']} of {run['rounds_trained']} rounds kept" for run in runs
     )
     art = Drawing(width, height, told)
     marks = y.ticks(5)
