@@ -65,6 +65,6 @@ def cox_loss(scores, times, events, weights):
 
 
 def cosine_loss(scores, targets):
-    """1 - cosine of the angle between two lists."""
+    """Length of the targets minus the length of their projection on the scores."""
     dot = sum(s * t for s, t in zip(scores, targets, strict=True))
-    return 1 - dot / math.sqrt(sum(s * s for s in scores)) / math.sqrt(sum(t * t for t in targets))
+    return math.sqrt(sum(t * t for t in targets)) - dot / math.sqrt(sum(s * s for s in scores))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+from rankmill import Ranker
 from tests.naive_points import cosine_loss, least, term
 from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
@@ -79,24 +81,44 @@ def test_two_of_them_are_losses_of_single_documents(written):
 
 
 def of_lists(scores):
-    """Weights of the lists that have a loss, 0 for the others, and their cosine losses, from the definition."""
-    means, cosines, first = [], [], 0
+    """Weights of the lists that have a loss, 0 for the others, and their losses before weights, from the definition."""
+    means, losses, first = [], [], 0
     for size, of_query in zip(SIZES, QUERY_WEIGHTS, strict=True):
         members = slice(first, first + size)
         means.append(of_query * np.mean(WEIGHTS[members]) if size else 0.0)
-        cosines.append(cosine_loss(scores[members], targets()[members]) if targets()[members].any() else None)
+        losses.append(cosine_loss(scores[members], targets()[members]) if targets()[members].any() else None)
         first += size
     weights = np.array(means) / np.mean(means)
-    counts = np.array([cosine is not None for cosine in cosines])
-    return weights * counts, np.array([cosine or 0.0 for cosine in cosines])
+    counts = np.array([loss is not None for loss in losses])
+    return weights * counts, np.array([loss or 0.0 for loss in losses])
 
 
-def test_cosine_is_that_of_scores_and_targets():
+def test_cosine_is_that_of_scores_and_targets_times_the_length_of_the_targets():
     objective = objective_on("consistent_cosine", ROWS)
-    weights, cosines = of_lists(SCORES)
-    np.testing.assert_allclose(objective.losses(SCORES), weights * cosines, rtol=1e-12)
-    assert objective.deviance(SCORES) == pytest.approx(np.average(cosines, weights=weights), rel=1e-12)
+    weights, losses = of_lists(SCORES)
+    np.testing.assert_allclose(objective.losses(SCORES), weights * losses, rtol=1e-12)
+    assert objective.deviance(SCORES) == pytest.approx(np.average(losses, weights=weights), rel=1e-12)
     assert gradient_error(objective, SCORES) < 1e-6
+
+
+@pytest.mark.parametrize("criterion", ["rwse", "se"])
+@pytest.mark.parametrize("written", ["consistent_l2", "consistent_kl", "consistent_cosine"])
+def test_the_minimum_over_a_population_has_the_best_ndcg(written, criterion):
+    """Two kinds of judgments of the same three documents: no order has a higher mean NDCG than that of the mean targets."""
+    kinds, shares = np.array([[0, 0, 1], [3, 4, 2]]), np.array([0.4, 0.6])
+    discount = 1 / np.log2([2, 3, 4])
+    gains = 2.0**kinds - 1
+    of_kind = gains / (-np.sort(-gains) @ discount)[:, None]  # over the greatest DCG
+    best = max((shares @ of_kind)[list(order)] @ discount for order in itertools.permutations(range(3)))
+    n_queries = 1_000
+    grades = np.repeat(kinds, (shares * n_queries).astype(int), axis=0).ravel()
+    x, qid = np.tile(np.eye(3, dtype=np.float32), (n_queries, 1)), np.repeat(np.arange(n_queries), 3)
+    ranker = Ranker(objective=written, criterion=criterion, n_rounds=200, n_threads=1).fit(x, grades, qid=qid)
+    assert ranker.score(x, grades, qid=qid) == pytest.approx(best, abs=1e-9)
+    assert best == pytest.approx(0.8579, abs=5e-5)
+    if written == "consistent_cosine":  # its minimum is known up to the length
+        scores, expected = ranker.predict(x[:3]), shares @ of_kind
+        np.testing.assert_allclose(scores / np.linalg.norm(scores), expected / np.linalg.norm(expected), rtol=1e-4)
 
 
 def test_cosines_gradient_leaves_the_length_alone_and_its_step_turns_towards_the_targets():
@@ -114,14 +136,15 @@ def test_cosines_gradient_leaves_the_length_alone_and_its_step_turns_towards_the
 
 
 def test_the_curvature_of_cosine_is_no_less_than_that_of_gauss_and_newton():
-    """The loss is |a - b|^2 / 2; the true second derivative may be negative, as here in places."""
+    """The loss is |t| |a - b|^2 / 2; the true second derivative may be negative, as here in places."""
     objective = objective_on("consistent_cosine", rows_with(grades=GRADES[:4]))
+    length = np.linalg.norm(targets()[:4])
     true = []
     for seed in range(20):
         scores = np.random.default_rng(seed).normal(size=4)
         _, h = derivatives(objective, scores)
         unit = differences(lambda s: s / np.linalg.norm(s), scores)  # (4, 4): of the unit vector by each score
-        assert (h >= (unit**2).sum(axis=1) - 1e-7).all()
+        assert (h >= length * (unit**2).sum(axis=1) - 1e-7).all()
         own = differences(lambda s: derivatives(objective, s)[0], scores)
         true += list(own.diagonal())
     assert min(true) < 0

@@ -490,9 +490,9 @@ def over_ideal(gains, starts, discounts, spare, out):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def cosine(scores, targets, starts, weights, first_query, last_query, gradients, curvatures):
-    """Loss W (1 - <s, t> / (|s| |t|)) of a query:  g_i = -W (t_i/|t| - cos s_i/|s|) / |s|, curvature written W / |s|^2.
+    """Loss W (|t| - <a, t>) of a query, a = s / |s|:  g_i = -W (t_i - <a, t> a_i) / |s|, curvature written W |t| / |s|^2.
 
-    No scores but 0: as if |s| were 1.  A query whose targets are all 0 has no loss.
+    If all scores are 0, |s| counts as 1.  A query whose targets are all 0 has no loss.
     """
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
@@ -501,25 +501,23 @@ def cosine(scores, targets, starts, weights, first_query, last_query, gradients,
             ss += scores[row] * scores[row]
             st += scores[row] * targets[row]
             tt += targets[row] * targets[row]
-        weight = weights[q] if tt > 0.0 else 0.0
-        size, length = np.sqrt(ss) if ss > 0.0 else 1.0, np.sqrt(tt) if tt > 0.0 else 1.0
-        likeness = st / (size * length)
+        weight, size = weights[q], np.sqrt(ss) if ss > 0.0 else 1.0
+        projection, curvature = st / size, weight * np.sqrt(tt) / (size * size)
         for row in range(first, last):
-            gradients[row] = -weight * (targets[row] / length - likeness * (scores[row] / size)) / size
-            curvatures[row] = weight / (size * size)
+            gradients[row] = -weight * (targets[row] - projection * (scores[row] / size)) / size
+            curvatures[row] = curvature
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def cosine_losses(scores, targets, starts, weights, out):
-    """out[q] = W (1 - <s, t> / (|s| |t|)); W where all scores are 0, 0 where all targets are."""
+    """out[q] = W (|t| - <s, t> / |s|); W |t| where all scores are 0."""
     for q in range(out.shape[0]):
         ss, st, tt = 0.0, 0.0, 0.0
         for row in range(starts[q], starts[q + 1]):
             ss += scores[row] * scores[row]
             st += scores[row] * targets[row]
             tt += targets[row] * targets[row]
-        size, length = np.sqrt(ss) if ss > 0.0 else 1.0, np.sqrt(tt) if tt > 0.0 else 1.0
-        out[q] = weights[q] * (1.0 - st / (size * length)) if tt > 0.0 else 0.0
+        out[q] = weights[q] * (np.sqrt(tt) - st / (np.sqrt(ss) if ss > 0.0 else 1.0))
 
 
 # ---- times until an event ----------------------------------------------------------------------------------------

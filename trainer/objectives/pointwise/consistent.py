@@ -93,17 +93,21 @@ class ConsistentKL(_NormalisedGains, Poisson):
 
 
 class ConsistentCosine(Objective):
-    """Minimise ``W (1 - <s, t> / (|s| |t|))`` of every list, t as for :class:`ConsistentL2` (METHODS 3.12).
+    """Minimise ``W (|t| - <s, t> / |s|)`` of every list, t as for :class:`ConsistentL2`.
 
-    With a = s / |s|, b = t / |t|, c = <a, b>: ``g_i = -W (b_i - c a_i) / |s|``.  The true second derivative ``W (c + 2
-    a_i b_i - 3 c a_i^2) / |s|^2`` may be below 0; the h written is ``W / |s|^2``, no less than that of Gauss and Newton
-    (the loss is |a - b|^2 / 2, whose h is W (1 - a_i^2) / |s|^2), so that the step of one document is |s| (b_i - c
-    a_i).  Only the direction of s counts, and none is known of s = 0: scores start from 1 each, and a list whose
-    scores are all 0, which offsets can do, is taken as if |s| were 1.  A list in which nothing is relevant has no loss.
+    This is ``|t|`` times (1 - cosine).  The expected loss of scores s is a constant minus ``<s, E[t]> / |s|``, so it is least
+    where s points along E[t], which is the order of the best expected NDCG.  The cosine alone divides t by |t|, and so
+    by something else than the greatest DCG of the list: its minimum need not be that order.
+
+    With a = s / |s|: ``g_i = -W (t_i - <a, t> a_i) / |s|``.  The true second derivative ``W (<a, t> + 2 a_i t_i - 3 <a, t>
+    a_i^2) / |s|^2`` may be below 0; the h written is ``W |t| / |s|^2``, no less than that of Gauss and Newton (with b = t
+    / |t| the loss is |t| |a - b|^2 / 2, whose h is W |t| (1 - a_i^2) / |s|^2).  The step of one document is |s| (b_i - <a,
+    b> a_i).  Only the direction of s counts, and s = 0 has none: scores start from 1 each, and for a list whose
+    scores are all 0, which offsets can cause, |s| counts as 1.  A list in which nothing is relevant has no loss.
 
     W is the mean of the list's document weights times its query weight, relative to the mean.  Criterion ``ole`` is
     not permitted: the Hessian's entries have either sign, a group of documents may have none or a negative curvature,
-    so there is no best step by it.  Deviance: the weighted mean of 1 - cosine over the lists that have a loss.
+    so there is no best step by it.  Deviance: the weighted mean of |t| - <s, t> / |s| over the lists that have a loss.
     """
 
     name: ClassVar[str] = "consistent_cosine"
@@ -141,11 +145,11 @@ class ConsistentCosine(Objective):
         self._shares.each(team, share)
 
     def losses(self, scores: Floats) -> Floats:
-        """Return W (1 - cosine) of every list, (n_queries,)."""
+        """Return W (|t| - <s, t> / |s|) of every list, (n_queries,)."""
         out = np.empty(len(self._starts) - 1, dtype=np.float64)
         kernels.cosine_losses(scores, self._targets, self._starts, self._weights, out)
         return out
 
     def deviance(self, scores: Floats) -> float:
-        """Return the weighted mean of 1 - cosine over the lists that have a loss."""
+        """Return the weighted mean of |t| - <s, t> / |s| over the lists that have a loss."""
         return fsum(self.losses(scores).tolist()) / (fsum(self._weights.tolist()) or 1.0)
