@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from rankmill import Ranker
 from scorer.predict import predict
 from tests.trainer import planted
 from tests.trainer.pair_case import build, case, derivatives
@@ -59,20 +60,20 @@ def targets_of(rows, averaged, tau, kept=()):
 @pytest.mark.parametrize("keep", [False, True])
 def test_steps_fit_the_targets_that_the_round_began_with(given, weighted, keep):
     rows, scores = case(1, given=given, weighted=weighted)
-    built = build(rows, f"gbrank(tau=0.3, trees=3, eta=0.5, keep={keep})")
+    eta = 0.5
+    built = build(rows, f"gbrank(tau=0.3, trees=3, eta={eta}, keep={keep})")
     assert built.steps_a_round == 3
     rng = np.random.default_rng(0)
     kept = set()
     for number in (1, 2, 3):
-        anchor = scores * number
+        anchor = scores * number / eta  # h_(k-1) = eta (g_1 + .. + g_(k-1)) / k, and the g are what is added up
         targets, total, misranked = targets_of(rows, scores, 0.3, kept)
         kept = misranked if keep else set()
         for step in (1, 2, 3):
-            moved = anchor + 0.5 * rng.normal(size=len(scores)) * (step > 1)
+            moved = anchor + rng.normal(size=len(scores)) * (step > 1)
             g, h = derivatives(built, moved, step=3 * (number - 1) + step)
             assert h == pytest.approx(total, rel=1e-12, abs=1e-13)
-            fitted = (moved - anchor) / 0.5
-            assert g == pytest.approx(total * fitted - targets, rel=1e-9, abs=1e-11)
+            assert g == pytest.approx(total * (moved - anchor) - targets, rel=1e-9, abs=1e-11)
         scores = scores + rng.normal(size=len(scores)) * 0.5
 
 
@@ -108,6 +109,52 @@ def test_threads_do_not_change_a_bit(monkeypatch):
         together = with_team(n_threads, lambda team: derivatives(build(rows, "gbrank"), scores, team=team))
         assert np.array_equal(alone[0], together[0])
         assert np.array_equal(alone[1], together[1])
+
+
+ETAS = (0.05, 0.25, 1.0, 3.0)
+
+
+def written_out(rows, tau, eta, shrunk, n_rounds):
+    """h_k = (k h_(k-1) + eta g_k) / (k + 1), where g_k is ``shrunk`` times the mean target of every row."""
+    h = np.zeros(rows.n_rows)
+    for k in range(1, n_rounds + 1):
+        targets, total, _ = targets_of(rows, h, tau)
+        h = (k * h + eta * shrunk * targets / total) / (k + 1)
+    return h
+
+
+@pytest.mark.parametrize("eta", ETAS[:3])  # a greater one leaves rows without a target
+@pytest.mark.parametrize("trees", [1, 4])
+def test_each_round_is_fitted_at_the_learning_rate_and_added_times_eta(eta, trees):
+    """Where every row has a leaf of its own, a forest of n trees at rate r comes to 1 - (1 - r)^n of its targets."""
+    rng = np.random.default_rng(6)
+    sizes = [6, 5, 7]
+    grades = np.concatenate([rng.permutation(size) for size in sizes])
+    n, rate = len(grades), 0.3
+    x, qid = rng.permutation(n)[:, None].astype(np.float32), np.repeat(range(3), sizes)
+    ranker = Ranker(
+        objective=f"gbrank(tau=9, trees={trees}, eta={eta})", n_rounds=4, learning_rate=rate, max_leaves=n,
+        min_rows_in_leaf=1, min_hessian_in_leaf=0, n_threads=1,
+    ).fit(x, grades, qid=qid)  # fmt: skip
+    rows = RankedRows(grades.astype(np.int32), np.concatenate(([0], np.cumsum(sizes))), [])
+    expected = written_out(rows, 9.0, eta, 1 - (1 - rate) ** trees, 4)
+    assert ranker.predict(x) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def test_the_first_round_has_the_same_trees_for_every_eta_and_no_eta_diverges():
+    data = planted.small_data()
+    common = {"watch": False, "learning_rate": 0.3, "n_rounds": 1}
+    first = [planted.fit(data, objective=f"gbrank(eta={eta})", **common).forest for eta in ETAS]
+    for eta, forest in zip(ETAS, first, strict=True):
+        assert forest.node_value.tobytes() == first[0].node_value.tobytes()
+        assert forest.tree_weights == pytest.approx(eta / 2)
+    for eta in (0.05, 0.1):  # far below half the learning rate
+        result = planted.fit(
+            data, objective=f"gbrank(trees=10, eta={eta})", n_rounds=20, learning_rate=0.3, stop_metric="ndcg@10",
+            early_stopping_rounds=0,
+        )  # fmt: skip
+        assert np.abs(predict(result.forest, data[0][0])).max() < 0.1  # tau
+        assert result.history[-1].metrics["valid"]["ndcg@10"] > 0.8
 
 
 def test_rounds_are_averaged_and_the_signal_is_found():

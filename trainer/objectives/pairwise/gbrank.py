@@ -35,7 +35,7 @@ class GbRankOptions:
     trees
         Trees of the small forest that each round fits to the targets.
     eta
-        What the forest of a round counts.
+        What the forest of a round is multiplied by when it is added; it does not change how the forest is fitted.
     keep
         Whether a pair stays once it has been misranked, with the targets of its present scores.
     """
@@ -61,10 +61,10 @@ class GbRank(Objective):
     W (g_k - mean target), h = W, with W the sum of their weights; rows without targets have neither.  The weight of a
     target is that of its pair, see :class:`PairObjective`; a given pair counts with ``|2 P - 1|`` times its own.
 
-    In ``trees`` steps a round the scores grow by S = h_0 + eta sum of g_k, of which h_k is S / (k + 1): the weights of
-    the final forest.  Trees of g_k are shrunk by ``learning_rate / eta``.  There is no loss of S alone, so no deviance;
-    :meth:`losses` are ``w max(0, h_j - h_i + tau)^2 / 2`` of the scores as they are given.  While it trains, metrics see
-    S plus the offset: the same order as the final forest's where there are no offsets.  ``rwse`` is the least squares of
+    g_k consists of ``trees`` trees, each shrunk by ``learning_rate`` as in any boosting.  Training adds up S = g_1 + ..
+    + g_k.  As h_0 is 0, ``h_k = eta S / (k + 1)``, so eta is part of the weights of the final forest.  There is no loss of S
+    alone, so no deviance; :meth:`losses` are ``w max(0, h_j - h_i + tau)^2 / 2`` of the scores as they are given.  During
+    training, metrics see S plus the offset: the same order as the final forest's where there are no offsets.  ``rwse`` is the least squares of
     the fit, and so is ``ole``; ``se`` would take rows without targets for rows that are fitted well.
 
     Raises
@@ -113,9 +113,9 @@ class GbRank(Objective):
                 raise InvalidParameter("gbrank(keep=true) cannot be resumed: the model does not hold misranked pairs")
             self._round = number
             self._anchor[:] = scores
-            averaged = self._offsets + (scores - self._offsets) / number
+            averaged = self._offsets + self._options.eta * (scores - self._offsets) / number
             self._shares.each(team, lambda first, last, _: self._run(averaged, first, last, np.empty(0)))
-        fitted = self._offsets + (scores - self._anchor) / self._options.eta
+        fitted = self._offsets + (scores - self._anchor)
         g[:] = self._total * fitted - self._targets
         h[:] = self._total
 
@@ -130,8 +130,8 @@ class GbRank(Objective):
         raise InvalidParameter("gbrank has no deviance that could be watched while it averages rounds; watch a metric")
 
     def final_weights(self, n_rounds: int) -> tuple[float, float]:
-        """Return 1 / (n + 1) for every tree and for the start."""
-        return 1.0 / (n_rounds + 1), 1.0 / (n_rounds + 1)
+        """Return eta / (n + 1) for every tree, and 1 / (n + 1) for the start."""
+        return self._options.eta / (n_rounds + 1), 1.0 / (n_rounds + 1)
 
     def _run(self, averaged: Floats, first: int, last: int, losses: Floats) -> None:
         pairs = self._pairs
