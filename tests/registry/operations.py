@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from registry.history.changes import Policy
 from registry.history.entry import Entry
 from registry.registry import Registry
 from registry.retention import trash
+from registry.retention.collecting import clock
 from registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
@@ -87,7 +87,7 @@ def one_is_in_the_trash(registry: Registry) -> None:
     """The bytes of version 3 have lain in the trash for long, though production means it."""
     three_versions(registry)
     store, sha256 = registry._store, registry.resolve("web@3", bare="latest").sha256
-    trash.throw(store, sha256, time.time() - 1000.0)
+    trash.throw(store, sha256, clock(store) - 1000.0)
     for folder in (store.trash, store.blob_path(sha256).parent):
         store.fsync_folder(folder)
 
