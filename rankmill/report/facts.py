@@ -32,6 +32,7 @@ def gather(subject: Subject, n_threads: int = 0) -> Facts:
     metric = str(subject.metric)
     facts: Facts = {
         "format": FORMAT,
+        "date": subject.date,
         "model": _model(subject),
         "present": None
         if subject.present is None

@@ -8,6 +8,7 @@ from typing import Any
 from rankmill.report.words import (
     count,
     counted,
+    decimals,
     few,
     interval,
     metric_name,
@@ -57,6 +58,15 @@ def primary_difference(facts: Facts) -> Facts | None:
     return None
 
 
+def margin_of(facts: Facts) -> float | None:
+    """Return the margin that the gate has held against the present version; None where it has judged something else."""
+    verdict, metrics = facts["verdict"], facts["metrics"]
+    if facts["present"] is None or (metrics is not None and metrics["primary"] != verdict["metric"]):
+        return None
+    margin: float | None = verdict["margin"]
+    return margin
+
+
 def called(facts: Facts, kind: str, name: str) -> str:
     """Return what a ranking is called in a sentence."""
     if kind == "present":
@@ -73,19 +83,36 @@ def _title(facts: Facts) -> str:
         return f"{version} was trained; there are no held-out queries to judge it by"
     if found is None:
         return f"{version} was trained; fewer than two held-out queries count, too few to judge it by"
-    other = called(facts, found["kind"], found["name"])
-    metric, gap = metric_name(facts["metrics"]["primary"]), found["difference"]
-    low, high = found["interval"]
-    limits = f"({interval(found['interval'], _DIGITS)})"
+    other, metric = called(facts, found["kind"], found["name"]), metric_name(facts["metrics"]["primary"])
+    gap, (low, high), margin = found["difference"], found["interval"], margin_of(facts)
+    digits = decimals([gap, low, high], _DIGITS, (0.0,) if margin is None else (0.0, -margin))
+    limits = f"({interval([low, high], digits, sign=True)})"
     if low > 0.0:
-        return f"{version} beats {other} by {number(gap, _DIGITS)} {metric} {limits}"
+        return f"{version} beats {other} by {number(gap, digits)} {metric} {limits}"
     if high < 0.0:
-        return (
-            f"{version} is worse than {other} by {number(-gap, _DIGITS)} {metric} ({interval([-high, -low], _DIGITS)})"
-        )
+        text = f"{version} is worse than {other} by {number(-gap, digits)} {metric} ({interval([-high, -low], digits)})"
+        return text if margin is None or low <= -margin else f"{text}, within the margin of {margin:g}"
     if found["wins"] + found["losses"] == 0:
         return f"{version} ranks every query as well as {other} does"
-    return f"{version} and {other} cannot be told apart: {signed(gap, _DIGITS)} {metric} {limits}"
+    if margin is not None:
+        verb = "is not" if low > -margin else "may be"
+        return f"{version} {verb} worse than {other} by more than {margin:g} {metric}: {signed(gap, digits)} {limits}"
+    order = _against_order(facts)
+    if found["kind"] != "present" and order is not None and order["interval"][0] > 0.0:
+        digits = decimals(order["interval"], _DIGITS)
+        return (
+            f"{version} beats the order of the rows by {number(order['difference'], digits)} {metric} "
+            f"({interval(order['interval'], digits, sign=True)}); it cannot be told apart from {other}"
+        )
+    return f"{version} and {other} cannot be told apart: {signed(gap, digits)} {metric} {limits}"
+
+
+def _against_order(facts: Facts) -> Facts | None:
+    """Return the comparison with the order of the rows by the metric that decides."""
+    metrics = facts["metrics"]
+    order = next((each for each in metrics["rankings"] if each["kind"] == "row order"), None)
+    found: Facts | None = None if order is None else order["candidate_less_this"][metrics["primary"]]
+    return found
 
 
 def _metrics(facts: Facts) -> str:
@@ -121,11 +148,18 @@ def _queries(facts: Facts) -> str:
     found = facts["queries"]
     if found is None:
         return ""
-    n = found["n_queries"]
-    return (
-        f"{percent(found['wins'] / n, 0)} of the queries get better, {percent(found['losses'] / n, 0)} worse, "
-        f"{percent(found['ties'] / n, 0)} stay as they were"
-    )
+    won, lost, tied = (percent(found[part] / found["n_queries"], 0) for part in ("wins", "losses", "ties"))
+    if facts["present"] is None:
+        other = _rival(facts)
+        return f"{won} of the queries are ranked better than by {other}, {lost} worse, {tied} as well"
+    return f"{won} of the queries get better, {lost} worse, {tied} stay as they were"
+
+
+def _rival(facts: Facts) -> str:
+    """Return what a first version is compared with, in a sentence."""
+    metrics = facts["metrics"]
+    rival = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
+    return called(facts, rival["kind"], rival["name"])
 
 
 def _slices(facts: Facts) -> str:
@@ -151,8 +185,13 @@ def _lists(facts: Facts) -> str:
     if found is None:
         return ""
     if not found["lost"]:
-        return "No query got worse"
+        return "No query got worse" if facts["present"] else f"No query is ranked worse than by {_rival(facts)}"
     worst = found["lost"][0]
+    if facts["present"] is None:
+        return (
+            f"The query that is furthest behind {_rival(facts)}: {number(worst['candidate'], 2)} against "
+            f"{number(worst['rival'], 2)} {metric_name(found['metric'])}"
+        )
     return (
         f"The query that lost most fell from {number(worst['rival'], 2)} to {number(worst['candidate'], 2)} "
         f"{metric_name(found['metric'])}"

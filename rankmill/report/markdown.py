@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rankmill.report.findings import called, primary_difference
-from rankmill.report.page import outcome
+from rankmill.report.page import both_lists, outcome
 from rankmill.report.words import (
     count,
     counted,
@@ -31,7 +31,8 @@ def markdown(facts: dict[str, Any]) -> str:
     """Return the text."""
     found = facts["findings"]
     told = outcome(facts)
-    lines = [f"# {safe(found['title'])}", "", f"**{told['word'].capitalize()}.** {safe(told['sentence'])}"]
+    day = f" (run of {safe(facts['date'])})" if facts["date"] else ""
+    lines = [f"# {safe(found['title'])}", "", f"**{safe(told['word'].capitalize())}.** {safe(told['sentence'])}{day}"]
     lines += [f"- {safe(reason)}" for reason in facts["verdict"]["reasons"]]
     lines += ["", *(f"> {safe(note)}" for note in facts["notes"])]
     if facts["rollback"]:
@@ -120,15 +121,15 @@ def _queries(facts: dict[str, Any]) -> list[str]:
             *table(["query", safe(found["rival"]), safe(found["candidate"]), "difference"], rows),
         ]
     if found["lost"]:
-        each = found["lost"][0]
+        each, names = found["lost"][0], both_lists(facts)
         rows = [
             [safe(row["doc_id"]), row["grade"], row["rank_before"], row["rank"]]
             for row in each["documents"][:_MOST_DOCUMENTS]
         ]
         lines += [
             "",
-            f"The first ten of {safe(each['qid'])}, before and now:",
-            *table(["document", "grade", "rank before", "rank now"], rows),
+            f"The first ten of {safe(each['qid'])}, {safe(names[0])} and {safe(names[1])}:",
+            *table(["document", "grade", *(f"rank {safe(each)}" for each in names)], rows),
         ]
     return lines
 

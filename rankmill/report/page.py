@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.report import words
 from rankmill.report.charts import intervals, models, queries
-from rankmill.report.findings import called, primary_difference
+from rankmill.report.findings import called, margin_of, primary_difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ def page(facts: dict[str, Any]) -> str:
             chart=_charts(facts),
             outcome=outcome(facts),
             called=called,
+            names=both_lists(facts),
         )
     )
 
@@ -56,9 +57,29 @@ def outcome(facts: dict[str, Any]) -> dict[str, str]:
     word, sentence, look = texts[verdict["outcome"]]
     if verdict["outcome"] == "promoted" and verdict["gate"] is False:
         word, look = "promoted by force", "bad"
+    elif verdict["outcome"] == "promoted":
+        word, look = _promoted(facts)
     if verdict["outcome"] == "not promoted" and verdict["gate"] is None:
         word, sentence, look = "not promoted", f"No gate was asked, and {alias} does not mean it.", "plain"
     return {"word": word, "sentence": sentence, "look": look}
+
+
+def both_lists(facts: dict[str, Any]) -> tuple[str, str]:
+    """Return what to call the lists of the rival and of the version: before and now, if the version is not the first."""
+    return ("before", "now") if facts["present"] else ("by the feature", "by the model")
+
+
+def _promoted(facts: dict[str, Any]) -> tuple[str, str]:
+    """Return what to call the promotion, and its look: good only where the version has shown to be better."""
+    found, margin = primary_difference(facts), margin_of(facts)
+    if found is None:
+        return "promoted", "plain"
+    low = found["interval"][0]
+    if low > 0.0:
+        return "promoted", "good"
+    if facts["present"] is None:
+        return "promoted as the first version", "even"
+    return ("promoted" if margin is None or low <= -margin else f"promoted: not worse by more than {margin:g}"), "even"
 
 
 def _rival(facts: dict[str, Any]) -> str:
@@ -96,7 +117,7 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
         drawn["gaps"] = _both(partial(queries.gaps, facts["queries"]))
         top = max(facts["data"]["max_grade"], 1)
         for what in ("lost", "gained"):
-            drawn[what] = [queries.moves(each["documents"], top) for each in facts["queries"][what]]
+            drawn[what] = [queries.moves(each["documents"], top, both_lists(facts)) for each in facts["queries"][what]]
     drawn["slices"] = _slices(facts)
     if facts["learning"] is not None:
         drawn["curves"] = _both(partial(models.curves, facts["learning"]))

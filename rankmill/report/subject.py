@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError as UnknownColumn
 from rankmill.errors import InputError
-from rankmill.run.names import DRIFT, EVALUATION, GATE, TRAINING
+from rankmill.run.names import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
 from registry.errors import RegistryError
 from registry.names import PRODUCTION
 from scorer.forest import Forest
@@ -33,7 +33,8 @@ _JSON = (
     ("gate", GATE),
     ("training", TRAINING),
     ("drift", DRIFT),
-    ("train_stage", "stages/train.json"),
+    ("train_stage", f"{STAGES}/train.json"),
+    ("report_stage", f"{STAGES}/{REPORT}.json"),
 )
 
 
@@ -53,6 +54,8 @@ class Known:
         What to measure, and how: names, and what `scorer.evaluate.evaluate` takes (``convention``, ``gain``, ..).
     gate, training, drift
         The gate's report, what the training left, the comparison with a former dataset, as in the files of the work folder.
+    date
+        The logical date of the run.
     """
 
     version: str | None = None
@@ -63,6 +66,7 @@ class Known:
     gate: Mapping[str, Any] | None = None
     training: Mapping[str, Any] | None = None
     drift: Mapping[str, Any] | None = None
+    date: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,6 +87,8 @@ class Subject:
         How to measure, and what, the metric that decides first.
     gate, training, drift
         JSON objects, or None.
+    date
+        The logical date of the run; None where the run has none, or where it is not known.
     by
         Columns to slice by.
     notes
@@ -101,6 +107,7 @@ class Subject:
     gate: Mapping[str, Any] | None
     training: Mapping[str, Any] | None
     drift: Mapping[str, Any] | None
+    date: str | None = None
     by: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
@@ -177,6 +184,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         gate=gate,
         training=known.training or _of_version(found["training"], version),
         drift=known.drift or found["drift"],
+        date=known.date or _date(found["report_stage"], version),
         by=tuple(by),
         notes=notes,
     )
@@ -202,6 +210,12 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _of_version(training: dict[str, Any] | None, version: Version) -> dict[str, Any] | None:
     """Return what the training left, unless it is that of another version."""
     return training if training is not None and training.get("model") in {None, str(version)} else None
+
+
+def _date(stage: dict[str, Any] | None, version: Version) -> str | None:
+    """Return the logical date of the run that reported on ``version``, as its record says."""
+    facts = (stage or {}).get("facts") or {}
+    return facts.get("date") if facts.get("model") == str(version) else None
 
 
 def _version(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 _UPPER = {"ndcg", "dcg", "err", "map", "mrr", "rbp", "wta"}
 MINUS = "\u2212"
+MOST_DECIMALS = 9  # a difference below is a tie: `scorer.paired.TIED`
 
 
 def metric_name(metric: str) -> str:
@@ -33,13 +37,26 @@ def number(x: float | None, digits: int = 4) -> str:
     return text.replace("-", MINUS)
 
 
-def signed(x: float | None, digits: int = 4) -> str:
-    """Return a number with its sign.
+def decimals(values: Iterable[float], least: int, marks: Sequence[float] = (0.0,)) -> int:
+    """Return the fewest decimals, ``least`` or more, that show on which side of each of ``marks`` every value is.
 
-    >>> signed(0.01), signed(-0.5, 2), signed(0.0, 1)
-    ('+0.0100', '\u22120.50', '0.0')
+    >>> decimals([0.0123, -0.00004], 3), decimals([-0.00496], 3, (0.0, -0.005))
+    (5, 5)
     """
-    text = number(x, digits)
+    pairs = [(value, mark) for value in values for mark in marks if value != mark]
+    for digits in range(least, MOST_DECIMALS):
+        if all(float(f"{value:.{digits}f}") != float(f"{mark:.{digits}f}") for value, mark in pairs):
+            return digits
+    return max(least, MOST_DECIMALS)
+
+
+def signed(x: float | None, digits: int = 4) -> str:
+    """Return a number with its sign, with more decimals where it would be rounded to 0.
+
+    >>> signed(0.01), signed(-0.5, 2), signed(0.0, 1), signed(-0.00002)
+    ('+0.0100', '\u22120.50', '0.0', '\u22120.00002')
+    """
+    text = number(x, digits if x is None else decimals([x], digits))
     return text if x is None or text.startswith(MINUS) or float(text) == 0.0 else f"+{text}"
 
 
@@ -84,13 +101,14 @@ def short(x: float) -> str:
 
 
 def interval(limits: list[float] | None, digits: int = 4, *, sign: bool = False) -> str:
-    """Return the two ends of an interval.
+    """Return the two ends of an interval; with ``sign`` no end but 0 is rounded to 0.
 
-    >>> interval([0.1, 0.25], 2), interval(None)
-    ('0.10 to 0.25', '')
+    >>> interval([0.1, 0.25], 2), interval(None), interval([-0.0004, 0.012], 3, sign=True)
+    ('0.10 to 0.25', '', '\u22120.0004 to +0.0120')
     """
     if limits is None:
         return ""
+    digits = decimals(limits, digits) if sign else digits
     return " to ".join((signed if sign else number)(limit, digits) for limit in limits)
 
 

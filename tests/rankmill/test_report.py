@@ -118,7 +118,9 @@ def numbers_in(value) -> set[str]:
     if isinstance(value, bool) or value is None:
         return set()
     sizes = {words.size(value)} if value >= 0 else set()
-    told = {f"{abs(value):.{digits}f}" for digits in range(5)} | {f"{abs(100 * value):.{digits}f}" for digits in (0, 1)}
+    told = {f"{abs(value):.{digits}f}" for digits in range(10)} | {
+        f"{abs(100 * value):.{digits}f}" for digits in (0, 1)
+    }
     told |= {f"{abs(value):,}", words.short(value), *sizes}
     return set().union(*(re.findall(r"\d[\d,.]*\d|\d", text) for text in told))
 

@@ -38,7 +38,13 @@ def test_words_stand_out_from_what_is_behind_them(theme: str) -> None:
     """4.5 for text and 3 for marks: WCAG 2.2, level AA."""
     c = colours(theme)
     pairs = [(name, "paper") for name in ("ink", "soft", "accent", "loss", "good")]
-    pairs += [("ink", "panel"), ("soft", "panel"), ("good", "good-soft"), ("loss", "loss-soft")]
+    pairs += [
+        ("ink", "panel"),
+        ("soft", "panel"),
+        ("good", "good-soft"),
+        ("accent", "accent-soft"),
+        ("loss", "loss-soft"),
+    ]
     pairs += [("on-light", f"grade-{i}") for i in range(3)] + [("on-dark", f"grade-{i}") for i in (3, 4)]
     for front, back in pairs:
         assert contrast(c[front], c[back]) >= 4.5, (theme, front, back)

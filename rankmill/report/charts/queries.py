@@ -70,19 +70,19 @@ def gaps(found: dict[str, Any], width: float) -> Markup:
     return art.svg()
 
 
-def moves(documents: list[dict[str, Any]], max_grade: int, width: float = 116.0) -> Markup:
-    """Draw what became of the documents of a list: the old ranks to the left, the new ones to the right, a line each."""
+def moves(documents: list[dict[str, Any]], max_grade: int, names: tuple[str, str], width: float = 116.0) -> Markup:
+    """Draw the documents of a list in two orders, each called as in ``names``: a line from the left rank to the right one."""
     before = sorted(range(len(documents)), key=lambda i: documents[i]["rank_before"])
     slot_before = {i: at for at, i in enumerate(before)}
     told = "; ".join(f"{row['doc_id']} from {row['rank_before']} to {row['rank']}" for row in documents)
-    art = Drawing(width, SLOT * len(documents), f"Ranks before and after: {told}")
+    art = Drawing(width, SLOT * len(documents), f"Ranks {names[0]} and {names[1]}: {told}")
     left, right = 28.0, width - 28.0
     order = sorted(range(len(documents)), key=lambda i: documents[i]["grade"])  # the relevant ones on top
     for i in order:
         row = documents[i]
         y1, y2 = SLOT * (slot_before[i] + 0.5), SLOT * (i + 0.5)
         css = "g0" if row["grade"] <= 0 else ("g2" if 2 * row["grade"] > max_grade else "g1")
-        title = f"{row['doc_id']}, grade {row['grade']}: rank {row['rank_before']} before, {row['rank']} now"
+        title = f"{row['doc_id']}, grade {row['grade']}: rank {row['rank_before']} {names[0]}, {row['rank']} {names[1]}"
         art.line(left, y1, right, y2, f"move {css}", title)
         art.circle(left, y1, 2.5, f"end {css}")
         art.circle(right, y2, 2.5, f"end {css}")

@@ -61,6 +61,7 @@ class Report(Stage):
         return (self.work.told_dataset(), told_version(self.work.candidate))
 
     def run(self, say: Say) -> Made:
+        day = None if self.work.day is None else self.work.day.isoformat()
         measured, gated, result = self.work.config.evaluate, self.work.config.gate, result_of(self.work)
         paths = write_report(
             self.work.path,
@@ -73,12 +74,18 @@ class Report(Stage):
                 metrics=measured.metrics if gated is None else None,
                 conventions=measured.conventions,
                 gate=None if result is None else result.report,
+                date=day,
             ),
         )
         made: list[Path] = [paths.page, paths.facts, paths.markdown]
         outputs = {path.relative_to(self.work.path).as_posix(): self.work.digests.of(path) for path in made}
         return Made(
             outputs=outputs,
-            facts={"title": paths.title, "page": paths.page.relative_to(self.work.path).as_posix()},
+            facts={
+                "title": paths.title,
+                "page": paths.page.relative_to(self.work.path).as_posix(),
+                "model": str(self.work.candidate),
+                "date": day,
+            },
             artefacts=tuple(map(self.work.told_file, made)),
         )
