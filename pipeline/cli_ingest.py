@@ -84,11 +84,11 @@ def ingest(
         ),
     ] = None,
     split: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(help="Draw the splits by query: train=0.8,valid=0.1,test=0.1.", rich_help_panel=_SPLITS),
     ] = None,
     split_time: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Split by the latest time of each query: valid=2026-01-01,test=2026-02-01; train is before.",
             rich_help_panel=_SPLITS,
@@ -136,23 +136,27 @@ def ingest(
         ),
     ] = "grade",
     columns: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="PART=NAME,..",
-            help="Columns of tables with other names: qid=query_id,grade=rel.",
+            help="Columns of tables with other names: qid=query_id,grade=rel; repeat for more.",
             rich_help_panel=_MEANING,
         ),
     ] = None,
     ignore: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="NAME,..", help="Columns of tables to leave out: title,debug_*.", rich_help_panel=_MEANING
+            metavar="NAME,..",
+            help="Columns of tables to leave out: title,debug_*; repeat for more.",
+            rich_help_panel=_MEANING,
         ),
     ] = None,
     grades: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="WORD=GRADE,..", help="Grades that are words: perfect=4,good=2,bad=0.", rich_help_panel=_GRADES
+            metavar="WORD=GRADE,..",
+            help="Grades that are words: perfect=4,good=2,bad=0; repeat for more.",
+            rich_help_panel=_GRADES,
         ),
     ] = None,
     negative_grades: Annotated[
@@ -259,15 +263,15 @@ def ingest(
             n_features=n_features,
             max_grade=max_grade,
             labels=cast("Labels", labels),
-            grades=() if grades is None else parse_words(grades),
+            grades=parse_words(",".join(grades)) if grades else (),
             negative_grades=cast("NegativeGrades", negative_grades),
             unjudged=cast("Unjudged", unjudged),
-            columns={} if columns is None else parse_columns(columns),
-            ignore=() if ignore is None else parse_ignored(ignore),
+            columns=parse_columns(columns or ()),
+            ignore=parse_ignored(ignore or ()),
             time_column=time_column,
         ),
-        shares=None if split is None else parse_shares(split),
-        split_time=None if split_time is None else parse_split_time(split_time),
+        shares=parse_shares(",".join(split)) if split else None,
+        split_time=parse_split_time(",".join(split_time)) if split_time else None,
         folds=fold_choice(folds, fold),
         aggregate=None if aggregate is None else check_aggregate(aggregate),
         max_rejects=max_rejects,

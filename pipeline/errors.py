@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +59,47 @@ class MalformedRow(DataRejected):
         return (
             f"{self.path}: row {self.row}, column {self.column!r}: expected {self.expected}, found {self.found}{cure}"
         )
+
+
+class ColumnProblem(NamedTuple):
+    """Why a column of a table cannot be used as it is."""
+
+    column: str
+    reason: str
+    """What is wrong, as a clause of a message; the column is named in it."""
+    cure: str = ""
+    """What to do about it."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Options of the command line, with their values, that do so."""
+    in_rows: bool = False
+    """Whether whoever reads the rows finds it, too, and says as much."""
+
+
+class UnusableColumns(DataRejected):
+    """Columns of a table cannot be used as they are; all of them are named, with the options that cure it."""
+
+    def __init__(self, path: Path, problems: tuple[ColumnProblem, ...]) -> None:
+        super().__init__(path, problems)
+        self.path, self.problems = path, problems
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Words of the command line that cure all problems; empty where there is none for one of them."""
+        if not all(problem.options for problem in self.problems):
+            return ()
+        values: dict[str, list[str]] = {}
+        for problem in self.problems:
+            for option, value in problem.options:
+                if value not in values.setdefault(option, []):
+                    values[option].append(value)
+        return tuple(word for option, found in values.items() for word in (option, ",".join(found)))
+
+    def __str__(self) -> str:
+        told = [f"{problem.reason}; {problem.cure}" if problem.cure else problem.reason for problem in self.problems]
+        if len(told) == 1:
+            return f"{self.path}: {told[0]}"
+        each = "; ".join(f"({number}) {reason}" for number, reason in enumerate(told, start=1))
+        return f"{self.path}: {len(told)} columns cannot be used as they are: {each}"
 
 
 class TooManyRejects(DataRejected):

@@ -30,6 +30,7 @@ import scorer.cli_inspect
 import trainer.cli
 import trainer.cli_tune
 from pipeline.cores import available_cores
+from rankmill.command import START_HERE, UsageError, adopt, usage_line
 from rankmill.exit_codes import BUG, READER_GONE, USAGE, known_code_of, one_line
 from scorer.metrics import parse_metric
 
@@ -42,7 +43,7 @@ PLATFORMS = ("linux", "darwin")
 app = typer.Typer(
     name="rankmill",
     help="Learning to rank, as a pipeline: judgments in, versioned models and re-ranked lists out.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
 
@@ -55,11 +56,15 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[
+    context: typer.Context,
+    _version: Annotated[
         bool, typer.Option("--version", help="Print the version and leave.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Learning to rank, as a pipeline: judgments in, versioned models and re-ranked lists out."""
+    if context.invoked_subcommand is None:
+        typer.echo(START_HERE)
+        raise typer.Exit(USAGE)
 
 
 @app.command()
@@ -103,6 +108,7 @@ registry.cli_move.metric_checks.append(parse_metric)  # a policy that no gate ca
 models.registered_commands += registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands
 app.add_typer(models, name="models")
 app.add_typer(scorer.cli_inspect.app, name="inspect")
+adopt(app)
 
 
 def main() -> NoReturn:
@@ -147,14 +153,20 @@ def _execute(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
-    """Hand ``arguments`` to Typer, which always leaves by ``SystemExit``: its own errors are 2, an interrupt is 130."""
+    """Hand ``arguments`` to Typer and return the exit code; a mistake in them is one line and the code for usage."""
     try:
-        app(args=list(arguments), prog_name="rankmill")
+        code = app(args=list(arguments), prog_name="rankmill", standalone_mode=False)
+    except UsageError as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None
+        if "NoArgsIsHelp" in type(error).__name__:  # the help has been shown
+            return USAGE
+        return _say(usage_line(error), USAGE)
     except SystemExit as leave:
-        if isinstance(leave.__context__, BrokenPipeError):  # Typer and Rich turn it into a plain 1, our code for a bug
+        if isinstance(leave.__context__, BrokenPipeError):  # Typer turns it into a plain 1, our code for a bug
             raise leave.__context__ from None
         return leave.code if isinstance(leave.code, int) else int(leave.code is not None)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _report(error: Exception) -> int:

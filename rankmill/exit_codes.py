@@ -100,4 +100,4 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         names = " -> ".join(os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None)
         text = f"{names}: {error.strerror}" if names else error.strerror
-    return " ".join(text.split("\n"))
+    return " ".join("; ".join([text, *getattr(error, "__notes__", ())]).split("\n"))

@@ -34,8 +34,11 @@ Absent = Annotated[
 IndexBase = Annotated[int | None, typer.Option(help="First index in LETOR text: 1 or 0; by default as in training.")]
 NFeatures = Annotated[int | None, typer.Option(help="Features of LETOR text, where the last ones may all be left out.")]
 Columns = Annotated[
-    str | None,
-    typer.Option(metavar="PART=NAME,..", help="Columns of tables with other names: qid=query_id,doc_id=url,grade=rel."),
+    list[str] | None,
+    typer.Option(
+        metavar="PART=NAME,..",
+        help="Columns of tables with other names: qid=query_id,doc_id=url,grade=rel; repeat for more.",
+    ),
 ]
 NThreads = Annotated[int, typer.Option(min=0, help="Threads; 0: the cores there are.  Never changes the result.")]
 ConventionName = Annotated[
@@ -144,7 +147,7 @@ def rerank(
     from scorer import rerank as reranking
 
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
-    options["columns"] = None if columns is None else parse_columns(columns)
+    options["columns"] = parse_columns(columns or ())
     options |= {"top_k": top_k, "memory_limit": memory, "n_features": n_features, "n_rounds": n_rounds}
     options |= {"run": run or (), "lacking": lacking}
     options |= {"n_threads": n_threads, "overwrite": overwrite, "fresh": fresh, "announce": True}
@@ -233,7 +236,7 @@ def evaluate(
         evaluating.checked_per_query(per_query)
     forest = None if model is None else find_model(model, registry)[0]
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
-    options["columns"] = None if columns is None else parse_columns(columns)
+    options["columns"] = parse_columns(columns or ())
     evaluation = evaluating.evaluate(
         subject, model=forest, qrels=qrels, metrics=metric or evaluating.DEFAULT_METRICS, split=split,
         convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,

@@ -110,7 +110,7 @@ def compare(
     from scorer.evaluate import DEFAULT_METRICS
 
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
-    options["columns"] = None if columns is None else parse_columns(columns)
+    options["columns"] = parse_columns(columns or ())
     comparison = comparing.compare(
         [_ranking(subject, registry, on is not None and seeds) for subject in subjects],
         on=on, split=split, metrics=metric or DEFAULT_METRICS, baseline=baseline - 1, worst=worst, qrels=qrels,

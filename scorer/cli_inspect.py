@@ -66,14 +66,14 @@ class _Where:
     absent: str | None
     index_base: int | None
     n_features: int | None
-    columns: str | None
+    columns: list[str] | None
 
     def read(self, paths: Paths) -> Documents:
         from pipeline.sources.parts import parse_columns
         from scorer.inspect.documents import read_documents
 
         options: Any = {"input_format": self.input_format, "absent": self.absent, "index_base": self.index_base}
-        options["columns"] = None if self.columns is None else parse_columns(self.columns)
+        options["columns"] = parse_columns(self.columns or ())
         found = read_documents(
             self.on, paths, split=self.split, qids=self.qid or (), n_queries=self.queries, seed=self.seed,
             n_features=self.n_features, announce=True, **options,

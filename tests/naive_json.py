@@ -51,7 +51,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _row(found: dict[str, Any], *, nested: bool) -> Row | None:
     qid, doc_id, grade = (found.get(part) for part in ("qid", "doc_id", "grade"))
     features = found.get("features") if nested else {key: x for key, x in found.items() if key not in PARTS}
-    if not isinstance(features, dict) or not all(x is None or _is_number(x) for x in features.values()):
+    if not isinstance(features, dict) or not all(x is None or isinstance(x, (int, float)) for x in features.values()):
         return None
     for cell in (qid, doc_id):
         if not (cell is None or isinstance(cell, str) or (isinstance(cell, int) and not isinstance(cell, bool))):

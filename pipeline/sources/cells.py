@@ -20,7 +20,7 @@ from pipeline.sources.batch import Quarantine, shorten
 from pipeline.sources.blocks import compression_of, read_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from pipeline.sources.grades import GradeRules
 
@@ -72,6 +72,32 @@ class DelimitedCells:
                 self._report_all()
         if self._ragged or self._problems:
             self._report_all()
+
+    def sample(self) -> pa.RecordBatch | None:
+        """Return the first rows, every cell a string; None where there are none, or they break the format."""
+        try:
+            alone = DelimitedCells(self.path, self._delimiter, Quarantine())  # what is wrong is reported later
+            return next(alone._cells(max(_LEAST_BLOCK, 64 * len(self.header))), None)
+        except DataRejected:
+            return None
+
+    def lines_of(self, rows: Collection[int]) -> dict[int, int]:
+        """Return the number of the line, from 1, of each of ``rows``, which are counted as in `sample`."""
+        lines: dict[int, int] = {}
+        with self._text() as file:
+            raw: list[str] = []
+            reader = csv.reader(_remembered(file, raw), delimiter=self._delimiter)
+            next(reader)
+            row, line = 0, reader.line_num + 1
+            raw.clear()
+            while len(lines) < len(rows) and (cells := self._next_row(reader, raw, line)) is not None:
+                if len(cells) == len(self.header):
+                    if row in rows:
+                        lines[row] = line
+                    row += 1
+                raw.clear()
+                line = reader.line_num + 1
+        return lines
 
     def note(
         self,

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from pipeline.arrow import as_array, parts_of
-from pipeline.errors import DataRejected, MalformedRow
+from pipeline.errors import ColumnProblem, MalformedRow
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
 from pipeline.sources.by_column import ColumnBatch, ColumnTask, FeaturePart, without_values
 from pipeline.sources.columns import TableColumns, table_columns
@@ -52,8 +52,7 @@ class ColumnarSource:
         self.position = 0
         self._quarantine = Quarantine() if quarantine is None else quarantine
         schema = self.schema()
-        columns = table_columns(path, schema.names, options)
-        check_types(path, columns, schema)
+        columns = table_columns(path, schema.names, options, partial(problems_of_types, schema))
         self.table: TableColumns | None = columns
         self.columns: tuple[str, ...] | None = columns.features
         self.fields = columns.fields
@@ -303,10 +302,13 @@ class _Problems:
         return sorted(self._found)
 
 
-def check_types(path: Path, columns: TableColumns, schema: pa.Schema) -> None:
-    """Raise DataRejected if a column cannot play its part, or a feature is none, by its type."""
+def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnProblem]:
+    """Say which columns cannot play their part, or are no features, by their type."""
     parts = {name: part for part, name in columns.column_of.items()}
+    problems = []
     for name in (*columns.column_of.values(), *columns.features):
+        if schema.get_field_index(name) < 0:  # it is there twice, which is a problem of its own
+            continue
         part, kind = parts.get(name, ""), schema.field(name).type
         if part in {"qid", "doc_id"}:
             fits, what = are_ids(kind), "strings or whole numbers"
@@ -317,8 +319,10 @@ def check_types(path: Path, columns: TableColumns, schema: pa.Schema) -> None:
         else:
             fits, what = are_numbers(kind), "numbers"
         if not fits:
-            feature = f"; it is taken for a feature: {columns.cure_of(name)}" if not part else ""
-            raise DataRejected(f"{path}: column {name!r} must hold {what}, its type is {kind}{feature.rstrip(': ')}")
+            cure = f"it is taken for a feature: {columns.cure_of(name)}".rstrip(": ") if not part else ""
+            reason = f"column {name!r} must hold {what}, its type is {kind}"
+            problems.append(ColumnProblem(name, reason, cure, columns.ignoring(name) if not part else ()))
+    return problems
 
 
 def check_text(path: Path, name: str, column: pa.Array[Any], first: int) -> None:

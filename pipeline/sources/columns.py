@@ -7,16 +7,16 @@ from collections import Counter
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pipeline.errors import DataRejected, InputError
+from pipeline.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
 from pipeline.sources.batch import MAX_FEATURES
 from pipeline.sources.optional import OPTIONAL
 from pipeline.sources.parts import HABITS, ID_COLUMNS, PARTS, RESERVED
 from pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pipeline.judgments.batch import JudgmentSource
@@ -72,6 +72,10 @@ class TableColumns:
         """Say what to do about a feature that is none."""
         return f"--ignore {feature} leaves the column out" if self.of_judgments else ""
 
+    def ignoring(self, column: str) -> tuple[tuple[str, str], ...]:
+        """Return the option that leaves ``column`` out; none where there is no such option."""
+        return (("--ignore", column),) if self.of_judgments else ()
+
     @property
     def cure_of_grade(self) -> str | None:
         """What to do about a grade that is none; None where the rules of grades know better."""
@@ -83,21 +87,31 @@ class TableColumns:
         return {part: self.column_of[part] for part in self.guessed}
 
 
-def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> TableColumns:
-    """Say what the columns ``names`` of the table ``path`` are for.
+def table_columns(
+    path: Path,
+    header: Sequence[str],
+    options: ReadOptions,
+    look: Callable[[TableColumns], list[ColumnProblem]] = lambda _: [],
+) -> TableColumns:
+    """Say what the columns of the table ``path``, which ``header`` names, are for.
+
+    ``look`` says what is wrong with the values in columns that are read, so that it is told together with what is wrong with
+    their names.
 
     Raises
     ------
     InputError
         ``options.columns`` names a column that is not there or is ignored.
-    DataRejected
+    UnusableColumns
         A name is empty, given twice or reserved, ``qid`` or a required ``grade`` (or ``label``) is missing or could be several
-        columns, or no feature is left.
+        columns, or ``look`` has found a problem (one that is found in the rows is left to who reads them, unless there are more).
+    DataRejected
+        No feature is left, or there are too many.
     """
     if options.judgments_alone:
-        return _judgment_columns(path, names, options)
-    _check_names(path, names)
-    ignored = tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in options.ignore))
+        return _judgment_columns(path, header, options, look)
+    names, problems = _usable_names(header, options)
+    ignored = tuple(name for name in names if _is_ignored(name, options))
     rest = [name for name in names if name not in ignored]
     column_of = _told(path, names, ignored, options)
     free = set(rest) - set(column_of.values())
@@ -107,30 +121,40 @@ def table_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Tab
     guessed = []
     for part in HABITS:
         if part not in column_of and part not in options.columns and not (part == "grade" and "label" in column_of):
-            found = _guess(path, part, [name for name in rest if name not in column_of.values()], options)
+            found, problem = _guess(part, [name for name in rest if name not in column_of.values()], options)
+            problems += problem
             if found is not None:
                 column_of[part] = found
                 guessed.append(part)
+    if len(header) == 1 and "qid" not in column_of:
+        _refuse(path, [_missing("qid", rest)])
     needs_grade = options.grade_required and not options.ungraded and "label" not in column_of
     for part in ("qid", *(["grade"] if needs_grade else [])):
         if part not in column_of:
-            raise DataRejected(f"{path}: no column {part!r}{_instead(part, rest)}")
+            problems.append(_missing(part, rest))
     features = tuple(name for name in rest if name not in column_of.values())
     offered: tuple[str, ...] = ()
     if options.grade_required:
-        _check_features(path, features)
+        wrong = {problem.column for problem in problems}
+        problems += _problems_of_features([name for name in features if name not in wrong])
+        wrong |= {problem.column for problem in problems}
+        features = tuple(name for name in features if name not in wrong)
     else:
         offered = features
         features = of_candidates(features, options.known_features)
         column_of = {part: name for part, name in column_of.items() if part in ID_COLUMNS}
+    columns = TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required, offered=offered)
+    _refuse(path, [*problems, *look(columns)])
     if not features:
         raise DataRejected(f"{path}: no column is a feature: there are only {', '.join(rest)}")
     if len(features) > MAX_FEATURES:
         raise DataRejected(f"{path}: {len(features)} features; {MAX_FEATURES} at most")
-    return TableColumns(column_of, features, tuple(guessed), ignored, options.grade_required, offered=offered)
+    return columns
 
 
-def _judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) -> TableColumns:
+def _judgment_columns(
+    path: Path, header: Sequence[str], options: ReadOptions, look: Callable[[TableColumns], list[ColumnProblem]]
+) -> TableColumns:
     """Say which columns of a table of judgments alone are qid, doc_id, grade and time; others are passed over.
 
     What ``options`` says of columns is meant for tables of rows, too: a name that is not here is passed over.
@@ -140,21 +164,31 @@ def _judgment_columns(path: Path, names: Sequence[str], options: ReadOptions) ->
     DataRejected
         A name is empty or given twice, or one of the columns is missing or could be several.
     """
-    _check_names(path, names)
+    names, problems = _usable_names(header, options)
     column_of = {part: told for part in ID_COLUMNS if (told := options.columns.get(part, "")) in names}
     free = [name for name in names if name not in column_of.values()]
     column_of |= {part: part for part in ID_COLUMNS if part not in column_of and part in free}
     if options.time_column in names:
-        column_of[TIME] = _time_column(path, names, cast("str", options.time_column), column_of)
+        column_of[TIME] = _time_column(path, names, options.time_column, column_of)
     guessed = []
     for part in ID_COLUMNS:
         if part not in column_of:
-            found = _guess(path, part, [name for name in names if name not in column_of.values()], options)
+            found, problem = _guess(part, [name for name in names if name not in column_of.values()], options)
+            problems += problem
             if found is None:
-                raise DataRejected(f"{path}: no column {part!r}{_instead(part, names)}")
+                problems.append(_missing(part, names))
+                continue
             column_of[part] = found
             guessed.append(part)
-    return TableColumns(column_of, (), tuple(guessed), needs_doc_id=True)
+    columns = TableColumns(column_of, (), tuple(guessed), needs_doc_id=True)
+    _refuse(path, [*problems, *look(columns)])
+    return columns
+
+
+def _refuse(path: Path, problems: Sequence[ColumnProblem]) -> None:
+    """Raise UnusableColumns if there are ``problems``, but not for a single one that whoever reads the rows will report."""
+    if len(problems) > 1 or not all(problem.in_rows for problem in problems):
+        raise UnusableColumns(path, tuple(problems))
 
 
 def guesses_of(sources: Iterable[Source | JudgmentSource]) -> dict[str, str]:
@@ -193,16 +227,18 @@ def tables_disagree(first: TableColumns, first_name: str, other: TableColumns, o
     return ""
 
 
-def _check_features(path: Path, features: Sequence[str]) -> None:
+def _problems_of_features(features: Sequence[str]) -> list[ColumnProblem]:
+    """Say which of ``features`` have a name that no feature may have."""
+    problems = []
     for name in features:
+        ignore = (("--ignore", name),)
         if name in PARTS:
-            raise DataRejected(
-                f"{path}: column {name!r} is there, but --columns takes another one as {name}; --ignore {name} leaves it out"
-            )
+            reason = f"column {name!r} is there, but --columns takes another one as {name}"
+            problems.append(ColumnProblem(name, reason, f"--ignore {name} leaves it out", ignore))
         if name in RESERVED:
-            raise DataRejected(
-                f"{path}: column name {name!r} is reserved; --ignore {name} leaves it out; rename it if it is a feature"
-            )
+            cure = f"--ignore {name} leaves it out; rename it if it is a feature"
+            problems.append(ColumnProblem(name, f"column name {name!r} is reserved", cure, ignore))
+    return problems
 
 
 def of_candidates(features: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
@@ -211,12 +247,37 @@ def of_candidates(features: Sequence[str], known: Collection[str]) -> tuple[str,
     return found or tuple(name for name in features if name not in {*PARTS, *RESERVED})
 
 
-def _check_names(path: Path, names: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataRejected(f"{path}: column {twice[0]!r} is there twice; every column needs a name of its own")
-    if "" in names:
-        raise DataRejected(f"{path}: column {list(names).index('') + 1} has no name; every column needs one")
+def _usable_names(header: Sequence[str], options: ReadOptions) -> tuple[list[str], list[ColumnProblem]]:
+    """Return the names of columns that can be told apart, and what is wrong with the others.
+
+    A column without a name is called ``column_N`` by its number N from 1, so that it can be left out; it can never be read.
+    Of candidates and judgments alone such columns are passed over, and names that are there twice, unless they play a part.
+    """
+    passed_over = options.judgments_alone or not options.grade_required
+    parts = {*PARTS, *options.columns.values()}
+    counts = Counter(header)
+    names: dict[str, None] = {}
+    problems: list[ColumnProblem] = []
+    for number, given in enumerate(header, start=1):
+        name = given or f"column_{number}"
+        if name in names or _is_ignored(name, options) or (given and counts[given] == 1):
+            names[name] = None
+        elif not given and not passed_over:
+            cure = f"every column needs one; --ignore {name} leaves it out"
+            problems.append(ColumnProblem(name, f"column {number} has no name", cure, (("--ignore", name),)))
+        elif given and (name in parts or name in options.known_features or not passed_over):
+            names[name] = None
+            reason, cure = f"column {name!r} is there twice", "every column needs a name of its own"
+            if name in parts or passed_over:
+                problems.append(ColumnProblem(name, reason, cure))
+            else:
+                cure += f"; --ignore {name} leaves all of them out"
+                problems.append(ColumnProblem(name, reason, cure, (("--ignore", name),)))
+    return list(names), problems
+
+
+def _is_ignored(name: str, options: ReadOptions) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in options.ignore)
 
 
 def _told(path: Path, names: Sequence[str], ignored: Sequence[str], options: ReadOptions) -> dict[str, str]:
@@ -241,27 +302,33 @@ def _time_column(path: Path, names: Sequence[str], name: str, column_of: Mapping
     return name
 
 
-def _guess(path: Path, part: str, names: Sequence[str], options: ReadOptions) -> str | None:
-    """Return the one of ``names`` that habit calls ``part``; DataRejected if there are several."""
+def _guess(part: str, names: Sequence[str], options: ReadOptions) -> tuple[str | None, list[ColumnProblem]]:
+    """Return the one of ``names`` that habit calls ``part``, the likeliest where there are several, and that this is a problem."""
     found = [name for name in names if _plain(name) in HABITS[part] and name not in options.known_features]
-    if len(found) > 1:
-        which = " or ".join(map(repr, found))
-        raise DataRejected(
-            f"{path}: {part} could be column {which}; say which with --columns {part}={found[0]}, or with {part}= that it is none"
-        )
-    return found[0] if found else None
+    if len(found) < 2:
+        return (found[0] if found else None), []
+    which = " or ".join(map(repr, found))
+    likely = min(found, key=lambda name: HABITS[part].index(_plain(name)))
+    reason = f"{part} could be column {which}"
+    cure = f"say which with --columns {part}={likely}, or with {part}= that it is none"
+    return likely, [ColumnProblem(likely, reason, cure, (("--columns", f"{part}={likely}"),))]
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_.-]", "", name).lower()
 
 
-def _instead(part: str, names: Sequence[str]) -> str:
+def _missing(part: str, names: Sequence[str]) -> ColumnProblem:
+    """Say that no column plays ``part``, and which might."""
     near = get_close_matches(part, names, n=1)
+    reason = f"no column {part!r}"
     if near:
-        return f"; if it is {near[0]!r}: --columns {part}={near[0]}"
-    delimiter = " (is that the right delimiter?)" if len(names) == 1 else f"; --columns {part}=NAME says which it is"
-    return f"; the columns are: {_shown(names)}{delimiter}"
+        option = f"{part}={near[0]}"
+        return ColumnProblem(near[0], reason, f"if it is {near[0]!r}: --columns {option}", (("--columns", option),))
+    if len(names) == 1:
+        return ColumnProblem(part, reason, f"the columns are: {_shown(names)} (is that the right delimiter?)")
+    cure = f"the columns are: {_shown(names)}; --columns {part}=NAME says which it is"
+    return ColumnProblem(part, reason, cure, (("--columns", f"{part}=NAME"),))
 
 
 def _shown(names: Sequence[str]) -> str:

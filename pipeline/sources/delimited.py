@@ -1,7 +1,8 @@
 """CSV and TSV: the first line names ``qid``, ``grade``, perhaps ``doc_id`` and optional columns; all others are features.
 
 Arrow cuts the text into cells, and every cell is read as a string; numbers are then read by the kernel that reads LETOR
-text, so that a token means the same float32 in either format.  An empty cell, ``nan`` or ``null`` is a missing value.
+text, so that a token means the same float32 in either format.  An empty cell, ``nan`` or ``null`` is a missing value, and so
+are the marks that other tools write; ``true`` and ``false`` are 1 and 0, as the booleans of Parquet are.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow import as_array, parts_of
+from pipeline.errors import ColumnProblem
 from pipeline.sources import _kernels
 from pipeline.sources.batch import (
     DEFAULT_BLOCK_BYTES,
     Quarantine,
     ReadOptions,
     RowBatch,
+    shorten,
 )
 from pipeline.sources.cells import DelimitedCells
 from pipeline.sources.columns import TableColumns, table_columns
@@ -30,6 +33,9 @@ from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_WORDS = {"true": 1.0, "false": 0.0, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
+"""What is written in place of a number, in small letters: booleans, and how pandas, R and spreadsheets mark missing values."""
+_MOST_WORDS = 20  # for grades
 _MOST_ROWS = 1 << 17  # read at a time: where cells are short, what is known of them takes many times their text
 
 
@@ -40,13 +46,14 @@ class DelimitedSource:
         self.path = path
         self.position = 0
         self.delimiter = delimiter
-        self._cells = DelimitedCells(path, delimiter, Quarantine() if quarantine is None else quarantine)
-        self._columns = table_columns(path, self._cells.header, options)
+        self._quarantine = Quarantine() if quarantine is None else quarantine
+        self._cells = DelimitedCells(path, delimiter, self._quarantine)
+        self._rules = options.grade_rules
+        self._columns = table_columns(path, self._cells.header, options, self._problems_of_values)
         self.table: TableColumns | None = self._columns
         self._features = self._columns.features
         self.columns: tuple[str, ...] | None = self._features
         self.fields = self._columns.fields
-        self._rules = options.grade_rules
 
     def names(self, width: int) -> tuple[str, ...]:
         """Return the names of the features."""
@@ -60,6 +67,61 @@ class DelimitedSource:
             for low in range(0, len(batch), _MOST_ROWS):
                 yield self._rows(batch.slice(low, _MOST_ROWS), first + low)
         self.position = self.path.stat().st_size
+
+    def _problems_of_values(self, columns: TableColumns) -> list[ColumnProblem]:
+        """Say which columns hold, in the first rows, something else than their part asks for.
+
+        Single bad cells are no problem of the column: whoever reads the rows reports them.
+        """
+        batch = self._cells.sample()
+        if batch is None:
+            return []
+        bad_cells = self._bad_cells(batch, columns)
+        filled = {name: np.diff(parts_of(batch.column(name))[0]) > 0 for name in bad_cells}
+        bad_cells = {name: (what, bad & filled[name]) for name, (what, bad) in bad_cells.items()}
+        bad_rows = np.logical_or.reduce([bad for _, bad in bad_cells.values()])
+        mostly_bad = any(2 * bad.sum() > filled[name].sum() for name, (_, bad) in bad_cells.items())
+        if not mostly_bad or bad_rows.sum() <= self._quarantine.limit:
+            return []
+        first_row = {name: int(np.argmax(bad)) for name, (_, bad) in bad_cells.items() if bad.any()}
+        lines = self._cells.lines_of(set(first_row.values()))
+        problems = []
+        for name, row in first_row.items():
+            what, bad = bad_cells[name]
+            cell, share = shorten(batch.column(name)[row].as_py()), f"{int(bad.sum()):,} of {len(bad):,} rows"
+            reason = f"column {name!r} must hold {what}, found {cell!r} in line {lines[row]} ({share} like it)"
+            if name == columns.column_of.get("grade"):
+                cure, options = self._cure_of_grades(batch.column(name).filter(as_array(bad)), columns)
+            else:
+                cure, options = columns.cure_of(name), columns.ignoring(name)
+                if options and times_of(batch.column(name))[1][bad].all():
+                    cure += f", --time-column {name} takes it as the time of the row"
+            problems.append(ColumnProblem(name, reason, cure, options, in_rows=True))
+        return problems
+
+    def _bad_cells(self, batch: pa.RecordBatch, columns: TableColumns) -> dict[str, tuple[str, npt.NDArray[np.bool_]]]:
+        """Return what each column of grades, of numbers and of features must hold, and which rows (n,) of ``batch`` do not."""
+        found = {}
+        for part, name in columns.column_of.items():
+            if self._cells.header.count(name) == 1:
+                if part == "grade":
+                    found[name] = "grades", self._rules.read_words(batch.column(name))[1]
+                elif part in OPTIONAL:
+                    found[name] = "numbers", ~OPTIONAL[part].fits(read_numbers(batch.column(name)))
+        for name in columns.features:
+            if self._cells.header.count(name) == 1:
+                found[name] = "numbers", _numbers(batch.column(name))[1]
+        return found
+
+    def _cure_of_grades(self, cells: pa.Array[Any], columns: TableColumns) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Return what to do about ``cells`` that are no grades, and the option that does it."""
+        if columns.cure_of_grade is not None:
+            return columns.cure_of_grade, (("--columns", "grade="),)
+        words = cast("list[str]", pc.unique(pc.utf8_trim(cells, characters=" \t")).to_pylist())
+        if len(words) <= _MOST_WORDS and all(word[:1].isalpha() and not {*word} & set(",=") for word in words):
+            option = ",".join(f"{word}=?" for word in words)
+            return f"--grades {option}, with a number for each ?, maps words to grades", (("--grades", option),)
+        return self._rules.expected(cells[0].as_py())[1], ()
 
     def _rows(self, batch: pa.RecordBatch, first: int) -> RowBatch:
         n = len(batch)
@@ -117,4 +179,12 @@ def _numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArra
     with np.errstate(over="ignore"):
         for row in np.flatnonzero(verdicts == _kernels.DEFERRED).tolist():
             values[row] = np.float32(float(column[row].as_py()))
-    return values, verdicts == _kernels.MALFORMED
+    bad = verdicts == _kernels.MALFORMED
+    if bad.any():
+        rows = np.flatnonzero(bad)
+        words = pc.ascii_lower(pc.utf8_trim(column.take(as_array(rows)), characters=" \t"))
+        known = pc.index_in(words, value_set=pa.array(list(_WORDS))).to_numpy(zero_copy_only=False)
+        is_known = ~np.isnan(known.astype(np.float64))
+        values[rows[is_known]] = np.array(list(_WORDS.values()), dtype=np.float32)[known[is_known].astype(np.int64)]
+        bad[rows[is_known]] = False
+    return values, bad

@@ -9,7 +9,7 @@ from pipeline.errors import InputError
 from pipeline.sources.optional import OPTIONAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 ID_COLUMNS = ("qid", "doc_id", "grade")
 PARTS = (*ID_COLUMNS, *OPTIONAL)
@@ -24,35 +24,35 @@ HABITS = {
 """How others call these columns, small letters and digits only; capitals, blanks and underscores do not count."""
 
 
-def parse_columns(text: str) -> dict[str, str]:
-    """Read ``qid=query_id,grade=rel``; a part without a name is played by no column.
+def parse_columns(texts: Iterable[str]) -> dict[str, str]:
+    """Read texts such as ``qid=query_id,grade=rel``; a part without a name is played by no column.
 
-    >>> parse_columns("qid=query_id, grade=rel,doc_id=")
+    >>> parse_columns(["qid=query_id, grade=rel", "doc_id="])
     {'qid': 'query_id', 'grade': 'rel', 'doc_id': ''}
 
     Raises
     ------
     InputError
-        It is not of this form, or names a part twice.
+        One is not of this form, or a part is named twice.
     """
     found: dict[str, str] = {}
-    for piece in text.split(","):
+    for piece in (piece for text in texts for piece in text.split(",")):
         part, equals, name = (word.strip() for word in piece.partition("="))
         if not equals or not part:
-            raise InputError(f"--columns: expected qid=query_id,grade=rel, found {piece.strip()!r} in {text!r}")
+            raise InputError(f"--columns: expected qid=query_id,grade=rel, found {piece.strip()!r}")
         if part in found:
             raise InputError(f"--columns names {part!r} twice")
         found[part] = name
     return found
 
 
-def parse_ignored(text: str) -> tuple[str, ...]:
-    """Read ``title,debug_*``.
+def parse_ignored(texts: Iterable[str]) -> tuple[str, ...]:
+    """Read texts such as ``title,debug_*``.
 
-    >>> parse_ignored("title, debug_*")
-    ('title', 'debug_*')
+    >>> parse_ignored(["title, debug_*", "brand"])
+    ('title', 'debug_*', 'brand')
     """
-    return tuple(name for piece in text.split(",") if (name := piece.strip()))
+    return tuple(name for text in texts for piece in text.split(",") if (name := piece.strip()))
 
 
 def check_columns(columns: Mapping[str, str], ignore: Sequence[str]) -> None:

@@ -179,7 +179,7 @@ def test_columns_that_cannot_be_settled_are_named(tmp_path, header, options, err
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        (["--columns", "qid"], "--columns: expected qid=query_id,grade=rel, found 'qid' in 'qid'"),
+        (["--columns", "qid"], "--columns: expected qid=query_id,grade=rel, found 'qid'"),
         (["--columns", "qid=a,qid=b"], "--columns names 'qid' twice"),
         (["--columns", "qid=a,doc_id=a"], "--columns gives 'a' two parts, qid and doc_id; a column has one"),
         (["--columns", "grades=a"], "unknown part in --columns 'grades'; did you mean 'grade'?"),

@@ -98,11 +98,20 @@ BAD_CSV = [
     (
         "q,z,x\n1,0,1\n",
         DataRejected,
-        ": no column 'qid'; the columns are: q, z, x; --columns qid=NAME says which it is",
+        ": 2 columns cannot be used as they are: (1) no column 'qid'; the columns are: q, z, x; --columns qid=NAME says which"
+        " it is; (2) no column 'grade'; the columns are: q, z, x; --columns grade=NAME says which it is",
     ),
     ("a;b;c\n", DataRejected, ": no column 'qid'; the columns are: a;b;c (is that the right delimiter?)"),
-    ("qid,grade,x,x\n", DataRejected, ": column 'x' is there twice; every column needs a name of its own"),
-    ("qid,grade,,x\n", DataRejected, ": column 3 has no name; every column needs one"),
+    (
+        "qid,grade,x,x\n",
+        DataRejected,
+        ": column 'x' is there twice; every column needs a name of its own; --ignore x leaves all of them out",
+    ),
+    (
+        "qid,grade,,x\n",
+        DataRejected,
+        ": column 3 has no name; every column needs one; --ignore column_3 leaves it out",
+    ),
     (
         "qid,grade,split\n",
         DataRejected,

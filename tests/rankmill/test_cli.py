@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.main import get_command
 
 import pipeline.errors
 import rankmill.errors
@@ -21,6 +22,7 @@ import registry.errors
 import scorer.errors
 import trainer.errors
 from rankmill import __version__, cli, exit_codes
+from rankmill.command import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -144,14 +146,68 @@ def test_version(capsys) -> None:
 
 def test_an_unknown_command_is_usage_with_the_nearest_name(capsys) -> None:
     assert cli.execute(["trian"]) == 2
-    assert "Did you mean 'train'" in capsys.readouterr().err
+    assert capsys.readouterr().err == "rankmill: unknown command 'trian'; did you mean 'train'?\n"
     assert cli.execute(["data", "ingst"]) == 2
-    assert "Did you mean 'ingest'" in capsys.readouterr().err
+    assert capsys.readouterr().err == "rankmill: data: unknown command 'ingst'; did you mean 'ingest'?\n"
+    assert cli.execute(["ingest", "a.csv"]) == 2
+    assert capsys.readouterr().err == "rankmill: unknown command 'ingest'; did you mean 'data ingest'?\n"
 
 
 def test_an_unknown_option_is_usage(capsys) -> None:
     assert cli.execute(["train", "--leaves", "3"]) == 2
-    assert "--leaves" in capsys.readouterr().err
+    assert capsys.readouterr().err == "rankmill: train: unknown option '--leaves'; did you mean '--max-leaves'?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["models", "show"], "models show: missing argument 'model'; see rankmill models show --help"),
+        (["train", "d"], "train: missing option '--name'; see rankmill train --help"),
+        (["train", "d", "e", "--name", "m"], "train: got unexpected extra argument(s) (e); see rankmill train --help"),
+        (["evaluate", "--zzz"], "evaluate: unknown option '--zzz'; see rankmill evaluate --help"),
+    ],
+)
+def test_a_usage_error_is_one_line(capsys, arguments: list[str], line: str) -> None:
+    assert cli.execute(arguments) == 2
+    assert capsys.readouterr() == ("", f"rankmill: {line}\n")
+
+
+def test_without_a_command_it_says_where_to_start(capsys) -> None:
+    assert cli.execute([]) == 2
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert len(out.splitlines()) < 20
+    for line in out.splitlines():  # each command that it names exists
+        if line.startswith("  rankmill "):
+            words = line.split("   ")[0].split()[1:]
+            names = words[:2] if words[0] in {"data", "models"} else words[:1]
+            assert cli.execute([*names, "--help"]) == 0
+
+
+def _commands(group, words: tuple[str, ...] = ()):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+COMMANDS = dict(_commands(get_command(cli.app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_an_option_given_twice_keeps_both_values_or_is_refused(words: tuple[str, ...]) -> None:
+    command = COMMANDS[words]
+    valued = [p for p in command.params if p.param_type_name == "option" and not p.is_flag]
+    for param in valued:
+        given = [word for value in ("1", "2") for word in (param.opts[0], value)]
+        context = command.context_class(command, info_name=words[-1])
+        if param.multiple:
+            parsed, _, _ = command.make_parser(context).parse_args(args=list(given))
+            assert parsed[param.name] == ["1", "2"], param.opts
+        else:
+            with pytest.raises(UsageError, match="it takes one value, found 2"):
+                command.parse_args(context, given)
 
 
 def test_another_platform_gets_one_clear_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -169,14 +169,14 @@ def test_lines_for_machines_are_whole_objects(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--cron", "0 2 * * *", "--no-such-option"), "No such option: --no-such-option"),
+        (("--cron", "0 2 * * *", "--no-such-option"), "unknown option '--no-such-option'"),
         (("--cron", "0 2 * * *", "--date", "2026-01-01"), "--date is not for a schedule"),
         (("--cron", "0 2 * * *", "--plan"), "--plan is not for a schedule"),
         (("--cron", "0 2 * * *", "a.toml", "b.toml"), "unexpected extra argument"),
         (("--cron", "2 o'clock"), "expected five fields"),
         (("--cron", "0 2 * * *", "--timezone", "Mars"), "unknown 'Mars'"),
         (("--cron", "0 2 * * *", "nothing.toml"), "nothing.toml: no such file"),
-        ((), "Missing option '--cron'"),
+        ((), "missing option '--cron'"),
     ],
 )
 def test_what_would_only_come_to_light_in_the_night_is_said_at_once(

@@ -108,7 +108,7 @@ def _nested_problems(text: str, value: Any, columns: TableColumns, keys: Keys, a
         for name, number in zip(keys.features, value, strict=False):
             yield from _value_problems("", name, number, columns, at)
     else:
-        yield Explanation(at, "" if value is None else _shown(value), expected)
+        yield Explanation(at, "" if value is None else shown(value), expected)
 
 
 def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: int) -> Iterator[Explanation]:
@@ -124,13 +124,13 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
     elif part == TIME:
         good, expected = text or whole, "a time: ISO text or whole seconds since 1970"
     else:
-        good, expected = number, "a number"
+        good, expected = number or (not part and isinstance(value, bool)), "a number"
     if good and whole and not -(2**63) <= value < 2**64 and part in {"qid", "doc_id", TIME}:
         good, expected = False, f"{expected} below 2^64 (longer ones as text)"
     if good and text and not _is_unicode(value):
         good, expected = False, "text without half a surrogate pair"
     if not good:
-        yield Explanation(at, _shown(value), f"{expected} as {key!r}", "" if part else columns.cure_of(key))
+        yield Explanation(at, shown(value), f"{expected} as {key!r}", "" if part else columns.cure_of(key))
 
 
 def _form_of(keys: Keys) -> str:
@@ -145,9 +145,9 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a value as a message shows it."""
-    if isinstance(value, _Pairs):
+    if isinstance(value, (_Pairs, dict)):
         return "an object"
     if isinstance(value, list):
         return "an array"

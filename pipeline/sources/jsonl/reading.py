@@ -19,7 +19,7 @@ from pipeline.sources.jsonl.keys import FEATURES, as_object
 from pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from pipeline.sources.columns import TableColumns
     from pipeline.sources.jsonl.keys import Form, Keys, Lines
@@ -47,6 +47,8 @@ class LineReader:
         self._keys = keys
         self._form: Form = keys.form if columns.features else "flat"  # judgments have none
         self._kinds = self._kinds_of(keys.first or {}, dict.fromkeys(columns.column_of, pa.string()))
+        self._booleans: frozenset[str] = frozenset()
+        self._booleans = self._booleans_of(keys.first or {})
         self._rows = max(1, min(_MOST_ROWS, BATCH_BYTES // (8 * max(1, len(columns.features)))))
 
     def read(self, lines: Lines) -> Iterator[Found]:
@@ -60,9 +62,11 @@ class LineReader:
             first = bad + 1
 
     def _read(self, lines: Lines, first: int, after: int) -> Iterator[Found]:
-        kinds = self._kinds_of(as_object(lines.text(first)) or {}, self._kinds)
+        object_ = as_object(lines.text(first)) or {}
         try:
-            batch = self._parse(lines.data(first, after), kinds)
+            batch = self._parse(
+                lines.data(first, after), self._kinds_of(object_, self._kinds), self._booleans_of(object_)
+            )
             if len(batch) != after - first:
                 raise pa.ArrowInvalid("a line is not one object")
         except pa.ArrowException as error:
@@ -92,8 +96,16 @@ class LineReader:
                 kinds[part] = others[part]
         return kinds
 
-    def _parse(self, data: bytes, kinds: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-        numbers = [(name, pa.float64()) for name in self._columns.features]
+    def _booleans_of(self, found: Mapping[str, Any]) -> frozenset[str]:
+        """Return which features are booleans in the object ``found``; where it says nothing, those of the first object."""
+        features = found if self._form == "flat" else found.get(FEATURES)
+        if not isinstance(features, dict):
+            return frozenset()
+        unknown = self._booleans - {name for name, value in features.items() if value is not None}
+        return unknown | {name for name, value in features.items() if isinstance(value, bool)}
+
+    def _parse(self, data: bytes, kinds: Mapping[str, pa.DataType], booleans: Container[str]) -> pa.RecordBatch:
+        numbers = [(name, pa.bool_() if name in booleans else pa.float64()) for name in self._columns.features]
         fields = [(key, kinds[part]) for part, key in self._columns.column_of.items()]
         if self._form == "flat":
             fields += numbers

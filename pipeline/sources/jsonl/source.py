@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import DataRejected, MalformedLine
+from pipeline.errors import ColumnProblem, DataRejected, MalformedLine
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
 from pipeline.sources.blocks import read_blocks, unchecked_blocks
 from pipeline.sources.columnar import RecordReader
 from pipeline.sources.columns import TableColumns, of_candidates, table_columns
-from pipeline.sources.jsonl.explaining import explain, place_of
+from pipeline.sources.jsonl.explaining import explain, place_of, shown
 from pipeline.sources.jsonl.keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
 from pipeline.sources.jsonl.reading import LineReader
 from pipeline.sources.parts import PARTS, RESERVED
@@ -130,8 +130,9 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
     """Say what the keys are for, where ``others`` are features for certain."""
     if options.grade_required:  # of candidates those features are certain that the model knows
         options = replace(options, known_features=options.known_features | others)
+    look = partial(_problems_of_values, keys)
     if keys.form == "flat":
-        return table_columns(path, naturally_sorted({*keys.top, *others}), options)
+        return table_columns(path, naturally_sorted({*keys.top, *others}), options, look)
     nested = {*keys.features, *others}
     taken = [name for name in keys.features if name in PARTS or name in RESERVED]
     if taken:
@@ -140,10 +141,25 @@ def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str
         )
     beside = [name for name in keys.top if name not in {*nested, *RESERVED, FEATURES}]
     certain = replace(options, known_features=options.known_features | nested)
-    columns = table_columns(path, [*beside, *naturally_sorted(nested)], certain)
+    columns = table_columns(path, [*beside, *naturally_sorted(nested)], certain, look)
     features = tuple(name for name in columns.features if name in nested)
     if not options.grade_required:
         features = of_candidates(features, options.known_features)
     if not features and not options.judgments_alone:
         raise DataRejected(f"{path}: there is nothing in {FEATURES!r}")
     return replace(columns, features=features)
+
+
+def _problems_of_values(keys: Keys, columns: TableColumns) -> list[ColumnProblem]:
+    """Say which features hold something else than numbers in the first object; the reader of the rows finds them, too."""
+    first = keys.first or {}
+    values = first if keys.form == "flat" else first.get(FEATURES)
+    if not isinstance(values, dict):
+        return []
+    problems = []
+    for name in columns.features:
+        value = values.get(name)
+        if value is not None and not isinstance(value, (int, float)):
+            reason = f"key {name!r} must hold numbers, found {shown(value)} in the first object"
+            problems.append(ColumnProblem(name, reason, columns.cure_of(name), columns.ignoring(name), in_rows=True))
+    return problems
