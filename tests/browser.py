@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import LIMIT
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-LIMIT = 60.0  # seconds for an answer
 
 
 def find_browser() -> str | None:

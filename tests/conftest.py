@@ -6,12 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # Numba's cache takes no locks: two processes that compile the same function at once can mix their files up.
     cache = Path(__file__).parents[1] / ".numba-cache" / worker
     cache.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache))
+
+# The first example may compile, and the machine may be busy: how long an example takes says nothing.
+settings.register_profile("rankmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rankmill")
 
 
 @pytest.fixture(scope="session")

@@ -339,18 +339,20 @@ def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
     path.write_text("".join(judgments(40)))
     script = (
         "import sys, time, pathlib; from pipeline.ingest import building, ingest\n"
-        "def wait(*a, **k): print('there', flush=True); time.sleep(60)\n"
+        "def wait(*a, **k): print('there', flush=True); time.sleep(1000)\n"
         "building.write_shards = wait\n"
         "ingest([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]))\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, path, out], stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"there\n"
-        living = list(tmp_path.glob(".out.*.staging"))
-        assert len(living) == 1
-        path.write_text("".join(judgments(40)))
-        ingest([path], tmp_path / "out")  # a run beside it neither disturbs nor clears what is alive
-        assert list(tmp_path.glob(".out.*.staging")) == living
-        process.send_signal(signal.SIGKILL)
+        try:
+            assert process.stdout.readline() == b"there\n"
+            living = list(tmp_path.glob(".out.*.staging"))
+            assert len(living) == 1
+            path.write_text("".join(judgments(40)))
+            ingest([path], tmp_path / "out")  # a run beside it neither disturbs nor clears what is alive
+            assert list(tmp_path.glob(".out.*.staging")) == living
+        finally:
+            process.send_signal(signal.SIGKILL)
     ingest([path], out, options=IngestOptions(overwrite=True))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 

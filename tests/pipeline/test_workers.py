@@ -22,6 +22,7 @@ from pipeline.sources.blocks import LineNumbers
 from pipeline.sources.delimited import DelimitedSource
 from pipeline.sources.letor import LetorSource
 from pipeline.workers import ahead, in_order
+from tests.waiting import LIMIT
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -77,7 +78,7 @@ def test_lines_are_numbered_whoever_counts_first():
     numbers.report(1, 5)
     assert not found
     numbers.report(0, 3)
-    waiting.join(5)
+    waiting.join(LIMIT)
     assert found == [9]
     assert [numbers.first_line(number) for number in range(3)] == [1, 4, 9]
 
@@ -309,7 +310,7 @@ def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path,
     found = []
     asking = threading.Thread(target=lambda: found.append(second.first_line), daemon=True)
     asking.start()
-    asking.join(5)
+    asking.join(LIMIT)
     assert found
 
 

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ import scorer.errors
 import trainer.errors
 from rankmill import __version__, cli, exit_codes
 from rankmill.command import UsageError
+from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -228,7 +228,7 @@ def slow():
     staged = Path(os.environ["STAGED"])
     staged.touch()
     try:
-        time.sleep(60)
+        time.sleep(1000)
     finally:
         staged.unlink()
 
@@ -247,12 +247,9 @@ def test_a_signal_unwinds_so_that_staged_files_go(tmp_path: Path, signum: signal
         stderr=subprocess.PIPE,
     )
     try:
-        deadline = time.monotonic() + 30
-        while not staged.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert staged.exists()
+        until(staged.exists, process)
         process.send_signal(signum)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=LIMIT)
     finally:
         process.kill()
     assert process.returncode == code
@@ -277,7 +274,7 @@ def test_a_reader_that_goes_away_is_no_error(when: str) -> None:
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     os.close(read)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=LIMIT)
     assert stderr == b""
     assert process.returncode == 141
 

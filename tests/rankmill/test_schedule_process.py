@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.cli_schedule import _tell_json
+from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def run(kind):
         signal.signal(signal.SIGINT, leave)
     elif kind == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        child = subprocess.Popen(["sleep", "60"])
+        child = subprocess.Popen(["sleep", "1000"])
         Path("grandchild").write_text(str(child.pid))
     elif kind == "parent":  # leaves an orphan behind that ends soon after
         if os.fork() == 0:
@@ -45,7 +45,7 @@ def run(kind):
             os._exit(0)
         os.wait()
     Path("begun").write_text(str(os.getpid()))
-    time.sleep(0 if kind == "parent" else 60)
+    time.sleep(0 if kind == "parent" else 1000)
 
 if sys.argv[1] == "run":
     run(sys.argv[2])
@@ -61,23 +61,16 @@ else:
 """
 
 
-def until(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def alive(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between the opening and the reading
         return False
 
 
 @contextmanager
 def schedule(
-    folder: Path, kind: str, grace: float = 20, before: tuple[str, ...] = ()
+    folder: Path, kind: str, grace: float = LIMIT, before: tuple[str, ...] = ()
 ) -> Iterator[subprocess.Popen[str]]:
     (folder / "program.py").write_text(PROGRAM)
     process = subprocess.Popen(
@@ -97,9 +90,9 @@ def schedule(
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_goes_to_the_run_and_the_schedule_leaves_after_it(tmp_path: Path, signum: signal.Signals) -> None:
     with schedule(tmp_path, "polite") as process:
-        until((tmp_path / "begun").exists)
+        until((tmp_path / "begun").exists, process)
         process.send_signal(signum)
-        said, _ = process.communicate(timeout=20)
+        said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 128 + signum
     assert (tmp_path / "heard").read_text() == signum.name
     assert f"left with {128 + signum}" in said
@@ -108,9 +101,9 @@ def test_a_signal_goes_to_the_run_and_the_schedule_leaves_after_it(tmp_path: Pat
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_run_that_will_not_end_is_killed_with_all_that_it_has_begun(tmp_path: Path) -> None:
     with schedule(tmp_path, "deaf", grace=0.2) as process:
-        until((tmp_path / "begun").exists)
+        until((tmp_path / "begun").exists, process)
         process.terminate()
-        said, _ = process.communicate(timeout=20)
+        said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 143
     assert "it did not end: killed" in said
     for name in ("begun", "grandchild"):
@@ -126,13 +119,13 @@ def may_be_process_1() -> bool:
 @pytest.mark.skipif(not may_be_process_1(), reason="no process namespaces here")
 def test_process_1_waits_for_orphans_and_hears_signals(tmp_path: Path) -> None:
     with schedule(tmp_path, "parent", before=("unshare", "--pid", "--fork", "--kill-child")) as unshare:
-        until((tmp_path / "orphan").exists)
+        until((tmp_path / "orphan").exists, unshare)
         children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
         first = int(children.read_text())
         below = Path(f"/proc/{first}/task/{first}/children")
         until(lambda: not below.read_text().strip())  # neither the run nor the orphan is left, not even as a zombie
         os.kill(first, signal.SIGTERM)  # process 1 hears only what it asks for
-        assert unshare.wait(timeout=20) == 143
+        assert unshare.wait(timeout=LIMIT) == 143
 
 
 def line(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -23,8 +23,8 @@ from pipeline.publish import file_digest
 from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
 from tests.pipeline.interrupted import ROOT, start
+from tests.waiting import LIMIT
 
-WITHIN = 20  # seconds, on a machine that others use too; alone it is one or two
 TRAIN = ("train", "dataset", "--registry", "registry", "--n-rounds")
 
 
@@ -134,7 +134,7 @@ def test_told_to_end_while_files_are_made(prepared: Path, tmp_path: Path, monkey
             command = [folder / word if word == case.makes else word for word in command]
             processes[name] = start(folder, command, action="end", part=part, number=number)
     for name, process in processes.items():
-        _, err = process.communicate(timeout=WITHIN + 60)
+        _, err = process.communicate(timeout=LIMIT)
         assert process.returncode == 143, (name, err)
         assert "Traceback" not in err
     for name in processes:
@@ -161,7 +161,7 @@ def test_told_to_end_at_any_moment(name: str, prepared: Path, tmp_path: Path) ->
         )  # fmt: skip
         time.sleep(lasts * rng.uniform(0.25, 1.0))
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=WITHIN)
+        _, err = process.communicate(timeout=LIMIT)
         # -15: told while Python itself was starting; 0: it had done all
         assert process.returncode in {143, 0, -signal.SIGTERM}, err
         assert "Traceback" not in err

@@ -13,6 +13,7 @@ import pytest
 from registry.registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.killed_writers import ALIASES, NAME
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,7 @@ def survive(
     told.mkdir()
     arguments = [str(root), str(told), str(seconds), *map(str, [promoters, registrars, collectors, seed])]
     command = [sys.executable, "-m", "tests.registry.killed_writers", *arguments]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds * 3 + 60, check=False)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds * 3 + LIMIT, check=False)
     assert run.returncode == 0, run.stderr
     facts = json.loads(run.stdout)
     log = Registry(root).log(NAME)

@@ -15,6 +15,7 @@ from registry.errors import ConflictError
 from registry.history import log
 from registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
@@ -141,7 +142,7 @@ def test_processes_share_the_log(web: Registry) -> None:
     running = [subprocess.Popen([*command, str(me)], stdout=subprocess.PIPE, text=True, cwd=ROOT) for me in range(3)]
     acknowledged = set()
     for process in running:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=LIMIT)
         assert process.returncode == 0
         acknowledged |= set(out.split())
     written = {entry.txid for entry in web.log("web")}

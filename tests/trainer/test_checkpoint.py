@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from pipeline.dataset import Dataset
 from scorer.forest import Forest
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.waiting import LIMIT, until
 from trainer.candidate import train_candidate
 from trainer.checkpoint import Checkpoint, Checkpoints
 from trainer.interrupts import HeldSignals
@@ -142,7 +141,7 @@ def test_a_kill_without_warning_costs_what_was_not_written_and_nothing_else(data
         [sys.executable, "-c", DYING, str(dataset.path), str(tmp_path), "1", "3", "6"],
         cwd=ROOT,
         check=True,
-        timeout=120,
+        timeout=LIMIT,
     )
     assert [Forest.load(path).n_rounds for path in tmp_path.glob("*.checkpoint")] == [5]
     whole = train_candidate(dataset, SMALL, seeds=(1, 2), n_threads=1)
@@ -160,13 +159,9 @@ def test_a_request_to_end_ends_the_command_soon_with_a_checkpoint(dataset: Datas
         [sys.executable, "-m", "rankmill", *arguments, "--n-threads", "2"], cwd=ROOT, stderr=subprocess.PIPE
     )
     try:
-        deadline = time.monotonic() + 60.0
-        while not list(tmp_path.glob("c/*.checkpoint")):
-            assert time.monotonic() < deadline
-            assert running.poll() is None
-            time.sleep(0.05)
+        until(lambda: list(tmp_path.glob("c/*.checkpoint")), running)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(timeout=30) == 143
+        assert running.wait(timeout=LIMIT) == 143
     finally:
         running.kill()
         running.communicate()
@@ -180,13 +175,11 @@ def test_signals_wait_while_they_are_held() -> None:
     try:
         with HeldSignals() as held:
             held.hold()
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.01)
+            signal.raise_signal(signal.SIGTERM)
             assert seen == []
             held.release()
             assert seen == [signal.SIGTERM]
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.01)
+            signal.raise_signal(signal.SIGTERM)
             assert len(seen) == 2
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as the command line does at the first
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from pipeline.dataset import Dataset
 from pipeline.errors import DatasetFormatError
 from rankmill.cli import execute
 from tests.trainer.small_dataset import SMALL, small_dataset
+from tests.waiting import LIMIT, until
 from trainer.errors import InvalidParameter
 from trainer.parameters import TrainParameters
 from trainer.training import cross_validate, train
@@ -271,23 +271,16 @@ def test_a_killed_command_leaves_no_worker_and_goes_on(dataset: Dataset, tmp_pat
         return [sys.executable, "-m", "rankmill", "tune", str(dataset.path), "-o", str(tmp_path / out), *options]
 
     running = subprocess.Popen(command("killed", "--workers", "2"), cwd=ROOT, start_new_session=True)
-    deadline = time.monotonic() + 120.0
-    while len(list(tmp_path.glob("killed/trials/*.json"))) < 2:
-        assert time.monotonic() < deadline
-        assert running.poll() is None
-        time.sleep(0.02)
+    until(lambda: len(list(tmp_path.glob("killed/trials/*.json"))) >= 2, running)
     if number == signal.SIGTERM:
         running.send_signal(number)
-        assert running.wait(timeout=60) == 143
+        assert running.wait(timeout=LIMIT) == 143
     else:
         os.killpg(running.pid, number)  # as the kernel or a container ends all of them
-        running.wait(timeout=60)
-    deadline = time.monotonic() + 20.0
-    while _in_group(running.pid):
-        assert time.monotonic() < deadline, "workers are left"
-        time.sleep(0.1)
-    subprocess.run(command("killed", "--workers", "2"), cwd=ROOT, check=True, timeout=300, capture_output=True)
-    subprocess.run(command("whole", "--workers", "1"), cwd=ROOT, check=True, timeout=300, capture_output=True)
+        running.wait(timeout=LIMIT)
+    until(lambda: not _in_group(running.pid))  # no worker is left
+    subprocess.run(command("killed", "--workers", "2"), cwd=ROOT, check=True, timeout=LIMIT, capture_output=True)
+    subprocess.run(command("whole", "--workers", "1"), cwd=ROOT, check=True, timeout=LIMIT, capture_output=True)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 

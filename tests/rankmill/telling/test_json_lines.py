@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from rankmill.run.telling.log_file import LogFile
 from rankmill.run.telling.plain import LONGEST, json_line
 from rankmill.run.telling.whole_runs import read_lines
 from tests.rankmill.telling.story import RUN_ID, Ticking, failed, night, stage, started
+from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[3]
 ALWAYS = {"ts", "level", "event", "run_id", "message", "peak_memory_bytes"}
@@ -227,7 +227,7 @@ for number in range(30):
     tell(StageSaid(stage="train", line="x" * 100))
 """
     processes = [subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) for _ in range(3)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(LIMIT) for process in processes] == [0, 0, 0]
     lines = path.read_bytes().splitlines(keepends=True)
     assert len(read_lines(path)) == len(lines)
     assert lines
@@ -246,9 +246,7 @@ while True:
     tell(StageSaid(stage="train", line="x" * 9_000))
 """
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
-    deadline = time.monotonic() + 30
-    while (not path.exists() or path.stat().st_size < 200_000) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: path.exists() and path.stat().st_size >= 200_000, process)
     process.kill()
     process.wait()
     left = path.read_bytes()
