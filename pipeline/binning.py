@@ -19,6 +19,7 @@ from pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, DatasetFormatError
 from pipeline.manifest import BinSet
+from pipeline.places import BINS, path_in
 from pipeline.publish import file_digest, fsync_folder, keep_by_digest, staging_folder, write_atomically
 from pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
 from pipeline.sampled import _kernels
@@ -45,7 +46,7 @@ def find_bins(dataset: Dataset, max_bin: int = MAX_BIN, sampled_rows: int | None
     Exact ones always are, those of a sample where ``sampled_rows`` or fewer are asked for.
     """
     for entry in reversed(dataset.manifest.bins):
-        folder = dataset.path / "bins" / entry.binspec
+        folder = dataset.bins_folder(entry.binspec)
         if entry.max_bin != max_bin or not all(_is_whole(folder / f"{digest}.parquet") for digest in entry.shards):
             continue
         try:
@@ -97,7 +98,7 @@ def bin_dataset(
     """
     checked_max_bin(max_bin, MIN_MAX_BIN)
     plan = bin_plan(dataset, memory) if plan is None else plan
-    with _alone(dataset.path / "bins"):
+    with _alone(path_in(dataset.path, BINS)):
         # another process may have done it while this one waited
         current = Dataset(dataset.path, read_manifest(dataset.path))
         found = find_bins(current, max_bin, plan.sampled_rows) if current.digest == dataset.digest else None
@@ -115,14 +116,14 @@ def _write_bins(dataset: Dataset, max_bin: int, plan: BinPlan) -> BinSpec:
     else:
         spec = BinSpec(tuple(_sampled_features(dataset, max_bin, plan)), max_bin, plan.sampled_rows)
         counts = np.zeros((len(spec.features), MAX_BIN + 1), dtype=np.int64)
-    with staging_folder(dataset.path / "bins" / "new") as staging:
+    with staging_folder(dataset.bins_folder("new")) as staging:
         staged = [staging / f"{shard.bucket}.parquet" for shard in dataset.manifest.shards]
         for file, shard in zip(staged, dataset.manifest.shards, strict=True):
             _write_shard(file, dataset, shard, spec, plan.batch_rows, counts)
         if counts is not None:
             features = zip(spec.features, counts, strict=True)
             spec = replace(spec, features=tuple(replace(f, counts=row[: f.n_bins].copy()) for f, row in features))
-        folder = dataset.path / "bins" / spec.digest
+        folder = dataset.bins_folder(spec.digest)
         shards = [keep_by_digest(file, folder) for file in staged]
     write_atomically(folder / "binspec.json", spec.to_json().encode())
     fsync_folder(folder.parent)

@@ -229,7 +229,7 @@ def ingest(
     rankmill data ingest monday.txt -o DATASET --append
 
     Judgments may come in files of their own, and several of one document (by several judges) be made one.  Rows that nobody has
-    judged are kept apart, in DATASET/unjudged, to be re-ranked:
+    judged are kept apart, in DATASET/_unjudged, to be re-ranked:
 
     rankmill data ingest features.csv --qrels qrels.txt --aggregate median -o DATASET
 

@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from pipeline.binspec import BinSpec
 from pipeline.errors import DatasetConflict, DatasetFormatError, InputError
 from pipeline.manifest import (
-    MANIFEST_NAME,
     SPLITS,
     BinSet,
     Shard,
     SplitName,
 )
 from pipeline.pairs.stored import Pairs, by_rows
+from pipeline.places import BINS, MANIFEST_NAME, path_in
 from pipeline.publish import alone, write_atomically
 from pipeline.shard_files import batches, blocks
 from pipeline.sources.optional import OPTIONAL
@@ -62,7 +62,7 @@ class Dataset(StoredShards):
     path
         The dataset's folder.
     manifest
-        What ``manifest.json`` said when it was opened.
+        What its manifest said when it was opened.
     """
 
     @classmethod
@@ -189,6 +189,10 @@ class Dataset(StoredShards):
             for batch in batches(file, list(features), keep, batch_rows):
                 yield [batch.column(name).to_numpy() for name in features]
 
+    def bins_folder(self, digest: str) -> Path:
+        """Return the folder with the binned copy ``digest``."""
+        return path_in(self.path, BINS) / digest
+
     def bin_set(self, digest: str | None = None) -> BinSet:
         """Return the entry of the binned copy ``digest``, the newest one for None; InputError if there is none."""
         found = [entry for entry in self.manifest.bins if digest in {None, entry.binspec}]
@@ -200,7 +204,7 @@ class Dataset(StoredShards):
     def binspec(self, digest: str | None = None) -> BinSpec:
         """Return the bin edges of the binned copy ``digest``, the newest one for None; InputError if there is none."""
         entry = self.bin_set(digest)
-        file = self.path / "bins" / entry.binspec / "binspec.json"
+        file = self.bins_folder(entry.binspec) / "binspec.json"
         try:
             spec = BinSpec.from_json(file.read_bytes().decode("utf-8", "replace"), str(file))
         except FileNotFoundError:
@@ -227,7 +231,7 @@ class Dataset(StoredShards):
     def commit_bins(self, entry: BinSet) -> Dataset:
         """Make the binned copy ``entry``, whose files are in place, the newest of this dataset; returns the new state.
 
-        Files of ``entry`` are ``bins/<binspec>/binspec.json`` and ``bins/<binspec>/<sha256 of its bytes>.parquet`` with
+        Files of ``entry`` are ``binspec.json`` and ``<sha256 of its bytes>.parquet`` in :meth:`bins_folder`, with
         one uint8 column a feature and the rows of the shard in its order.
         """
         if len(entry.shards) != len(self.manifest.shards):
@@ -241,7 +245,7 @@ class Dataset(StoredShards):
             others = [bins for bins in current.bins if bins.binspec != entry.binspec]
             manifest = current.model_copy(update={"bins": [*others, entry]})
             if manifest != current:
-                write_atomically(self.path / MANIFEST_NAME, manifest.to_bytes())
+                write_atomically(path_in(self.path, MANIFEST_NAME), manifest.to_bytes())
         return Dataset(self.path, manifest)
 
     @cached_property
@@ -249,7 +253,7 @@ class Dataset(StoredShards):
         return [self.read(self.queries_path(shard)) for shard in self.manifest.shards]
 
     def _bins_path(self, entry: BinSet, digest: str) -> Path:
-        return self.path / "bins" / entry.binspec / f"{digest}.parquet"
+        return self.bins_folder(entry.binspec) / f"{digest}.parquet"
 
     def _bins_cure(self, entry: BinSet) -> str:
         return f"run: rankmill data bin {self.path} --max-bin {entry.max_bin}"

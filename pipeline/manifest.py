@@ -1,4 +1,4 @@
-"""The schema of ``manifest.json``, the one file that says what a dataset is."""
+"""The schema of a dataset's manifest, the one file that says what a dataset is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 FORMAT = 1
-MANIFEST_NAME = "manifest.json"
-UNJUDGED = "unjudged"  # the folder in a dataset with rows to re-rank
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0)]
@@ -66,7 +64,7 @@ class Shard(_Strict):
     n_queries: Count
     features: Digest  # features/<digest>.parquet
     features_bytes: Count
-    queries: Digest  # queries/<digest>.parquet
+    queries: Digest  # _queries/<digest>.parquet
     queries_bytes: Count
     statistics: ShardStatistics | None = None  # None: of an earlier version
 
@@ -120,7 +118,7 @@ class Repeats(_Strict):
 
 
 class UnjudgedShard(_Strict):
-    """The rows of one hash bucket that nobody has judged: ``unjudged/<digest>.parquet``."""
+    """The rows of one hash bucket that nobody has judged: ``_unjudged/<digest>.parquet``."""
 
     bucket: Count
     rows: Count
@@ -187,7 +185,7 @@ class Meaning(_Strict):
 
 
 class Manifest(_Strict):
-    """All of ``manifest.json``."""
+    """All of the manifest."""
 
     format: Literal[1]
     features: list[str] = Field(min_length=1)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import DatasetConflict, InputError, PipelineError
-from pipeline.manifest import MANIFEST_NAME, UNJUDGED, Manifest
+from pipeline.manifest import Manifest
+from pipeline.places import (
+    FEATURES,
+    JUDGMENT_REJECTS_NAME,
+    MANIFEST_NAME,
+    PAIR_REJECTS_NAME,
+    PAIRS,
+    QUERIES,
+    REJECTS_NAME,
+    REPLACED,
+    STATISTICS,
+    UNJUDGED,
+    path_in,
+)
 from pipeline.publish import alone, fsync_file, fsync_folder, publish_folder
 from pipeline.stored_shards import read_manifest
 
-REJECTS_NAME = "rejects.parquet"
-PAIR_REJECTS_NAME = "pair_rejects.parquet"
-JUDGMENT_REJECTS_NAME = "judgment_rejects.parquet"
-_FOLDERS = ("features", "queries", "statistics", "pairs", UNJUDGED)
+_FOLDERS = (FEATURES, QUERIES, STATISTICS, PAIRS, UNJUDGED)
 
 
 def check_destination(out: Path, *, overwrite: bool) -> None:
@@ -47,7 +58,7 @@ def publish_dataset(
         The dataset is not ``grown_from`` any more.
     """
     check_destination(out, overwrite=overwrite)
-    if not (out / MANIFEST_NAME).exists():
+    if not path_in(out, MANIFEST_NAME).exists():
         (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())
         publish_folder(staged, out)
         return
@@ -69,10 +80,10 @@ def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest |
     try:
         for name in _FOLDERS:
             if (staged / name).exists():
-                _bring(staged / name, out / name, brought)
+                _bring(staged / name, path_in(out, name), brought)
         for name in listed:
-            (staged / name).replace(out / name)
-        (staged / MANIFEST_NAME).replace(out / MANIFEST_NAME)
+            (staged / name).replace(path_in(out, name))
+        (staged / MANIFEST_NAME).replace(path_in(out, MANIFEST_NAME))
     except BaseException:
         for file in brought:
             file.unlink(missing_ok=True)
@@ -80,7 +91,7 @@ def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest |
     fsync_folder(out)
     for name in lists:
         if name not in listed:
-            (out / name).unlink(missing_ok=True)
+            path_in(out, name).unlink(missing_ok=True)
     if old is not None:
         sweep(out, old, manifest)
 
@@ -98,13 +109,13 @@ def _bring(staged: Path, folder: Path, brought: list[Path]) -> None:
 
 def _is_dataset(folder: Path) -> bool:
     """Say whether ``folder`` may be replaced as a dataset: its manifest has a format number, or is damaged beside features."""
-    manifest = folder / MANIFEST_NAME
+    manifest = path_in(folder, MANIFEST_NAME)
     if not manifest.is_file():
         return False
     try:
-        return "format" in json.loads(manifest.read_bytes()) or (folder / "features").is_dir()
+        return "format" in json.loads(manifest.read_bytes()) or (folder / FEATURES).is_dir()
     except (OSError, ValueError, TypeError):
-        return (folder / "features").is_dir()
+        return (folder / FEATURES).is_dir()
 
 
 def _old_manifest(out: Path) -> Manifest | None:
@@ -115,18 +126,31 @@ def _old_manifest(out: Path) -> Manifest | None:
         return None
 
 
-def _files(manifest: Manifest) -> set[str]:
-    files = {f"features/{shard.features}.parquet" for shard in manifest.shards}
-    files |= {f"queries/{shard.queries}.parquet" for shard in manifest.shards}
-    files |= {f"statistics/{s.statistics.digest}.parquet" for s in manifest.shards if s.statistics is not None}
-    files |= {f"{UNJUDGED}/{shard.digest}.parquet" for shard in manifest.unjudged}
-    return files if manifest.pairs is None else files | {f"pairs/{s.digest}.parquet" for s in manifest.pairs.shards}
+def _files(manifest: Manifest) -> dict[str, set[str]]:
+    """Return the digests of the shards that ``manifest`` names, by folder."""
+    return {
+        FEATURES: {shard.features for shard in manifest.shards},
+        QUERIES: {shard.queries for shard in manifest.shards},
+        STATISTICS: {shard.statistics.digest for shard in manifest.shards if shard.statistics is not None},
+        PAIRS: set() if manifest.pairs is None else {shard.digest for shard in manifest.pairs.shards},
+        UNJUDGED: {shard.digest for shard in manifest.unjudged},
+    }
 
 
 def sweep(out: Path, old: Manifest, new: Manifest) -> None:
-    """Remove the shards of the dataset ``out`` that belong neither to its ``old`` manifest nor to its ``new`` one."""
-    keep = _files(old) | _files(new)
+    """Remove the shards of the dataset ``out`` that belong neither to its ``old`` manifest nor to its ``new`` one.
+
+    The rows of the old one move aside, so that ``features`` has those of the new one alone for whoever reads it as a folder.
+    """
+    former, current = _files(old), _files(new)
     for name in _FOLDERS:
-        for file in (out / name).glob("*.parquet"):
-            if f"{name}/{file.name}" not in keep:
+        for file in path_in(out, name).glob("*.parquet"):
+            if file.stem not in former[name] | current[name]:
                 file.unlink(missing_ok=True)
+            elif name == FEATURES and file.stem not in current[name]:
+                with suppress(OSError):  # the new dataset is complete; the next change moves what is left
+                    (out / REPLACED).mkdir(exist_ok=True)
+                    file.rename(out / REPLACED / file.name)
+    for file in (out / REPLACED).glob("*.parquet"):
+        if file.stem not in former[FEATURES] - current[FEATURES]:
+            file.unlink(missing_ok=True)

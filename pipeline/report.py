@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
 from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ class IngestReport:
             lines.append(f"  pairs     {manifest.pairs.pairs:,} from {files} file{'s' * (files > 1)}")
             if manifest.pairs.rejected:
                 lines.append(
-                    f"  rejected  {manifest.pairs.rejected:,} pairs, listed in {self.path / 'pair_rejects.parquet'}"
+                    f"  rejected  {manifest.pairs.rejected:,} pairs, listed in {path_in(self.path, PAIR_REJECTS_NAME)}"
                 )
         lines += _judged(manifest, self.path)
         lines += [f"  {'' if number else 'remarks':<10}{line}" for number, line in enumerate(self.remarks)]
         if manifest.rejected_rows:
-            lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {self.path / 'rejects.parquet'}")
+            lines.append(f"  rejected  {manifest.rejected_rows:,} rows, listed in {path_in(self.path, REJECTS_NAME)}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -148,12 +149,12 @@ def _judged(manifest: Manifest, path: Path) -> list[str]:
             lines.append(f"            {several(found.repeated, found.conflicting, 'judged more than once')}")
         if found.rejected:
             bad = f"{found.rejected:,} judgment{'s' * (found.rejected != 1)}"
-            lines.append(f"  rejected  {bad}, listed in {path / 'judgment_rejects.parquet'}")
+            lines.append(f"  rejected  {bad}, listed in {path_in(path, JUDGMENT_REJECTS_NAME)}")
     if repeats is not None:
         lines.append(f"  repeated  {repeated(repeats)}")
     if manifest.unjudged:
         n = manifest.unjudged_rows
-        lines.append(f"  unjudged  {n:,} row{'s' * (n != 1)}, kept for re-ranking in {path / 'unjudged'}")
+        lines.append(f"  unjudged  {n:,} row{'s' * (n != 1)}, kept for re-ranking in {path_in(path, UNJUDGED)}")
     return lines
 
 

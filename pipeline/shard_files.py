@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pipeline.arrow import open_parquet
 from pipeline.errors import DatasetFormatError
+from pipeline.places import wherever
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the columns ``names`` of ``file``, only rows where ``keep``."""
     done = 0
-    with decoding(file), open_parquet(file) as reader:
+    with decoding(file), wherever(file, open_parquet) as reader:
         for batch in reader.iter_batches(batch_size=batch_rows, columns=names):
             mask = None if keep is None else keep[done : done + batch.num_rows]
             done += batch.num_rows

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.cores import available_cores
 from pipeline.errors import DatasetFormatError, InputError
-from pipeline.replace import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
+from pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -133,7 +133,7 @@ def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, n_threads:
 def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]:
     """Yield for each view its name, its statement and the files that it reads."""
     manifest = dataset.manifest
-    features = [dataset.features_path(shard) for shard in manifest.shards]
+    features = [wherever(dataset.features_path(shard), _there) for shard in manifest.shards]
     place = _place(dataset, features)
     ids = ["qid", "doc_id", "grade", *dataset.optional_columns]
     values = [f"nullif({_name(name)}, 'nan'::FLOAT) AS {_name(name)}" for name in manifest.features]
@@ -142,7 +142,7 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
     yield "queries", (_select(["*"], queries), queries)
     if manifest.bins:
         newest = manifest.bins[-1]
-        bins = [dataset.path / "bins" / newest.binspec / f"{digest}.parquet" for digest in newest.shards]
+        bins = [dataset.bins_folder(newest.binspec) / f"{digest}.parquet" for digest in newest.shards]
         yield "bins", (_select([*map(_name, manifest.features), *_place(dataset, bins)], bins), bins)
     if manifest.pairs is not None and manifest.pairs.shards:
         pairs = [dataset.pairs_path(shard) for shard in manifest.pairs.shards]
@@ -152,8 +152,14 @@ def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]
         yield "unjudged", (_select([f"* REPLACE ({', '.join(values)})"], unjudged), unjudged)
     lists = {"rejects": REJECTS_NAME, "judgment_rejects": JUDGMENT_REJECTS_NAME, "pair_rejects": PAIR_REJECTS_NAME}
     for name, file in lists.items():
-        if (dataset.path / file).is_file():
-            yield name, (_select(["*"], [dataset.path / file]), [dataset.path / file])
+        if (path := path_in(dataset.path, file)).is_file():
+            yield name, (_select(["*"], [path]), [path])
+
+
+def _there(path: Path) -> Path:
+    """Return ``path``; FileNotFoundError if nothing is there."""
+    path.stat()
+    return path
 
 
 def _place(dataset: Dataset, files: Sequence[Path]) -> list[str]:

@@ -22,14 +22,22 @@ from pipeline.arrow import open_parquet
 from pipeline.errors import DatasetFormatError, InputError
 from pipeline.manifest import (
     FORMAT,
-    MANIFEST_NAME,
     SPLITS,
-    UNJUDGED,
     Manifest,
     PairShard,
     Shard,
     ShardStatistics,
     UnjudgedShard,
+)
+from pipeline.places import (
+    FEATURES,
+    MANIFEST_NAME,
+    PAIRS,
+    QUERIES,
+    STATISTICS,
+    UNJUDGED,
+    path_in,
+    wherever,
 )
 from pipeline.publish import file_digest
 from pipeline.shard_files import blocks, decoding, row_major
@@ -49,7 +57,7 @@ class StoredShards:
     path
         The dataset's folder.
     manifest
-        What ``manifest.json`` said when it was opened.
+        What its manifest said when it was opened.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -79,23 +87,23 @@ class StoredShards:
 
     def features_path(self, shard: Shard) -> Path:
         """Return the file with the rows of ``shard``."""
-        return self.path / "features" / f"{shard.features}.parquet"
+        return path_in(self.path, FEATURES) / f"{shard.features}.parquet"
 
     def queries_path(self, shard: Shard) -> Path:
         """Return the file with the queries of ``shard``."""
-        return self.path / "queries" / f"{shard.queries}.parquet"
+        return path_in(self.path, QUERIES) / f"{shard.queries}.parquet"
 
     def pairs_path(self, shard: PairShard) -> Path:
         """Return the file with the pairs of ``shard``."""
-        return self.path / "pairs" / f"{shard.digest}.parquet"
+        return path_in(self.path, PAIRS) / f"{shard.digest}.parquet"
 
     def unjudged_path(self, shard: UnjudgedShard) -> Path:
         """Return the file with the rows of ``shard`` that nobody has judged: a file of candidates."""
-        return self.path / UNJUDGED / f"{shard.digest}.parquet"
+        return path_in(self.path, UNJUDGED) / f"{shard.digest}.parquet"
 
     def statistics_path(self, statistics: ShardStatistics) -> Path:
         """Return the file with ``statistics`` of a shard."""
-        return self.path / "statistics" / f"{statistics.digest}.parquet"
+        return path_in(self.path, STATISTICS) / f"{statistics.digest}.parquet"
 
     def files(self) -> Iterator[tuple[Path, int]]:
         """Yield all files but the bins, and the size that each was written with."""
@@ -112,7 +120,10 @@ class StoredShards:
     def check_sizes(self) -> None:
         """Raise DatasetFormatError unless all these files are there with the size they were written with."""
         for file, size in self.files():
-            found = file.stat().st_size if file.is_file() else None
+            try:
+                found = wherever(file, lambda path: path.stat().st_size)
+            except FileNotFoundError:
+                found = None
             if found != size:
                 what = "is missing" if found is None else f"has {found} bytes instead of {size}"
                 raise DatasetFormatError(f"{file}: shard {what}; ingest the data again")
@@ -127,9 +138,11 @@ class StoredShards:
         """Compare ``file`` with the digest that names it, once; DatasetFormatError if it is gone or another."""
         if file in self._whole:
             return
-        if not file.is_file():
-            raise DatasetFormatError(f"{file}: shard is missing; {cure}")
-        if file_digest(file) != file.stem:
+        try:
+            digest = wherever(file, file_digest)
+        except FileNotFoundError:
+            raise DatasetFormatError(f"{file}: shard is missing; {cure}") from None
+        if digest != file.stem:
             raise DatasetFormatError(f"{file}: bytes differ from the digest in the name; {cure}")
         self._whole.add(file)
 
@@ -137,7 +150,7 @@ class StoredShards:
         """Return ``columns`` of ``file``, all for None."""
         self.check(file)
         with decoding(file):
-            table = pq.read_table(file, columns=columns, partitioning=None)
+            table = wherever(file, lambda path: pq.read_table(path, columns=columns, partitioning=None))
         return table if columns is None else table.select(columns)
 
     def statistics_table(self, shard: Shard) -> pa.Table:
@@ -165,7 +178,7 @@ class StoredShards:
         """Yield (ids, grades and optional columns, features (m, F)) of all rows of ``shard``, in canonical order."""
         file, names = self.features_path(shard), list(self.manifest.features)
         self.check(file)
-        with decoding(file), open_parquet(file) as reader:
+        with decoding(file), wherever(file, open_parquet) as reader:
             for batch in reader.iter_batches(batch_size=batch_rows):
                 yield (
                     batch.select(["qid", "doc_id", "grade", *self.optional_columns]),
@@ -178,7 +191,7 @@ class StoredShards:
         """Yield (ids and optional columns, features (m, F)) of the rows of ``shard``, in canonical order."""
         file, names = self.unjudged_path(shard), list(self.manifest.features)
         self.check(file)
-        with decoding(file), open_parquet(file) as reader:
+        with decoding(file), wherever(file, open_parquet) as reader:
             for batch in reader.iter_batches(batch_size=batch_rows):
                 narrow = [name for name in batch.schema.names if name not in set(names)]
                 yield batch.select(narrow), row_major(batch, names, np.float32)
@@ -209,11 +222,11 @@ class StoredShards:
 
 def read_manifest(path: Path) -> Manifest:
     """Read the manifest of the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`."""
-    file = path / MANIFEST_NAME
+    file = path_in(path, MANIFEST_NAME)
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        what = "is not a dataset (no manifest.json in it)" if path.exists() else "no such dataset"
+        what = f"is not a dataset (no {MANIFEST_NAME} in it)" if path.exists() else "no such dataset"
         raise InputError(f"{path}: {what}; make one with: rankmill data ingest SRC -o {path}") from None
     try:
         number = json.loads(data)["format"]

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from pipeline.cores import available_cores
 from pipeline.dataset import Dataset
-from pipeline.manifest import MANIFEST_NAME, SPLITS
+from pipeline.manifest import SPLITS
+from pipeline.places import MANIFEST_NAME, path_in
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from pipeline.sources.columns import TableColumns
@@ -320,7 +321,7 @@ def _column_of_candidates(
 
 def names_dataset(paths: Sequence[Path]) -> bool:
     """Whether ``paths`` are the folder of one dataset; another folder stands for the files of candidates in it."""
-    return len(paths) == 1 and (paths[0] / MANIFEST_NAME).is_file()
+    return len(paths) == 1 and path_in(paths[0], MANIFEST_NAME).is_file()
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:

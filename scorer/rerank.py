@@ -128,7 +128,7 @@ def rerank(
     ----------
     candidates
         Files of candidates, in any format that judgments have; rows of one query may be scattered over them.  A folder stands for
-        the files in it, and the folder ``unjudged`` of a dataset for those that the dataset has now.
+        the files in it, and the folder ``_unjudged`` of a dataset for those that the dataset has now.
     model
         A forest, or the path of a model file.
     out

@@ -13,9 +13,9 @@ from pipeline.append.rows import Counts, places_among, spread, stored_rows, unju
 from pipeline.dataset import Dataset
 from pipeline.errors import DataRejected, InputError
 from pipeline.memory import release_freed
+from pipeline.places import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
 from pipeline.publish import file_digest
 from pipeline.rejects import read_rejects
-from pipeline.replace import PAIR_REJECTS_NAME, REJECTS_NAME
 from pipeline.sources.jsonl.keys import naturally_sorted
 from pipeline.sources.names import format_of
 from pipeline.validate import sources_disagree
@@ -221,6 +221,6 @@ class Base:
         counts = (self.manifest.rejected_rows, 0 if self.manifest.pairs is None else self.manifest.pairs.rejected)
         lists = []
         for name, count, new in zip((REJECTS_NAME, PAIR_REJECTS_NAME), counts, (rows, pairs), strict=True):
-            old = read_rejects(self.dataset.path / name) if count else []
+            old = read_rejects(path_in(self.dataset.path, name)) if count else []
             lists.append(sorted([*old, *new], key=lambda reject: reject.source))
         return lists[0], lists[1]

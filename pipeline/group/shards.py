@@ -16,7 +16,8 @@ from pipeline.arrow import as_array, schema_of
 from pipeline.group import _kernels
 from pipeline.group.bucket import BucketRows, padded, runs_of
 from pipeline.group.settled import read_settled
-from pipeline.manifest import SPLITS, UNJUDGED, Shard, ShardStatistics, UnjudgedShard
+from pipeline.manifest import SPLITS, Shard, ShardStatistics, UnjudgedShard
+from pipeline.places import FEATURES, QUERIES, STATISTICS, UNJUDGED
 from pipeline.publish import keep_by_digest
 from pipeline.room import Room
 from pipeline.sources.optional import TYPES
@@ -111,7 +112,7 @@ class Rooms:
 def write_shard(
     spill: Spill, bucket: int, layout: Layout, folder: Path, memory: int, rooms: Rooms | None = None
 ) -> ShardSummary:
-    """Write ``features/``, ``queries/`` and ``statistics/`` of ``bucket`` under ``folder``, and ``unjudged/`` if it has such rows.
+    """Write the rows, queries and statistics of ``bucket`` under ``folder``, and its unjudged rows if it has some.
 
     The values are held at once if they fit in ``memory`` bytes; else the spilled rows are read again for every
     ``memory`` bytes of sorted rows.  The shard has the same bytes either way.  Peak memory: ``memory`` (a row group if that is more), one
@@ -136,11 +137,11 @@ def write_shard(
     collector = ColumnCollector(width, starts)
     staged, missing = _write_rows(rows, spill, bucket, layout, folder, held, memory, rooms, collector)
     size = staged.stat().st_size
-    digest = keep_by_digest(staged, folder / "features")
+    digest = keep_by_digest(staged, folder / FEATURES)
 
     queries = _queries(bucket, qid, starts, rows, layout)
-    queries_digest, queries_size = _keep_table(queries, staged, folder / "queries")
-    statistics_digest, statistics_size = _keep_table(collector.table(layout.features), staged, folder / "statistics")
+    queries_digest, queries_size = _keep_table(queries, staged, folder / QUERIES)
+    statistics_digest, statistics_size = _keep_table(collector.table(layout.features), staged, folder / STATISTICS)
     little = QueryCounts.of(rows.grade, starts)
     split = np.array(queries.column("split").to_pylist())
     n_docs = queries.column("n_docs").to_numpy()

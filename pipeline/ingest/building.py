@@ -20,7 +20,7 @@ from pipeline.manifest import SPLITS
 from pipeline.memory import reading_threads, release_freed, writing_share
 from pipeline.pairs.adding import pair_set, read_ids, read_pairs, source_files
 from pipeline.pairs.join import PairSpill, join_pairs
-from pipeline.replace import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
+from pipeline.places import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
 from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from pipeline.sources.optional import TYPES
 
@@ -252,7 +252,7 @@ class Building:
         shards = {} if base is None else {s.bucket: base.dataset.features_path(s) for s in base.manifest.shards}
         for summary in self._summaries:
             if summary.shard is not None:
-                shards[summary.bucket] = self.staged / "features" / f"{summary.shard.features}.parquet"
+                shards[summary.bucket] = self.staged / FEATURES / f"{summary.shard.features}.parquet"
         return shards
 
 

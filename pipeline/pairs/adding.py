@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 from pipeline.dataset import Dataset
 from pipeline.digests import SourceDigests
 from pipeline.errors import DataRejected, DatasetConflict, InputError
-from pipeline.manifest import MANIFEST_NAME, PairSet, SourceFile
+from pipeline.manifest import PairSet, SourceFile
 from pipeline.pairs.join import PairSpill, join_pairs
 from pipeline.pairs.opening import open_pairs
+from pipeline.places import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, path_in
 from pipeline.publish import alone, fsync_folder, staging_folder, write_atomically
 from pipeline.rejects import listing_rejects, write_rejects
-from pipeline.replace import PAIR_REJECTS_NAME, sweep
+from pipeline.replace import sweep
 from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
 from pipeline.sources.files import find_files, refuse_copies
 from pipeline.sources.names import check_file
@@ -160,16 +161,17 @@ def add_pairs(
             current = read_manifest(path)
             if current.data_digest() != dataset.digest:
                 raise DatasetConflict(f"{path}: was replaced by other data while pairs were joined to it; run it again")
-            (path / "pairs").mkdir(exist_ok=True)
-            for file in (staging / "pairs").iterdir():
-                file.replace(path / "pairs" / file.name)
-            fsync_folder(path / "pairs")
+            folder = path_in(path, PAIRS)
+            folder.mkdir(exist_ok=True)
+            for file in (staging / PAIRS).iterdir():
+                file.replace(folder / file.name)
+            fsync_folder(folder)
             if quarantine.rejects:
-                write_rejects(path / PAIR_REJECTS_NAME, quarantine.rejects)
+                write_rejects(path_in(path, PAIR_REJECTS_NAME), quarantine.rejects)
             manifest = current.model_copy(update={"pairs": found})
-            write_atomically(path / MANIFEST_NAME, manifest.to_bytes())
+            write_atomically(path_in(path, MANIFEST_NAME), manifest.to_bytes())
             if not quarantine.rejects:
-                (path / PAIR_REJECTS_NAME).unlink(missing_ok=True)
+                path_in(path, PAIR_REJECTS_NAME).unlink(missing_ok=True)
             sweep(path, current, manifest)
     return PairReport(dataset=Dataset(path, manifest), pairs=found)
 

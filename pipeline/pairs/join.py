@@ -22,6 +22,7 @@ from pipeline.group.spill import BucketFiles
 from pipeline.manifest import PairShard
 from pipeline.pairs.batch import Mismatch
 from pipeline.pairs.stored import STORED
+from pipeline.places import PAIRS
 from pipeline.publish import keep_by_digest
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def join_pairs(
     quarantine: Quarantine,
     folder: Path,
 ) -> list[PairShard]:
-    """Write the pairs as ``folder/pairs/<digest>.parquet``, one file a bucket that has any, in the order of the buckets.
+    """Write the pairs as ``folder/_pairs/<digest>.parquet``, one file a bucket that has any, in the order of the buckets.
 
     Peak memory: the pairs and the ids of one bucket.
 
@@ -198,4 +199,4 @@ def _write(pairs: pa.Table, bucket: int, folder: Path) -> PairShard:
     with open_writer(staged, STORED) as writer:
         writer.write_table(pairs, row_group_size=_ROW_GROUP_ROWS)
     size = staged.stat().st_size
-    return PairShard(bucket=bucket, pairs=len(pairs), digest=keep_by_digest(staged, folder / "pairs"), size=size)
+    return PairShard(bucket=bucket, pairs=len(pairs), digest=keep_by_digest(staged, folder / PAIRS), size=size)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError
-from pipeline.manifest import MANIFEST_NAME, UNJUDGED
+from pipeline.places import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
 from pipeline.publish import file_digest
 from pipeline.sources.names import COMPANIONS, SUFFIXES, check_file, uncompressed
 
@@ -87,12 +87,11 @@ def _matching(pattern: str, path: Path, root: Path | None) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    if folder.name == UNJUDGED and (folder.parent / MANIFEST_NAME).is_file():
+    if folder.name in {UNJUDGED, earlier_name(UNJUDGED)} and path_in(folder.parent, MANIFEST_NAME).is_file():
         return _unjudged_of(folder.parent)
-    if (folder / MANIFEST_NAME).is_file() and (folder / "features").is_dir():
-        cure = (
-            f"{folder / UNJUDGED} has rows to re-rank" if (folder / UNJUDGED).is_dir() else "it has no rows to re-rank"
-        )
+    if path_in(folder, MANIFEST_NAME).is_file() and (folder / FEATURES).is_dir():
+        unjudged = path_in(folder, UNJUDGED)
+        cure = f"{unjudged} has rows to re-rank" if unjudged.is_dir() else "it has no rows to re-rank"
         raise InputError(
             f"{folder}: is a dataset, not a folder of files with rows; {cure}, and 'rankmill evaluate {folder} --model NAME "
             "--split test' measures a model on it"
@@ -120,7 +119,11 @@ def _holds_rows(path: Path) -> bool:
     suffix = uncompressed(path).suffix.lower()
     if path.name.split(".")[0].lower() in _DOCUMENTS:
         return False
-    return not path.name.startswith((".", "_")) and path.name != MANIFEST_NAME and (not suffix or suffix in SUFFIXES)
+    return (
+        not path.name.startswith((".", "_"))
+        and path.name != earlier_name(MANIFEST_NAME)
+        and (not suffix or suffix in SUFFIXES)
+    )
 
 
 def _is_companion(path: Path) -> bool:

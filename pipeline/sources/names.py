@@ -36,7 +36,8 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"{path}: is a folder; name the files in it")
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        near = path.with_name(f"_{path.name}")  # as the folders of a dataset are called now
+        raise InputError(f"{path}: no such file" + (f"; did you mean {near}?" if near.exists() else ""))
 
 
 def format_of(path: Path, wanted: str = "auto") -> Format:

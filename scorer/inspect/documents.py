@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from pipeline.dataset import Dataset
+from pipeline.places import MANIFEST_NAME, path_in
 from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from pipeline.sources.files import find_files
 from pipeline.sources.grades import UNKNOWN_GRADE
@@ -244,7 +245,11 @@ def _sources(
     *,
     announce: bool,
 ) -> list[Source]:
-    if len(paths) == 1 and (paths[0] / "manifest.json").is_file() and not (paths[0] / "part-00000.parquet").exists():
+    if (
+        len(paths) == 1
+        and path_in(paths[0], MANIFEST_NAME).is_file()
+        and not (paths[0] / "part-00000.parquet").exists()
+    ):
         dataset = Dataset.open(paths[0])
         counts: dict[str, int] = {name: count.rows for name, count in dataset.manifest.splits.items()}
         if split is not None and counts.get(split) == 0:

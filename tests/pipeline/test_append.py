@@ -26,23 +26,23 @@ from pipeline.sources.batch import ReadOptions
 
 
 def shards_of(folder):
-    parts = ("features", "queries", "pairs")
-    manifest = json.loads((folder / "manifest.json").read_bytes())
+    parts = ("features", "_queries", "_pairs")
+    manifest = json.loads((folder / "_manifest.json").read_bytes())
     pairs = (manifest.get("pairs") or {"shards": []})["shards"]
     named = {("features", s["features"]) for s in manifest["shards"]} | {
-        ("queries", s["queries"]) for s in manifest["shards"]
+        ("_queries", s["queries"]) for s in manifest["shards"]
     }
-    named |= {("pairs", s["digest"]) for s in pairs}
+    named |= {("_pairs", s["digest"]) for s in pairs}
     assert all(part in parts for part, _ in named)
     return {f"{part}/{name}": (folder / part / f"{name}.parquet").read_bytes() for part, name in named}
 
 
 def same(one, other):
     """Both datasets have the same shards, byte for byte, and the same manifest."""
-    assert json.loads((one / "manifest.json").read_bytes()) == json.loads((other / "manifest.json").read_bytes())
-    assert (one / "manifest.json").read_bytes() == (other / "manifest.json").read_bytes()
+    assert json.loads((one / "_manifest.json").read_bytes()) == json.loads((other / "_manifest.json").read_bytes())
+    assert (one / "_manifest.json").read_bytes() == (other / "_manifest.json").read_bytes()
     assert shards_of(one) == shards_of(other)
-    for name in ("rejects.parquet", "pair_rejects.parquet"):
+    for name in ("_rejects.parquet", "_pair_rejects.parquet"):
         assert (one / name).exists() == (other / name).exists()
         if (one / name).exists():
             assert pq.read_table(one / name).equals(pq.read_table(other / name))
@@ -224,11 +224,11 @@ def test_splits_by_files(tmp_path):
     ingest([], tmp_path / "grown", options=more, test=splits["test"][1:])
     ingest(train[1:], tmp_path / "grown", options=more)
     same(tmp_path / "grown", tmp_path / "all")
-    before = (tmp_path / "grown" / "manifest.json").read_bytes()
+    before = (tmp_path / "grown" / "_manifest.json").read_bytes()
     stray = letor(tmp_path / "stray.txt", rows("train", 9))
     with pytest.raises(DataRejected, match=r"query 'trainq\d' is in train \(.*grown\) and in test \(.*stray.txt\)"):
         ingest([], tmp_path / "grown", options=more, test=[stray])
-    assert (tmp_path / "grown" / "manifest.json").read_bytes() == before
+    assert (tmp_path / "grown" / "_manifest.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_a_document_of_a_pair_must_not_come_again(tmp_path):
 
 
 def state(folder):
-    files = [file for part in ("features", "queries") for file in (folder / part).iterdir()]
+    files = [file for part in ("features", "_queries") for file in (folder / part).iterdir()]
     return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
@@ -374,7 +374,7 @@ def dataset(tmp_path):
 
 
 def test_the_same_file_again(dataset, tmp_path):
-    before = (dataset / "manifest.json").read_bytes()
+    before = (dataset / "_manifest.json").read_bytes()
     more = IngestOptions(append=True)
     with pytest.raises(InputError, match=r"0.txt: is in .*out already; its rows would count twice"):
         ingest([tmp_path / "0.txt"], dataset, options=more)
@@ -384,7 +384,7 @@ def test_the_same_file_again(dataset, tmp_path):
         ingest([copy], dataset, options=more)
     found = CliRunner().invoke(app, ["ingest", str(copy), "-o", str(dataset), "--append"])
     assert isinstance(found.exception, InputError)
-    assert (dataset / "manifest.json").read_bytes() == before
+    assert (dataset / "_manifest.json").read_bytes() == before
     copy.write_bytes(copy.read_bytes().replace(b"1:1.5", b"1:2.5", 1))  # of the same size, but another
     ingest([copy], dataset, options=more)
 
@@ -484,7 +484,7 @@ def test_a_run_that_dies_at_any_step_leaves_the_old_dataset_or_the_new_one(tmp_p
     options = IngestOptions(buckets=3)
     ingest([first], tmp_path / "old", options=options)
     ingest([first, second], tmp_path / "new", options=options)
-    states = {(tmp_path / name / "manifest.json").read_bytes() for name in ("old", "new")}
+    states = {(tmp_path / name / "_manifest.json").read_bytes() for name in ("old", "new")}
     replace, steps = pathlib.Path.replace, 0
     failed = []
     for last in range(1, 60):
@@ -505,11 +505,11 @@ def test_a_run_that_dies_at_any_step_leaves_the_old_dataset_or_the_new_one(tmp_p
         except OSError:
             failed.append(last)
         monkeypatch.undo()
-        assert (out / "manifest.json").read_bytes() in states
+        assert (out / "_manifest.json").read_bytes() in states
         Dataset.open(out).verify()
         if last not in failed:
             break
-        if (out / "manifest.json").read_bytes() == (tmp_path / "old" / "manifest.json").read_bytes():
+        if (out / "_manifest.json").read_bytes() == (tmp_path / "old" / "_manifest.json").read_bytes():
             ingest([second], out, options=IngestOptions(append=True))
         same(out, tmp_path / "new")
     assert failed == list(range(1, last))

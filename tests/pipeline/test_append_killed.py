@@ -10,7 +10,7 @@ import pytest
 from pipeline.dataset import Dataset
 from pipeline.errors import InputError
 from pipeline.ingest import IngestOptions, ingest
-from pipeline.manifest import MANIFEST_NAME
+from pipeline.places import MANIFEST_NAME
 from tests.pipeline.interrupted import operations, start
 from tests.pipeline.test_ingest import judgments
 

@@ -71,7 +71,7 @@ def test_shards_are_a_byte_a_value_in_uint8_columns(dataset):
     spec = bin_dataset(dataset)
     dataset = Dataset.open(dataset.path)
     for digest, shard in zip(dataset.bin_set().shards, dataset.manifest.shards, strict=True):
-        with pq.ParquetFile(dataset.path / "bins" / spec.digest / f"{digest}.parquet") as file:
+        with pq.ParquetFile(dataset.path / "_bins" / spec.digest / f"{digest}.parquet") as file:
             assert {str(field.type) for field in file.schema_arrow} == {"uint8"}
             assert file.metadata.num_rows == shard.rows
             column = file.metadata.row_group(0).column(0)
@@ -111,7 +111,7 @@ def test_two_that_bin_at_once_both_stand(dataset):
     again = Dataset.open(dataset.path)
     assert {entry.max_bin for entry in again.manifest.bins} == {15, 255}
     assert {entry.binspec for entry in again.manifest.bins} == {spec.digest for spec in specs}
-    assert {path.name for path in (dataset.path / "bins").iterdir()} == {spec.digest for spec in specs}
+    assert {path.name for path in (dataset.path / "_bins").iterdir()} == {spec.digest for spec in specs}
     again.verify()
 
 
@@ -121,7 +121,7 @@ def test_lost_or_damaged_bins_are_made_again(dataset, name, damage):
     spec = bin_dataset(dataset)
     before = tree(dataset.path)
     dataset = Dataset.open(dataset.path)
-    file = dataset.path / "bins" / spec.digest / name
+    file = dataset.path / "_bins" / spec.digest / name
     if name == "shard":
         file = file.with_name(f"{dataset.bin_set().shards[1]}.parquet")
     if damage is None:
@@ -141,7 +141,7 @@ def flip(file: Path) -> None:
 def test_damaged_bins_are_not_read(dataset):
     spec = bin_dataset(dataset, 31)
     dataset = Dataset.open(dataset.path)
-    first, second = (dataset.path / "bins" / spec.digest / f"{name}.parquet" for name in dataset.bin_set().shards[:2])
+    first, second = (dataset.path / "_bins" / spec.digest / f"{name}.parquet" for name in dataset.bin_set().shards[:2])
     whole = first.read_bytes(), second.read_bytes()
 
     def refused() -> None:
@@ -163,7 +163,7 @@ def test_damaged_bins_are_not_read(dataset):
 
 
 def test_edges_that_were_changed_are_not_read(dataset):
-    file = dataset.path / "bins" / bin_dataset(dataset).digest / "binspec.json"
+    file = dataset.path / "_bins" / bin_dataset(dataset).digest / "binspec.json"
     content = json.loads(file.read_text())
     content["features"][0]["minimum"] = -1.0
     for data in (json.dumps(content).encode(), b"\xff"):
@@ -179,7 +179,7 @@ def test_bins_of_replaced_data_go_when_the_new_ones_stand(tmp_path, dataset):
         changed.binspec()
     new = bin_dataset(changed)
     assert new.digest != old.digest
-    assert [path.name for path in (dataset.path / "bins").iterdir()] == [new.digest]
+    assert [path.name for path in (dataset.path / "_bins").iterdir()] == [new.digest]
 
 
 def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
@@ -213,7 +213,7 @@ def test_max_bin_out_of_range(dataset, max_bin):
 
 
 def test_no_training_rows(dataset):
-    manifest = dataset.path / "manifest.json"
+    manifest = dataset.path / "_manifest.json"
     content = json.loads(manifest.read_text())
     del content["splits"]["train"]
     manifest.write_text(json.dumps(content))

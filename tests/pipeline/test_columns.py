@@ -77,8 +77,8 @@ def write(path, rows, called=None, more=None):
 
 def data(dataset):
     """All bytes but for the names and digests of the sources."""
-    manifest = json.loads((dataset / "manifest.json").read_bytes())
-    files = {file.name: file.read_bytes() for part in ("features", "queries") for file in (dataset / part).iterdir()}
+    manifest = json.loads((dataset / "_manifest.json").read_bytes())
+    files = {file.name: file.read_bytes() for part in ("features", "_queries") for file in (dataset / part).iterdir()}
     return {**manifest, "sources": None}, files
 
 

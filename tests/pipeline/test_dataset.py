@@ -77,11 +77,11 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
     (tmp_path / "in.txt").write_text("1 qid:1 1:1\n0 qid:2 1:2\n")
     out = tmp_path / "out"
     ingest([tmp_path / "in.txt"], out)
-    manifest = (out / "manifest.json").read_bytes()
+    manifest = (out / "_manifest.json").read_bytes()
 
     with pytest.raises(InputError, match="gone: no such dataset; make one with: rankmill data ingest SRC -o"):
         Dataset.open(tmp_path / "gone")
-    with pytest.raises(InputError, match=r"is not a dataset \(no manifest.json in it\)"):
+    with pytest.raises(InputError, match=r"is not a dataset \(no _manifest.json in it\)"):
         Dataset.open(tmp_path)
     with pytest.raises(InputError, match="is not a dataset"):
         Dataset.open(tmp_path / "in.txt")
@@ -89,7 +89,7 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
     def damaged(change):
         data = json.loads(manifest)
         change(data)
-        (out / "manifest.json").write_text(json.dumps(data))
+        (out / "_manifest.json").write_text(json.dumps(data))
         with pytest.raises(DatasetFormatError) as caught:
             Dataset.open(out)
         return str(caught.value).removeprefix(f"{out / 'manifest.json'}: ")
@@ -103,11 +103,11 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
     )
     assert "damaged at more: " in damaged(lambda data: data.update(more=1))
     assert "damaged at rows: " in damaged(lambda data: data.update(rows="3"))
-    (out / "manifest.json").write_bytes(manifest[:40])
+    (out / "_manifest.json").write_bytes(manifest[:40])
     with pytest.raises(DatasetFormatError, match="not a manifest of a dataset"):
         Dataset.open(out)
 
-    (out / "manifest.json").write_bytes(manifest)
+    (out / "_manifest.json").write_bytes(manifest)
     dataset = Dataset.open(out)
     shard = dataset.features_path(dataset.manifest.shards[0])
     data = bytearray(shard.read_bytes())

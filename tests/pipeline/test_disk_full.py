@@ -14,7 +14,7 @@ from pipeline.ingest import IngestOptions, ingest
 from tests.pipeline.interrupted import BALLAST, ROOT, start
 from tests.pipeline.test_ingest import judgments
 
-PUBLISHING = "dataset/manifest.json"
+PUBLISHING = "dataset/_manifest.json"
 STEPS = {"first pass": ("spill/", 3), "second pass": ("dataset/", 3), "publishing": (PUBLISHING, 1)}
 """By name: part of a path and number of the operation at which there is no room any more."""
 FULL = "the disk is full (No space left on device); nothing was changed"

@@ -139,8 +139,8 @@ def write(path, grades, words):
 
 
 def data(dataset):
-    files = {file.name: file.read_bytes() for part in ("features", "queries") for file in (dataset / part).iterdir()}
-    manifest = json.loads((dataset / "manifest.json").read_bytes())
+    files = {file.name: file.read_bytes() for part in ("features", "_queries") for file in (dataset / part).iterdir()}
+    manifest = json.loads((dataset / "_manifest.json").read_bytes())
     return {key: value for key, value in manifest.items() if key not in {"sources", "meaning"}}, files
 
 
@@ -178,7 +178,7 @@ def test_the_manifest_says_what_was_told_of_grades_and_nothing_else(tmp_path):
     told = ["--grades", "good=1,bad=0", "--negative-grades", "zero", "--unjudged", "zero"]
     result = CliRunner().invoke(app, ["ingest", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out"), *told, "--json"])
     assert json.loads(result.stdout)["grades"] == {"0": 2, "1": 1}
-    meaning = json.loads((tmp_path / "out" / "manifest.json").read_bytes())["meaning"]
+    meaning = json.loads((tmp_path / "out" / "_manifest.json").read_bytes())["meaning"]
     assert meaning == {
         "absent": "zero",
         "grades": {"bad": 0, "good": 1},
@@ -194,7 +194,7 @@ def test_a_word_that_is_not_in_the_map_is_a_bad_row_that_lists_it(tmp_path, suff
     path = write(tmp_path / f"in{suffix}", [0, 1, 2], {0: "bad", 1: "good", 2: "fair"})
     options = IngestOptions(read=ReadOptions(grades=parse_words("good=1,bad=0")), max_rejects=1)
     report = ingest([path], tmp_path / "out", options=options)
-    (reject,) = pq.read_table(tmp_path / "out" / "rejects.parquet").to_pylist()
+    (reject,) = pq.read_table(tmp_path / "out" / "_rejects.parquet").to_pylist()
     assert "expected a grade: one of good=1, bad=0, or a number, found " in reject["reason"]
     assert (report.manifest.rows, report.manifest.max_grade) == (2, 1)
     with pytest.raises((MalformedLine, MalformedRow), match=r"or a number, found ' ?fair"):
@@ -231,7 +231,7 @@ def test_unjudged_rows_leave_the_dataset_of_the_others(tmp_path, suffix, words, 
         options=IngestOptions(read=ReadOptions(**options)),
     )
     assert report.manifest.unjudged_rows == len(unjudged)
-    kept = [pq.read_table(file, columns=["doc_id"]) for file in (tmp_path / "out" / "unjudged").iterdir()]
+    kept = [pq.read_table(file, columns=["doc_id"]) for file in (tmp_path / "out" / "_unjudged").iterdir()]
     assert {doc_id for table in kept for doc_id in table["doc_id"].to_pylist()} == unjudged
     rows = Dataset.open(tmp_path / "out").rows(None, ["doc_id", "grade", "f1"])
     found = zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)

@@ -25,7 +25,7 @@ def files_of(dataset):
     """Bytes of the data of a dataset by name."""
     return {
         f"{name}/{file.name}": file.read_bytes()
-        for name in ("features", "queries")
+        for name in ("features", "_queries")
         for file in (dataset / name).iterdir()
     }
 
@@ -240,7 +240,7 @@ def test_rejects_go_into_the_dataset_or_next_to_it(tmp_path):
     a.write_text("1 qid:1 1:1\n1 qid:1 1:1 x\n")
     b.write_text("-1 qid:2 1:1\n1 qid:2 1:1\n")
     report = ingest([b, a], tmp_path / "out", options=IngestOptions(max_rejects=2))
-    table = pq.read_table(tmp_path / "out" / "rejects.parquet")
+    table = pq.read_table(tmp_path / "out" / "_rejects.parquet")
     assert table.to_pylist() == [
         {"source": "a.txt", "line": 2, "column": 13, "reason": "expected index:value, found x", "text": "1 qid:1 1:1 x"},
         {"source": "b.txt", "line": 1, "column": 1, "reason": "expected a grade: a whole number, 0 or more, found -1; --negative-grades zero|unjudged says what negative ones mean", "text": "-1 qid:2 1:1"},
@@ -287,7 +287,7 @@ def test_a_dataset_with_a_damaged_manifest_is_replaced_but_not_added_to(tmp_path
     path.write_text("1 qid:1 1:1\n")
     ingest([path], out)
     path.write_text("1 qid:1 1:2\n")
-    (out / "manifest.json").write_bytes(manifest)
+    (out / "_manifest.json").write_bytes(manifest)
     with pytest.raises(InputError, match="replace it with --overwrite"):
         ingest([path], out)
     with pytest.raises(DatasetFormatError, match="ingest the data again"):
@@ -295,7 +295,7 @@ def test_a_dataset_with_a_damaged_manifest_is_replaced_but_not_added_to(tmp_path
     ingest([path], out, options=IngestOptions(overwrite=True))
     Dataset.open(out).verify()
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "manifest.json").write_bytes(manifest)
+    (tmp_path / "site" / "_manifest.json").write_bytes(manifest)
     with pytest.raises(InputError, match="is a folder with other things in it"):
         ingest([path], tmp_path / "site", options=IngestOptions(overwrite=True))
 
@@ -311,7 +311,8 @@ def test_overwriting_swaps_the_manifest_and_keeps_the_former_shards_for_its_read
         for former in states[-2:]:
             former.verify()
     assert not states[0].features_path(states[0].manifest.shards[0]).exists()
-    assert len(files_of(out)) == 8
+    assert len(files_of(out)) == 6  # rows of now, queries of both
+    assert len(list((out / "_replaced").iterdir())) == 2
     assert sorted(file.name for file in tmp_path.iterdir()) == ["in.txt", "out"]
 
 
@@ -399,6 +400,6 @@ def test_nothing_of_this_machine_is_in_the_manifest(tmp_path):
     path.write_text("1 qid:1 1:1\n")
     for out in (tmp_path / "a", tmp_path / "b"):
         ingest([path], out, options=IngestOptions(block_bytes=100 + len(out.name)))
-    manifests = [(tmp_path / name / "manifest.json").read_bytes() for name in "ab"]
+    manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in "ab"]
     assert manifests[0] == manifests[1]
     assert str(tmp_path).encode() not in manifests[0]

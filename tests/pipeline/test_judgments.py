@@ -187,7 +187,7 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
         else:
             ingest(names, out, options=chosen)
         Dataset.open(out).verify()
-        manifest = json.loads((out / "manifest.json").read_text())
+        manifest = json.loads((out / "_manifest.json").read_text())
         del manifest["sources"]
         if by_qrels:
             del manifest["judgments"]["sources"]
@@ -214,7 +214,7 @@ def test_unjudged_rows_are_candidates_in_the_order_of_the_dataset(tmp_path):
         assert ids == sorted(ids, key=lambda row: (row["qid"], row["doc_id"] is None, row["doc_id"]))
     queries = set(opened.queries().qid.to_pylist())
     assert queries == {q for q, _, _ in judged}
-    assert sorted(find_files([tmp_path / "out" / "unjudged"])) == sorted(
+    assert sorted(find_files([tmp_path / "out" / "_unjudged"])) == sorted(
         map(opened.unjudged_path, opened.manifest.unjudged)
     )
 
@@ -223,7 +223,7 @@ def test_unjudged_rows_are_candidates_in_the_order_of_the_dataset(tmp_path):
     everything = write_qrels(
         tmp_path / "all", [*judged, *((row["qid"], row["doc_id"], 1) for row in found if row["doc_id"])]
     )
-    ingest([tmp_path / "out" / "unjudged"], again, qrels=[everything], options=IngestOptions(buckets=7))
+    ingest([tmp_path / "out" / "_unjudged"], again, qrels=[everything], options=IngestOptions(buckets=7))
     assert Dataset.open(again).manifest.rows == len(rows) - len(judged)
     assert [row["doc_id"] for row in unjudged_of(again)] == [None] * 3
 
@@ -254,10 +254,10 @@ def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):
         qrels = write_qrels(tmp_path / f"q{number}", [(q, d, 1) for q, d in list(rows)[:n]])
         ingest([source], tmp_path / "out", qrels=[qrels], options=IngestOptions(buckets=2, overwrite=True))
         opened = Dataset.open(tmp_path / "out")
-        assert find_files([tmp_path / "out" / "unjudged"]) == sorted(
+        assert find_files([tmp_path / "out" / "_unjudged"]) == sorted(
             map(opened.unjudged_path, opened.manifest.unjudged)
         )
-    assert len(list((tmp_path / "out" / "unjudged").iterdir())) <= 4
+    assert len(list((tmp_path / "out" / "_unjudged").iterdir())) <= 4
     ingest(
         [source],
         tmp_path / "out",
@@ -265,7 +265,7 @@ def test_only_the_unjudged_rows_of_today_are_those_of_the_dataset(tmp_path):
         options=IngestOptions(overwrite=True),
     )
     with pytest.raises(InputError, match="the dataset has no unjudged rows"):
-        find_files([tmp_path / "out" / "unjudged"])
+        find_files([tmp_path / "out" / "_unjudged"])
 
 
 def test_unjudged_rows_are_written_again_where_rows_get_wider(tmp_path):
@@ -464,9 +464,9 @@ def test_what_is_counted_is_told(tmp_path):
     assert shown.exit_code == 0, shown.output
     assert "judged    by 4 judgments from 1 file; 1 of documents that have no row" in shown.output
     assert "1 document judged more than once, 1 of them with different grades" in shown.output
-    assert f"rejected  1 judgment, listed in {tmp_path / 'out' / 'judgment_rejects.parquet'}" in shown.output
-    assert f"unjudged  2 rows, kept for re-ranking in {tmp_path / 'out' / 'unjudged'}" in shown.output
-    (listed,) = pq.read_table(tmp_path / "out" / "judgment_rejects.parquet").to_pylist()
+    assert f"rejected  1 judgment, listed in {tmp_path / 'out' / '_judgment_rejects.parquet'}" in shown.output
+    assert f"unjudged  2 rows, kept for re-ranking in {tmp_path / 'out' / '_unjudged'}" in shown.output
+    (listed,) = pq.read_table(tmp_path / "out" / "_judgment_rejects.parquet").to_pylist()
     assert (listed["source"], listed["line"], listed["column"], listed["text"]) == ("j", 5, 7, "q 0 c bad")
     facts = json.loads(CliRunner().invoke(app, [*command, "--overwrite", "--json"]).stdout)
     assert facts["unjudged_rows"] == 2

@@ -12,12 +12,12 @@ import pytest
 
 from pipeline.dataset import Dataset
 from pipeline.ingest import IngestOptions, ingest
-from pipeline.manifest import MANIFEST_NAME
+from pipeline.places import MANIFEST_NAME
 from tests.pipeline.interrupted import operations, start
 from tests.pipeline.test_ingest import judgments
 
 BUCKETS = 4
-PUBLISHING = "dataset/manifest.json"  # what is written last, and published first or last
+PUBLISHING = "dataset/_manifest.json"  # what is written last, and published first or last
 INPUTS = {"old.txt", "new.txt"}
 
 
@@ -74,7 +74,7 @@ def check_next(folder: Path, digests: dict[str, str]) -> None:
     assert {path.name for path in folder.iterdir()} == {*INPUTS, "out"}
     named = dataset.manifest.to_bytes() + (former.manifest.to_bytes() if former else b"")
     for path in (path for path in (folder / "out").rglob("*") if path.is_file()):
-        known = path.name in {"rejects.parquet", MANIFEST_NAME}
+        known = path.name in {"_rejects.parquet", MANIFEST_NAME}
         assert known or path.stem.encode() in named, path.relative_to(folder)
 
 

@@ -58,7 +58,7 @@ def write(path, rows, names=None):
 
 
 def files_of(dataset):
-    return {file.name: file.read_bytes() for part in ("features", "queries") for file in (dataset / part).iterdir()}
+    return {file.name: file.read_bytes() for part in ("features", "_queries") for file in (dataset / part).iterdir()}
 
 
 def test_every_number_comes_to_its_row_and_order_files_and_memory_do_not_show(tmp_path):
@@ -111,7 +111,7 @@ def test_splits_and_empty_splits_have_their_numbers(tmp_path):
 def test_a_dataset_without_them_says_nothing_of_them(tmp_path):
     (tmp_path / "in.txt").write_text("1 qid:1 1:1\n")
     ingest([tmp_path / "in.txt"], tmp_path / "out")
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
     assert sorted(manifest["meaning"]) == ["absent", "index_base", "split"]
     assert "columns" not in manifest
     assert "pairs" not in manifest
@@ -134,7 +134,7 @@ def test_a_label_is_the_same_number_from_text_and_tables(tmp_path_factory, label
     text = "".join(f"{label!r} qid:q 1:{k} #docid = d{k}\n" for k, label in enumerate(labels))
     (folder / "in.txt").write_text(text)
     ingest([folder / "in.txt"], folder / "text", options=IngestOptions(read=ReadOptions(labels="real")))
-    assert json.loads((folder / "text" / "manifest.json").read_bytes())["meaning"]["labels"] == "real"
+    assert json.loads((folder / "text" / "_manifest.json").read_bytes())["meaning"]["labels"] == "real"
     for suffix in (".csv", ".parquet"):
         ingest([write(folder / f"in{suffix}", rows)], folder / suffix[1:])
         assert files_of(folder / suffix[1:]) == files_of(folder / "text")
@@ -219,7 +219,7 @@ def test_a_bad_cell_is_named_by_line_and_column_and_nothing_is_written(tmp_path,
     assert str(caught.value) == f"{path}:3:5: {message}"
     assert [file.name for file in tmp_path.iterdir()] == ["bad.tsv"]
     ingest([path], tmp_path / "out", options=IngestOptions(max_rejects=1))
-    reject = pq.read_table(tmp_path / "out" / "rejects.parquet").to_pylist()
+    reject = pq.read_table(tmp_path / "out" / "_rejects.parquet").to_pylist()
     assert [(r["line"], r["column"]) for r in reject] == [(3, 5)]
     assert len(Dataset.open(tmp_path / "out").rows()) == 1
 

@@ -107,7 +107,7 @@ def test_pairs_join_their_rows_whatever_brings_them(tmp_path, judged):
         assert len(dataset.pairs(split)) == len(pairs) > 0
 
     files = files_of(tmp_path / "all")
-    assert any(name.startswith("pairs/") for name in files)
+    assert any(name.startswith("_pairs/") for name in files)
     for seed, (suffix, n_files, block, memory) in enumerate(
         [
             (".txt", 3, 64, 512 * 10**6),
@@ -204,11 +204,11 @@ def test_a_bad_pair_is_named_and_nothing_is_written(tmp_path, name, text, messag
     assert sorted(file.name for file in tmp_path.iterdir()) == [name, "rows.csv"]
 
     ingest([tmp_path / "rows.csv"], tmp_path / "out")
-    before = files_of(tmp_path / "out"), (tmp_path / "out" / "manifest.json").read_bytes()
+    before = files_of(tmp_path / "out"), (tmp_path / "out" / "_manifest.json").read_bytes()
     with pytest.raises(DataRejected) as caught:
         add_pairs([path], tmp_path / "out")
     assert str(caught.value) == f"{path}{message}"
-    assert (files_of(tmp_path / "out"), (tmp_path / "out" / "manifest.json").read_bytes()) == before
+    assert (files_of(tmp_path / "out"), (tmp_path / "out" / "_manifest.json").read_bytes()) == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out", name, "rows.csv"]
 
 
@@ -254,12 +254,12 @@ def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files
         dataset = Dataset.open(out)
         assert (dataset.manifest.pairs.rejected, dataset.manifest.rejected_rows) == (9, 0)
         assert found_in(dataset)[0] == naive_preferences.joined(rows_of(dataset), good)[0]
-        assert not (out / "rejects.parquet").exists()
-        listed = pq.read_table(out / "pair_rejects.parquet").to_pylist()
+        assert not (out / "_rejects.parquet").exists()
+        listed = pq.read_table(out / "_pair_rejects.parquet").to_pylist()
         words = [pair[0] if pair[0] == "zz" else pair[2] for pair in refused]
         assert [word in reject["reason"] for word, reject in zip(words, listed, strict=True)] == [True] * 9
         assert [reject["source"] for reject in listed] == sorted(reject["source"] for reject in listed)
-        seen.add((out / "pair_rejects.parquet").read_bytes())
+        seen.add((out / "_pair_rejects.parquet").read_bytes())
 
         with pytest.raises(DataRejected) as first:
             ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(block_bytes=block))
@@ -328,7 +328,7 @@ def test_pairs_that_come_later_are_as_those_that_came_with_the_judgments(tmp_pat
     report = add_pairs([path], tmp_path / "later", block_bytes=3)
     assert report.pairs.pairs == len(wanted)
     assert files_of(tmp_path / "later") == files_of(tmp_path / "at-once")
-    manifests = [(tmp_path / name / "manifest.json").read_bytes() for name in ("at-once", "later")]
+    manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in ("at-once", "later")]
     assert manifests[0] == manifests[1]
     assert Dataset.open(tmp_path / "later").digest != without.digest
 
@@ -361,17 +361,17 @@ def test_bins_stay_when_only_the_pairs_are_others(tmp_path, judged):
         options=options,
     )
     assert Dataset.open(tmp_path / "out").manifest.bins == bins
-    assert (tmp_path / "out" / "pair_rejects.parquet").exists()
+    assert (tmp_path / "out" / "_pair_rejects.parquet").exists()
     ingest([judged], tmp_path / "out", options=options)
     assert Dataset.open(tmp_path / "out").pairs() is None
     assert Dataset.open(tmp_path / "out").manifest.bins == bins
-    assert not (tmp_path / "out" / "pair_rejects.parquet").exists()
+    assert not (tmp_path / "out" / "_pair_rejects.parquet").exists()
 
 
 def test_a_damaged_file_of_pairs_is_named(tmp_path, judged):
     path = write_pairs(tmp_path / "p.txt", preferences(judged, 30, 8))
     ingest([judged], tmp_path / "out", pairs=[path], options=IngestOptions(buckets=1))
-    (file,) = (tmp_path / "out" / "pairs").iterdir()
+    (file,) = (tmp_path / "out" / "_pairs").iterdir()
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -387,7 +387,7 @@ def test_a_damaged_file_of_pairs_is_named(tmp_path, judged):
 def test_a_failure_while_joining_leaves_the_old_dataset(tmp_path, judged, monkeypatch):
     path = write_pairs(tmp_path / "p.txt", preferences(judged, 30, 8))
     ingest([judged], tmp_path / "out")
-    before = (tmp_path / "out" / "manifest.json").read_bytes()
+    before = (tmp_path / "out" / "_manifest.json").read_bytes()
 
     def fail(*_, **__):
         raise OSError(28, "No space left on device")
@@ -398,7 +398,7 @@ def test_a_failure_while_joining_leaves_the_old_dataset(tmp_path, judged, monkey
     monkeypatch.setattr("pipeline.pairs.adding.join_pairs", fail)
     with pytest.raises(OSError, match="No space"):
         add_pairs([path], tmp_path / "out")
-    assert (tmp_path / "out" / "manifest.json").read_bytes() == before
+    assert (tmp_path / "out" / "_manifest.json").read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "p.txt", "rows.csv"]
 
 

@@ -113,7 +113,7 @@ def test_sizes_are_part_of_what_a_dataset_was_made_of(tmp_path):
     one, other = Dataset.open(tmp_path / "one"), Dataset.open(tmp_path / "named")
     assert one.digest == other.digest
     assert one.manifest.sources[0].sizes is not None
-    assert '"sizes"' not in (tmp_path / "named" / "manifest.json").read_text()
+    assert '"sizes"' not in (tmp_path / "named" / "_manifest.json").read_text()
     write(path, lines, [1, 2])
     ingest([path], tmp_path / "two")
     two = Dataset.open(tmp_path / "two").manifest.sources[0]
@@ -153,7 +153,7 @@ def test_lightgbm_rank(tmp_path, test_data):
         values = np.concatenate(list(dataset.feature_batches(None)))
         found = zip(table["qid"].to_pylist(), table["grade"].to_pylist(), map(np.ndarray.tobytes, values), strict=True)
         assert sorted(found) == sorted(dense)
-        queries = pq.read_table(tmp_path / name / "queries")
+        queries = pq.read_table(tmp_path / name / "_queries")
         by_name = dict(zip(queries["qid"].to_pylist(), queries["n_docs"].to_pylist(), strict=True))
         assert by_name == {f"{name}:{number}": size for number, size in enumerate(sizes, start=1)}
     ingest([folder / "rank.*"], tmp_path / "both")

@@ -244,7 +244,7 @@ def test_zero_and_atoms_have_their_bins_with_exact_counts(folder):
 def test_it_is_the_same_for_any_batches_groups_and_row_groups(folder, tmp_path, monkeypatch):
     dataset = Dataset.open(folder / "data")
     digest = sampled(dataset).digest
-    files = {path.name: path.read_bytes() for path in (dataset.path / "bins" / digest).iterdir()}
+    files = {path.name: path.read_bytes() for path in (dataset.path / "_bins" / digest).iterdir()}
     for batch_rows, together in ((257, 1), (100_000, 9)):
         monkeypatch.setattr(binning, "_BATCH_ROWS", batch_rows)
         assert sampled(dataset, together=together).digest == digest
@@ -258,13 +258,13 @@ def test_it_is_the_same_for_any_batches_groups_and_row_groups(folder, tmp_path, 
     ingest([tmp_path / f"{part}.parquet" for part in range(3)], tmp_path / "data", options=options)
     shuffled = Dataset.open(tmp_path / "data")
     assert sampled(shuffled).digest == digest
-    assert {path.name: path.read_bytes() for path in (shuffled.path / "bins" / digest).iterdir()} == files
+    assert {path.name: path.read_bytes() for path in (shuffled.path / "_bins" / digest).iterdir()} == files
 
 
 def test_the_file_says_that_it_was_sampled_only_where_it_was(folder):
     dataset = Dataset.open(folder / "data")
     spec = sampled(dataset)
-    text = (dataset.path / "bins" / spec.digest / "binspec.json").read_text()
+    text = (dataset.path / "_bins" / spec.digest / "binspec.json").read_text()
     assert json.loads(text)["sampled_rows"] == 4000
     assert BinSpec.from_json(text).digest == spec.digest
     exact = BinSpec(spec.features, spec.max_bin)

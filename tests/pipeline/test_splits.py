@@ -186,5 +186,5 @@ def test_datasets_without_them_say_nothing_of_them(tmp_path):
     file = tmp_path / "in.txt"
     file.write_text("1 qid:1 1:1\n")
     ingest([file], tmp_path / "out")
-    written = (tmp_path / "out" / "manifest.json").read_text()
+    written = (tmp_path / "out" / "_manifest.json").read_text()
     assert not any(word in written for word in ("folds", "split_time", "time_column"))

@@ -112,7 +112,7 @@ def test_pieces_and_order_do_not_show_in_the_files(tmp_path, monkeypatch):
     for name, group_bytes, blocks in (("one", 64 << 20, 1 << 20), ("other", 4 * 12 * 16, 4096)):
         monkeypatch.setattr(layout, "ROW_GROUP_BYTES", group_bytes)
         ingest([tmp_path / "in.txt"], tmp_path / name, options=IngestOptions(buckets=4, block_bytes=blocks))
-        files[name] = {file.name: file.read_bytes() for file in (tmp_path / name / "statistics").iterdir()}
+        files[name] = {file.name: file.read_bytes() for file in (tmp_path / name / "_statistics").iterdir()}
     assert files["one"] == files["other"]
     dataset = Dataset.open(tmp_path / "other")
     assert {shard.statistics.digest for shard in dataset.manifest.shards} == {name[:64] for name in files["one"]}
@@ -125,10 +125,10 @@ def test_pieces_and_order_do_not_show_in_the_files(tmp_path, monkeypatch):
 
 def without(dataset: Dataset) -> Dataset:
     """The dataset as an earlier version has written it."""
-    manifest = json.loads((dataset.path / "manifest.json").read_bytes())
+    manifest = json.loads((dataset.path / "_manifest.json").read_bytes())
     for shard in manifest["shards"]:
         del shard["statistics"]
-    (dataset.path / "manifest.json").write_text(json.dumps(manifest))
+    (dataset.path / "_manifest.json").write_text(json.dumps(manifest))
     return Dataset.open(dataset.path)
 
 
@@ -167,7 +167,7 @@ def test_an_append_to_a_dataset_of_an_earlier_version_says_nothing_of_the_whole(
 
 def test_lost_and_damaged_files_are_named(tmp_path):
     dataset = make(tmp_path)
-    file = next((dataset.path / "statistics").iterdir())
+    file = next((dataset.path / "_statistics").iterdir())
     data = file.read_bytes()
     file.write_bytes(bytes(reversed(data)))
     with pytest.raises(DatasetFormatError, match=file.name):
@@ -184,8 +184,8 @@ def test_files_of_replaced_data_go_with_them(tmp_path):
     for number in range(3):
         dataset = make(tmp_path, TEXT.replace("1:1 ", f"1:{number + 7} "), overwrite=True)
     named = {shard.statistics.digest for shard in dataset.manifest.shards}
-    assert named <= {file.stem for file in (dataset.path / "statistics").iterdir()}
-    assert len(list((dataset.path / "statistics").iterdir())) <= 2 * len(named)
+    assert named <= {file.stem for file in (dataset.path / "_statistics").iterdir()}
+    assert len(list((dataset.path / "_statistics").iterdir())) <= 2 * len(named)
 
 
 def test_describe_needs_no_columns_where_there_are_too_many(tmp_path, monkeypatch):

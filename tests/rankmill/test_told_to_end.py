@@ -93,7 +93,7 @@ def seen(folder: Path) -> dict[str, str]:
         parts = path.relative_to(folder).parts
         if path.is_file() and not any(part.startswith(".") for part in parts) and parts[:1] != ("registry",):
             found["/".join(parts)] = file_digest(path)
-    return {name: digest for name, digest in found.items() if "/bins/" not in name}
+    return {name: digest for name, digest in found.items() if "/_bins/" not in name}
 
 
 def files_of(top: Path) -> dict[str, str]:

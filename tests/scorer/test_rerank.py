@@ -87,7 +87,7 @@ def test_the_unjudged_rows_of_a_dataset_are_ranked_as_they_came(tmp_path, forest
         ingest(
             [source], tmp_path / "data", qrels=[tmp_path / "qrels"], options=IngestOptions(overwrite=True, buckets=4)
         )
-    rerank(tmp_path / "data" / "unjudged", forest, tmp_path / "out")
+    rerank(tmp_path / "data" / "_unjudged", forest, tmp_path / "out")
     assert read_ranked(tmp_path / "out") == [(*row[:4], None) for row in ranked(forest, rows[60:])]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Bin(Stage):
-    """``WORK/dataset/bins`` as ``[bin]`` asks for them."""
+    """``WORK/dataset/_bins`` as ``[bin]`` asks for them."""
 
     name = "bin"
 
@@ -73,9 +73,7 @@ class Bin(Stage):
                 found.require()
             facts["drift"] = found.facts
             outputs[DRIFT] = self.work.digests.of(found.path)
-        artefact = Artefact(
-            kind="dataset", name=f"{self.work.named(dataset.path)}/bins/{spec.digest}", digest=spec.digest
-        )
+        artefact = Artefact(kind="dataset", name=self.work.named(dataset.bins_folder(spec.digest)), digest=spec.digest)
         return Made(outputs=outputs, facts=facts, artefacts=(artefact,))
 
     def fault(self, record: Record) -> str | None:
@@ -84,7 +82,7 @@ class Bin(Stage):
             found = dataset.bin_set()
         except PipelineInputError:
             return "the bins are gone"
-        folder = dataset.path / "bins" / found.binspec
+        folder = dataset.bins_folder(found.binspec)
         if found.binspec != record.facts["binspec"]:
             return "others have binned the dataset"
         whole = (folder / "binspec.json").is_file() and all((folder / f"{d}.parquet").is_file() for d in found.shards)

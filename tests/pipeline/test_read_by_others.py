@@ -1,0 +1,107 @@
+"""Other programs read a dataset as it is: its rows and nothing else, before and after it has grown or been replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.binning import bin_dataset
+from pipeline.dataset import Dataset
+from pipeline.describe import describe
+from pipeline.ingest import IngestOptions, ingest
+from pipeline.pairs.adding import add_pairs
+from pipeline.places import MANIFEST_NAME, earlier_name
+from pipeline.sources.batch import ReadOptions
+from pipeline.sql import query_dataset
+from tests.readers import READERS, rows_of
+
+WHOLE = ("pandas", "pyarrow.dataset", "pyarrow.parquet")  # those that look into the folders of a folder
+
+
+def csv(path, numbers):
+    """Rows of which some are unjudged and some malformed."""
+    lines = [f"q{k % 7},{'' if k % 11 == 0 else 'x' if k % 13 == 0 else k % 4},d{k},{k / 3},{k % 5}\n" for k in numbers]
+    path.write_text("qid,grade,doc_id,a,b\n" + "".join(lines))
+    return path
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A dataset with everything that one can have: pairs, unjudged and malformed rows, rejected pairs, bins."""
+    (tmp_path / "p.txt").write_text("q1 d1 d8\nq1 d1 nowhere\n")
+    options = IngestOptions(buckets=3, max_rejects=99, read=ReadOptions(unjudged="keep"))
+    ingest([csv(tmp_path / "a.csv", range(60))], tmp_path / "out", pairs=[tmp_path / "p.txt"], options=options)
+    bin_dataset(Dataset.open(tmp_path / "out"))
+    return tmp_path / "out"
+
+
+def rows(path):
+    dataset = Dataset.open(path)
+    return rows_of(dataset.rows(None, ("qid", "doc_id", "grade", *dataset.manifest.features)))
+
+
+def count(path, table):
+    with query_dataset(Dataset.open(path), f"SELECT count(*) FROM {table}") as answer:
+        return next(iter(answer.rows))[0]
+
+
+def check_read_by_others(path):
+    expected = rows(path)
+    for name in READERS:
+        assert rows_of(READERS[name](path / "features")) == expected, name
+    for name in WHOLE:
+        assert rows_of(READERS[name](path)) == expected, name
+
+
+def test_a_dataset_is_read_as_it_is(full):
+    names = {path.name for path in full.iterdir()}
+    assert names == {"features"} | {
+        *("_manifest.json", "_queries", "_statistics", "_pairs", "_unjudged", "_bins", "_rejects.parquet"),
+        "_pair_rejects.parquet",
+    }
+    check_read_by_others(full)
+
+
+def test_it_has_its_rows_alone_after_it_has_grown_and_been_replaced(full, tmp_path):
+    more = IngestOptions(append=True, max_rejects=99)
+    for step in range(3):
+        reader, before = Dataset.open(full), rows(full)
+        file = csv(tmp_path / f"{step}.csv", range(100 * step + 100, 100 * step + 130))
+        options = more if step % 2 else IngestOptions(buckets=3, max_rejects=99, overwrite=True)
+        ingest([file], full, options=options)
+        check_read_by_others(full)
+        assert rows_of(reader.rows(None, ("qid", "doc_id", "grade", "a", "b"))) == before  # opened before the change
+        reader.verify()
+        with query_dataset(reader, "SELECT count(*) FROM features") as answer:
+            assert list(answer.rows) == [(len(before),)]
+    assert len(list((full / "_replaced").iterdir())) <= 3
+
+
+def with_earlier_names(path):
+    """Rename what earlier versions called otherwise."""
+    for file in path.glob("_*"):
+        file.rename(path / earlier_name(file.name))
+
+
+def test_datasets_of_earlier_versions_stay_readable_and_can_be_changed(full, tmp_path):
+    digest, expected, described = Dataset.open(full).digest, rows(full), describe(Dataset.open(full)).to_json()
+    with_earlier_names(full)
+    assert (full / "manifest.json").is_file()
+    assert (full / "unjudged").is_dir()
+    before = {path.name for path in full.iterdir()}
+    dataset = Dataset.open(full)
+    dataset.verify()
+    assert (dataset.digest, rows(full), describe(dataset).to_json()) == (digest, expected, described)
+    assert count(full, "rejects") > 0
+    assert count(full, "pairs") == 1
+    bin_dataset(dataset, 15)
+    (tmp_path / "p2.txt").write_text("q2 d2 d9\n")
+    add_pairs([tmp_path / "p2.txt"], full, overwrite=True)
+    ingest([csv(tmp_path / "b.csv", range(60, 90))], full, options=IngestOptions(append=True, max_rejects=99))
+    bin_dataset(Dataset.open(full))
+    Dataset.open(full).verify()
+    assert set(expected) < set(rows(full))
+    ingest([tmp_path / "b.csv"], full, options=IngestOptions(buckets=3, max_rejects=99, overwrite=True))
+    ingest([tmp_path / "b.csv"], tmp_path / "new", options=IngestOptions(buckets=3, max_rejects=99))
+    assert Dataset.open(full).digest == Dataset.open(tmp_path / "new").digest
+    assert {path.name for path in full.iterdir()} <= before | {"_replaced"}
+    assert not (full / MANIFEST_NAME).exists()
