@@ -331,7 +331,7 @@ def test_a_document_of_a_pair_must_not_come_again(tmp_path):
 
 
 def state(folder):
-    files = [file for part in ("features", "_queries") for file in (folder / part).iterdir()]
+    files = [file for part in ("features", "_queries", "_replaced") for file in (folder / part).glob("*")]
     return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 

@@ -92,7 +92,7 @@ def test_what_is_no_dataset_or_a_damaged_one(tmp_path):
         (out / "_manifest.json").write_text(json.dumps(data))
         with pytest.raises(DatasetFormatError) as caught:
             Dataset.open(out)
-        return str(caught.value).removeprefix(f"{out / 'manifest.json'}: ")
+        return str(caught.value).removeprefix(f"{out / '_manifest.json'}: ")
 
     assert damaged(lambda data: data.update(format=2)) == (
         "dataset of format 2, this version reads format 1; ingest the data again"

@@ -134,7 +134,7 @@ def test_a_dataset_is_no_folder_of_rows(tmp_path):
     with pytest.raises(InputError, match=r"^(.*some): is a dataset, .*; \1/_unjudged has rows to re-rank, .* --split"):
         find_files([tmp_path / "some"])
     assert len(find_files([tmp_path / "some" / "_unjudged"])) == 1
-    with pytest.raises(InputError, match="unjudged: no such file; did you mean .*some/_unjudged"):
+    with pytest.raises(InputError, match=r"unjudged: no such file; did you mean .*some/_unjudged"):
         find_files([tmp_path / "some" / "unjudged"])
     rows.write_text("qid,grade,x\nq,1,0.5\n")
     ingest([rows], tmp_path / "all")

@@ -278,7 +278,7 @@ def test_rows_and_pairs_share_one_bound_and_have_lists_of_their_own(tmp_path):
     (tmp_path / "p.txt").write_text("q1 d0 d3\nq1 d0 d1\nq1 d0\n")
     ingest([tmp_path / "rows.csv"], tmp_path / "out", pairs=[tmp_path / "p.txt"], options=IngestOptions(max_rejects=3))
     listed = {
-        name: pq.read_table(tmp_path / "out" / f"{name}.parquet")["reason"].to_pylist()
+        name: pq.read_table(tmp_path / "out" / f"_{name}.parquet")["reason"].to_pylist()
         for name in ("rejects", "pair_rejects")
     }
     assert listed == {
