@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from trainer.scalars import whole_number
 
 Matrix = npt.NDArray[np.float32]
 
+_QUERIES = "qid"
 _CURE = "give every feature as a number, for example by its codes"
 
 
@@ -57,12 +59,57 @@ class ArrayRows:
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
-    """Column names of a frame or an Arrow table; None for a plain array."""
+    """Column names of a frame or an Arrow table; None for a plain array, and for a pandas frame that only counts its columns."""
     if _library(frame) == "pyarrow":
         found = getattr(getattr(frame, "schema", None), "names", None)
     else:
         found = getattr(frame, "columns", None)
-    return None if found is None else tuple(str(name) for name in found)
+    if found is None or (len(found) and list(found) == list(range(len(found)))):
+        return None
+    return tuple(str(name) for name in found)
+
+
+def made_up_names(n: int) -> tuple[str, ...]:
+    """Return the names of ``n`` features whose columns have none."""
+    return tuple(f"f{i}" for i in range(n))
+
+
+def with_queries(values: Any, qid: Any, group: Any, where: str = "") -> tuple[tuple[str, ...] | None, Any]:
+    """Return the names of the features in ``values``, None where columns have none, and the query of each row, if any is given.
+
+    A column ``qid`` of a frame is no feature.  It gives the queries, so that whatever takes rows of the frame, such as
+    scikit-learn's cross-validation, takes them along.
+
+    Raises
+    ------
+    InvalidParameter
+        There is such a column, and ``qid`` or ``group`` are given besides.
+    """
+    names = names_of(values)
+    if names is None or _QUERIES not in names:
+        return names, qid
+    if qid is not None or group is not None:
+        given = "group" if qid is None else "qid"
+        raise InvalidParameter(
+            f"{where}found queries twice, in the column {_QUERIES!r} of X and in {given}=; drop the column, or leave out {given}="
+        )
+    column = values.column(_QUERIES) if _library(values) == "pyarrow" else values[_QUERIES]
+    return tuple(name for name in names if name != _QUERIES), column
+
+
+def check_same_rows(given: Mapping[str, Any], where: str = "") -> None:
+    """Raise TrainingDataRejected if two of the pandas objects ``given`` by name have as many rows, but another index.
+
+    Rows belong together by their places, so that such an index may be a sign that they do not.
+    """
+    indexed = {name: v.index for name, v in given.items() if _library(v) == "pandas" and hasattr(v, "index")}
+    for name, index in indexed.items():
+        first = next(iter(indexed))
+        if len(index) == len(indexed[first]) and not index.equals(indexed[first]):
+            raise TrainingDataRejected(
+                f"{where}{first} and {name} have different pandas indexes, and rows are matched by place; give "
+                f"{name}.loc[{first}.index] if the index says which rows belong together, {name}.to_numpy() if the places do"
+            )
 
 
 def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
@@ -79,6 +126,11 @@ def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
     ------
     TrainingDataRejected
         Columns are lacking, or of another number, or hold something else than numbers; or the shape is another.
+
+    Warns
+    -----
+    UserWarning
+        The columns have no names, but the features wanted do.
     """
     if _library(values) == "polars" and hasattr(values, "collect"):
         raise TrainingDataRejected("X is a lazy frame; give X.collect()")
@@ -87,12 +139,23 @@ def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
         repeated = next((name for i, name in enumerate(own) if name in own[:i]), None)
         if repeated is not None:
             raise TrainingDataRejected(f"X has two columns {repeated!r}; give every feature a name of its own")
-        return _from_frame(values, own, names or own)
-    matrix = _numbers(values)
+        return _from_frame(values, own, own if names is None else names)
+    if _library(values) == "pandas" and hasattr(values, "columns"):
+        counted = tuple(str(i) for i in range(values.shape[1]))
+        matrix = _from_frame(values, counted, counted)
+    else:
+        matrix = _numbers(values)
     if matrix.ndim != 2 or matrix.shape[1] == 0:
         raise TrainingDataRejected(f"X must have shape (n, n_features) with a feature or more, got {matrix.shape}")
     if names is not None and matrix.shape[1] != len(names):
         raise TrainingDataRejected(f"X has {matrix.shape[1]} features, the ranker was fitted on {len(names)}")
+    if names is not None and names != made_up_names(len(names)) and names != tuple(map(str, range(len(names)))):
+        shown = ", ".join(names[:4]) + (", .." if len(names) > 4 else "")
+        warnings.warn(
+            f"X has no column names; its {len(names)} columns are taken for the features of the ranker in their order: {shown}",
+            UserWarning,
+            stacklevel=3,
+        )
     return np.ascontiguousarray(matrix)
 
 
@@ -107,7 +170,14 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
         An id is missing, or sizes do not add up to the rows.
     """
     if (qid is None) == (group is None):
-        raise InvalidParameter(f"{where}needs either qid, the query of each row, or group, the sizes of the queries")
+        cure = (
+            "; in scikit-learn's searches give them as a column 'qid' of a frame X, or by metadata routing"
+            if where
+            else ""
+        )
+        raise InvalidParameter(
+            f"{where}needs either qid, the query of each row, or group, the sizes of the queries{cure}"
+        )
     if qid is None:
         sizes = array(group, f"{where}group")
         if sizes.ndim != 1 or sizes.dtype.kind not in ("iu" if sizes.size else "iuf") or np.any(sizes < 0):
@@ -267,6 +337,11 @@ def _library(values: object) -> str:
 
 def _from_frame(frame: Any, own: tuple[str, ...], names: tuple[str, ...]) -> Matrix:
     lacking = [name for name in names if name not in own]
+    if lacking and names == made_up_names(len(names)):
+        raise TrainingDataRejected(
+            f"X is a frame without the column {lacking[0]!r}, and the ranker was fitted on columns without names; give "
+            "X.to_numpy(), columns in the order of fit, or fit on a frame"
+        )
     if lacking:
         raise TrainingDataRejected(f"X lacks the feature {lacking[0]!r} that the ranker was fitted on")
     if not names:

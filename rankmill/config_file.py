@@ -18,6 +18,7 @@ from pipeline.sources.parts import check_columns
 from rankmill.config import Config
 from rankmill.errors import ConfigError, InputError
 from rankmill.gate.rules import METRIC
+from rankmill.peers import unknown_name
 from registry.errors import RegistryError
 from registry.names import check_alias, check_name
 from scorer.errors import ScorerError
@@ -115,7 +116,7 @@ def _explain(error: ErrorDetails) -> str:
         *section, name = map(str, error["loc"])
         known = _keys_of(section)
         where = f"[{'.'.join(section)}]" if section else "the configuration"
-        return f"unknown key {name!r} in {where}; {_nearest(name, known)}"
+        return unknown_name("key", name, known, f" in {where}")
     if kind == "missing":
         return f"{key} is missing" if len(error["loc"]) > 1 else f"section [{key}] is missing"
     if kind == "too_short":
@@ -137,8 +138,3 @@ def _keys_of(section: Sequence[str]) -> list[str]:
         hint = get_type_hints(kind)[name]
         kind = next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
     return [field.name for field in fields(kind)] if kind is not None else []
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

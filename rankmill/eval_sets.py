@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.arrays import ArrayRows, matrix_of, names_of, queries_of, rows_of
+from rankmill.arrays import ArrayRows, check_same_rows, matrix_of, names_of, queries_of, rows_of, with_queries
 from rankmill.extras import Extras
 from trainer.errors import InvalidParameter, TrainingDataRejected
 
@@ -54,6 +54,8 @@ def eval_sets_of(
             group = None if eval_group is None else eval_group[i]
         where = f"eval set {name!r}: "
         try:
+            check_same_rows({"X": parts[0], "y": parts[1], "qid": qid, **more})
+            _, qid = with_queries(parts[0], qid, group)
             values = matrix_of(parts[0], names)
             extras = Extras.of(more)
             rows = rows_of(values, parts[1], queries_of(qid, group, len(values)), extras, regression=regression)

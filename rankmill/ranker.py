@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Never, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,20 @@ import numpy.typing as npt
 from pipeline.binning import MIN_MAX_BIN
 from pipeline.binspec import BinSpec, matrix_bins
 from pipeline.quantiles import MAX_BIN
-from rankmill.arrays import ArrayRows, directions_by_name, matrix_of, names_of, queries_of, rows_of
+from rankmill.arrays import (
+    ArrayRows,
+    check_same_rows,
+    directions_by_name,
+    made_up_names,
+    matrix_of,
+    queries_of,
+    rows_of,
+    with_queries,
+)
 from rankmill.eval_sets import EvalSet, eval_sets_of
 from rankmill.extras import Extras
+from rankmill.peers import checked_callbacks, checked_metrics, refuse_function, unknown_name
+from rankmill.routing import Routed, keywords_of
 from scorer.forest import Forest
 from scorer.metrics import Policy, parse_metric
 from scorer.metrics.queries import PreparedQueries
@@ -38,7 +49,7 @@ Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 IMPORTANCES = ("gain", "split")
 
 
-class Ranker:
+class Ranker(Routed):
     """Gradient-boosted trees on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
 
     Parameters are those of :class:`trainer.parameters.TrainParameters`, numbers of any kind among them, and
@@ -125,14 +136,23 @@ class Ranker:
         n_threads: int = 0,
         importance_type: str = "gain",
         delta: Callable[..., Any] | None = None,
+        **unknown: Never,
     ) -> None:
         given = dict(locals())
+        self._refuse_unknown(unknown)
         for name in self._parameter_names():
             setattr(self, name, given[name])
 
     @classmethod
     def _parameter_names(cls) -> list[str]:
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+        return keywords_of(cls.__init__)
+
+    @classmethod
+    def _refuse_unknown(cls, given: Mapping[str, object]) -> None:
+        known = cls._parameter_names()
+        for name in given:
+            if name not in known:
+                raise InvalidParameter(unknown_name("parameter", name, known))
 
     def __repr__(self) -> str:
         """Return the parameters that differ from their defaults."""
@@ -150,10 +170,8 @@ class Ranker:
 
     def set_params(self, **parameters: Any) -> Ranker:
         """Set parameters by name and return self; InvalidParameter for an unknown one."""
-        known = self._parameter_names()
+        self._refuse_unknown(parameters)
         for name, value in parameters.items():
-            if name not in known:
-                raise InvalidParameter(f"unknown parameter {name!r}; known: {', '.join(known)}")
             setattr(self, name, value)
         return self
 
@@ -179,10 +197,11 @@ class Ranker:
         eval_group: Sequence[npt.ArrayLike] | None = None,
         eval_metrics: str | Sequence[str] = (),
         early_stopping_rounds: int | None = None,
-        callbacks: Sequence[Callable[[RoundRecord], bool | None]] = (),
+        callbacks: Callable[[RoundRecord], bool | None] | Sequence[Callable[[RoundRecord], bool | None]] = (),
         resume: Model | None = None,
         init_model: Model | None = None,
         base_model: Model | None = None,
+        **unknown: Never,
     ) -> Ranker:
         """Train and return self.
 
@@ -190,7 +209,7 @@ class Ranker:
         ----------
         X
             (n, n_features) numbers, rounded to float32; NaN and null are missing.  A NumPy array, a list of rows, a Polars or
-            pandas frame, an Arrow table.
+            pandas frame, an Arrow table.  A column ``qid`` of a frame is no feature: it stands for the argument ``qid``.
         y
             (n,) grades, whole numbers of 0 or more.  Objectives of regression take any finite numbers: if one of them is
             no whole number from 0 to 31, all are labels and no grade is known, so that metrics of rankings have no value (stop by
@@ -228,7 +247,8 @@ class Ranker:
         early_stopping_rounds
             Overrides the parameter for this call.
         callbacks
-            Each is called with the :class:`RoundRecord` of every round; training ends if one returns true.
+            Each is called with the :class:`RoundRecord` of every round; training ends if one returns true.  One function or a
+            list of them.
         resume
             A fitted ranker, a forest or a model file, trained on the same rows with the same parameters: go on until there
             are ``n_rounds`` rounds in all.  The result has the same bytes as training in one go.  Eval sets may be others.
@@ -249,8 +269,21 @@ class Ranker:
             fractional or no number.
         """
         self._check_importance_type()
-        values, given_names = matrix_of(X), names_of(X)
-        names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
+        if unknown:
+            raise InvalidParameter(unknown_name("argument of fit", next(iter(unknown)), keywords_of(type(self).fit)))
+        listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
+        rows_given = {
+            "X": X,
+            "y": y,
+            "qid": qid,
+            "sample_weight": sample_weight,
+            "query_weight": query_weight,
+            "label": label,
+        }
+        check_same_rows(rows_given | {"event": event, "offset": offset, "init_score": init_score})
+        given_names, qid = with_queries(X, qid, group, "fit ")
+        values = matrix_of(X, given_names)
+        names = given_names or made_up_names(values.shape[1])
         base = None
         if base_model is not None:
             base = BaseModel(_forest_of(base_model), names, directions_by_name(self.monotone, names))
@@ -276,11 +309,11 @@ class Ranker:
             names,
             parameters,
             max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
-            eval_metrics=[eval_metrics] if isinstance(eval_metrics, str) else eval_metrics,
+            eval_metrics=metrics,
             info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
             resume=forest,
             n_threads=n_threads,
-            on_round=_all_of(callbacks),
+            on_round=_all_of(listeners),
         )
         self.forest_: Forest = result.forest if base is None else base.joined(result.forest)
         self.best_round_: int = result.best_round
@@ -322,14 +355,18 @@ class Ranker:
         Errors as :meth:`fit` and :meth:`predict`.
         """
         forest = self._fitted("score")
+        check_same_rows({"X": X, "y": y, "qid": qid})
+        _, qid = with_queries(X, qid, group, "score ")
         values = matrix_of(X, forest.feature_names)
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "))
+        self._check_metrics()
         metric = parse_metric(self.metric if self.stop_metric in {"", "deviance"} else self.stop_metric)
         highest = max(int(rows.grades.max(initial=0)), int(str(forest.info["max_grade"])), 1)
         policy = Policy(
             gain="exp" if self.gain == "exp" else "linear", max_grade=highest if metric.name == "err" else None
         )
-        return PreparedQueries(rows.grades, rows.starts, policy).means([metric], self.predict(rows.values))[metric]
+        scores = predict(forest, rows.values, n_threads=workers_for(self.n_threads))
+        return PreparedQueries(rows.grades, rows.starts, policy).means([metric], scores)[metric]
 
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:
@@ -372,6 +409,7 @@ class Ranker:
 
         ``n_rounds`` and ``patience`` rule over the ranker's own.  InvalidParameter where one is out of bounds.
         """
+        self._check_metrics()
         max_bin, n_threads = whole_number("max_bin", self.max_bin), workers_for(self.n_threads)
         if not MIN_MAX_BIN <= max_bin <= MAX_BIN:
             raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {max_bin}")
@@ -398,6 +436,10 @@ class Ranker:
         if not hasattr(self, "forest_"):
             raise InvalidParameter(f"{what} needs a fitted ranker; call fit first")
         return self.forest_
+
+    def _check_metrics(self) -> None:
+        for name in ("metric", "stop_metric"):
+            refuse_function(name, getattr(self, name))
 
     def _check_importance_type(self) -> None:
         if self.importance_type not in IMPORTANCES:

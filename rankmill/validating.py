@@ -7,8 +7,9 @@ from typing import Any
 import numpy.typing as npt
 
 from pipeline.binspec import matrix_bins
-from rankmill.arrays import matrix_of, names_of, queries_of, rows_of
+from rankmill.arrays import check_same_rows, made_up_names, matrix_of, queries_of, rows_of, with_queries
 from rankmill.extras import Extras
+from rankmill.peers import checked_metrics
 from rankmill.ranker import Ranker
 from trainer.cross_validation import OnFold
 from trainer.cross_validation import cross_validate as cross_validate_rows
@@ -61,8 +62,11 @@ def cross_validate(
     >>> len(found.values("ndcg@10"))
     3
     """
-    values, given_names = matrix_of(X), names_of(X)
-    names = given_names or tuple(f"f{i}" for i in range(values.shape[1]))
+    metrics = checked_metrics(eval_metrics)
+    check_same_rows({"X": X, "y": y, "qid": qid, **columns})
+    given_names, qid = with_queries(X, qid, group, "cross_validate ")
+    values = matrix_of(X, given_names)
+    names = given_names or made_up_names(values.shape[1])
     parameters, max_bin, n_threads = ranker.checked_parameters(names)
     rows = rows_of(
         values,
@@ -78,7 +82,7 @@ def cross_validate(
         names,
         parameters,
         max_grade=int(rows.grades.max(initial=0)),
-        eval_metrics=[eval_metrics] if isinstance(eval_metrics, str) else eval_metrics,
+        eval_metrics=metrics,
         n_threads=n_threads,
         on_round=on_round,
     )

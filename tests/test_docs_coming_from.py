@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from rankmill import Ranker
 from rankmill.cli import app
+from rankmill.peers import OURS
 from scorer.exchange.formats import READERS, WRITERS
 from scorer.metrics.metric import parse_metric
 from tests.scorer.exchange_cases import peer
@@ -49,6 +50,20 @@ def test_the_second_column_has_our_names_with_our_defaults(section):
             assert name in (DEFAULTS if told else DEFAULTS.keys() | OF_FIT), f"{theirs}: {written}"
             if told:
                 assert eval(value) == DEFAULTS[name], f"{theirs}: {written}, the default is {DEFAULTS[name]!r}"
+
+
+@pytest.mark.parametrize("section", ["LightGBM", "XGBoost", "CatBoost"])
+def test_a_ranker_that_is_given_their_names_answers_with_ours(section):
+    there = set()
+    for theirs, ours, remarks in cells(section):
+        mine = [written.partition("=")[0] for written in code(ours) + code(remarks) if ours]
+        names = [written.partition("=")[0] for written in code(theirs) if re.fullmatch(r"[a-z_]\w+(=.+)?", written)]
+        for name in names if mine else ():
+            if name in OURS:
+                assert OURS[name] in mine, f"{name}: {OURS[name]}, the table has {mine}"
+                there.add(name)
+        assert not mine or any(name in OURS or name in DEFAULTS or name in OF_FIT for name in names), theirs
+    assert len(there) > 8
 
 
 @pytest.mark.parametrize("section", [*TOOLS, "Everybody"])

@@ -1,0 +1,116 @@
+"""What users of other libraries give: their names of parameters, their callbacks, functions as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from trainer.errors import InvalidParameter
+
+_LIBRARIES = {"lightgbm": "LightGBM", "xgboost": "XGBoost", "catboost": "CatBoost"}
+
+OURS = {
+    theirs: ours
+    for ours, names in {
+        "objective": "loss loss_function",
+        "metric": "eval_at metrics metric_name",
+        "stop_metric": "first_metric_only",
+        "gain": "label_gain ndcg_exp_gain",
+        "n_rounds": "n_estimators num_iterations num_iteration num_trees n_trees num_tree num_rounds num_round num_boost_round "
+        "nrounds n_iter max_iter iterations",
+        "learning_rate": "eta shrinkage shrinkage_rate",
+        "early_stopping_rounds": "early_stopping_round n_iter_no_change od_wait early_stopping",
+        "min_improvement": "early_stopping_min_delta tol min_delta",
+        "criterion": "score_function",
+        "grow": "grow_policy",
+        "max_leaves": "num_leaves num_leaf n_leaves max_leaf_nodes max_leaf leaves",
+        "max_depth": "depth",
+        "min_rows_in_leaf": "min_data_in_leaf min_child_samples min_samples_leaf min_data min_data_per_leaf",
+        "min_hessian_in_leaf": "min_sum_hessian_in_leaf min_child_weight min_sum_hessian min_hessian",
+        "lambda_l2": "reg_lambda lambda l2_leaf_reg l2_regularization lambda_l_2",
+        "min_gain": "min_gain_to_split min_split_gain gamma min_split_loss",
+        "monotone": "monotone_constraints monotonic_cst monotone_constraint",
+        "feature_fraction": "colsample_bytree colsample rsm sub_feature max_features",
+        "query_fraction": "bagging_by_query sampling_unit",
+        "row_fraction": "bagging_fraction subsample sub_row bagging",
+        "sigma": "sigmoid lambdarank_sigma",
+        "truncation": "lambdarank_truncation_level lambdarank_num_pair_per_sample",
+        "lambda_normalisation": "lambda_normalization lambdarank_norm lambdarank_normalization lambdarank_score_normalization",
+        "seed": "random_state random_seed data_random_seed bagging_seed",
+        "max_bin": "max_bins border_count num_bins n_bins",
+        "n_threads": "n_jobs num_threads num_thread nthread thread_count nthreads",
+        # arguments of fit
+        "qid": "groups group_id query query_id qids",
+        "sample_weight": "weight weights",
+        "query_weight": "group_weight",
+        "offset": "baseline base_margin init_scores",
+        "pair_weight": "pairs_weight",
+        "eval_metrics": "eval_metric",
+        "eval_set": "eval_sets valid_sets validation_data evals",
+        "eval_names": "valid_names",
+        "init_model": "xgb_model",
+    }.items()
+    for theirs in names.split()
+}
+"""Our name by that of LightGBM, XGBoost, CatBoost or scikit-learn; docs/coming-from.md says what differs besides the name."""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str], where: str = "") -> str:
+    """Return one line about ``name``, which is no ``what``: what it is called here, the nearest spelling, or all of ``known``.
+
+    >>> unknown_name("parameter", "n_estimators", ["n_rounds", "seed"])
+    "unknown parameter 'n_estimators'; did you mean 'n_rounds'?"
+    """
+    choices = list(known)
+    ours = OURS.get(name.lower())
+    near = [ours] if ours in choices else get_close_matches(name, choices, n=1)
+    return f"unknown {what} {name!r}{where}; " + (
+        f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
+    )
+
+
+def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:
+    """Return callbacks as a list, one function alone too.
+
+    Raises
+    ------
+    InvalidParameter
+        One is no function, or of another library, which would call it with something else.
+    """
+    found = [callbacks] if callable(callbacks) or not isinstance(callbacks, Iterable) else list(callbacks)
+    for callback in found:
+        kind = callback if hasattr(callback, "__qualname__") else type(callback)
+        library = _LIBRARIES.get(str(getattr(kind, "__module__", "")).partition(".")[0])
+        if library is not None:
+            name = kind.__qualname__.partition(".")[0]
+            raise InvalidParameter(f"callbacks: {name} is for {library}'s training; here {_instead_of(name.lower())}")
+        if not callable(callback):
+            raise InvalidParameter(f"callbacks must be functions that take a RoundRecord, got {callback!r}")
+    return found
+
+
+def checked_metrics(eval_metrics: Any) -> list[str]:
+    """Return the names of metrics as a list, one name alone too; InvalidParameter for a function."""
+    found = [eval_metrics] if isinstance(eval_metrics, str) or callable(eval_metrics) else list(eval_metrics)
+    for metric in found:
+        refuse_function("eval_metrics", metric)
+    return found
+
+
+def refuse_function(name: str, metric: object) -> None:
+    """Raise InvalidParameter if the metric that the parameter ``name`` has is a function."""
+    if callable(metric):
+        called = getattr(metric, "__name__", type(metric).__name__)
+        raise InvalidParameter(
+            f"{name} takes names of metrics such as 'ndcg@10', not the function {called}; measure with it what predict returns, "
+            "or train for it with objective= or delta="
+        )
+
+
+def _instead_of(name: str) -> str:
+    if "stop" in name:
+        return "early_stopping_rounds=N stops"
+    if "record" in name:
+        return "evals_result_ has the values of every round after fit"
+    return "give a function that takes a RoundRecord and returns true to stop"

@@ -1,0 +1,149 @@
+"""What users of other libraries try first: their names, callbacks and metrics, frames and arrays in turn, indexed columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from rankmill import Ranker, cross_validate
+from rankmill.peers import OURS
+from rankmill.routing import keywords_of
+from tests.rankmill.small_ranker import planted_arrays, small
+from tests.scorer.exchange_cases import peer
+from trainer.errors import InvalidParameter, TrainingDataRejected
+
+OF_RANKER, OF_FIT = keywords_of(Ranker.__init__), keywords_of(Ranker.fit)
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    return planted_arrays()
+
+
+@pytest.mark.parametrize("theirs", OURS)
+def test_a_name_of_another_library_gets_ours(arrays, theirs):
+    ours = OURS[theirs]
+    assert theirs not in OF_RANKER + OF_FIT
+    line = rf"^unknown {{}} {theirs!r}; did you mean {ours!r}\?$"
+    if ours in OF_RANKER:
+        with pytest.raises(InvalidParameter, match=line.format("parameter")):
+            Ranker(**{theirs: 1})
+        with pytest.raises(InvalidParameter, match=line.format("parameter")):
+            Ranker().set_params(**{theirs: 1})
+    else:
+        X, y, qid = arrays
+        with pytest.raises(InvalidParameter, match=line.format("argument of fit")):
+            small().fit(X, y, qid=qid, **{theirs: 1})
+
+
+def test_other_unknown_names_get_the_nearest_or_all():
+    with pytest.raises(InvalidParameter, match="'learning_rat'; did you mean 'learning_rate'"):
+        Ranker(learning_rat=0.1)
+    with pytest.raises(InvalidParameter, match="'zzz'; known: objective, metric, stop_metric"):
+        Ranker(zzz=1)
+
+
+def ndcg(scores, grades):
+    return 0.0
+
+
+@pytest.mark.parametrize("given", [{"metric": ndcg}, {"stop_metric": ndcg}])
+def test_a_function_is_no_metric(arrays, given):
+    X, y, qid = arrays
+    line = r"takes names of metrics such as 'ndcg@10', not the function ndcg; "
+    with pytest.raises(InvalidParameter, match=f"^{next(iter(given))} {line}"):
+        small(**given).fit(X, y, qid=qid)
+    for eval_metrics in (ndcg, ["map", ndcg]):
+        with pytest.raises(InvalidParameter, match=f"^eval_metrics {line}"):
+            small().fit(X, y, qid=qid, eval_metrics=eval_metrics)
+        with pytest.raises(InvalidParameter, match=f"^eval_metrics {line}"):
+            cross_validate(small(), X, y, qid=qid, eval_metrics=eval_metrics)
+
+
+def test_callbacks_of_other_libraries_are_refused(arrays):
+    X, y, qid = arrays
+    lightgbm = peer("lightgbm")
+    cases = {
+        lightgbm.early_stopping(
+            5
+        ): "_EarlyStoppingCallback is for LightGBM's training; here early_stopping_rounds=N stops",
+        lightgbm.record_evaluation({}): "LightGBM's training; here evals_result_ has the values",
+        lightgbm.log_evaluation(5): "LightGBM's training; here give a function that takes a RoundRecord",
+        peer("xgboost").callback.EarlyStopping(
+            5
+        ): "EarlyStopping is for XGBoost's training; here early_stopping_rounds=N",
+        3: "callbacks must be functions that take a RoundRecord, got 3",
+    }
+    for callback, line in cases.items():
+        for callbacks in ([callback], callback):
+            with pytest.raises(InvalidParameter, match=line):
+                small().fit(X, y, qid=qid, callbacks=callbacks)
+    seen = []
+    small().fit(X, y, qid=qid, callbacks=seen.append)
+    assert len(seen) == 8
+
+
+NAMES = ["a", "b", "c", "d"]
+FRAMES = {
+    "pandas": lambda X: pd.DataFrame(X, columns=NAMES),
+    "polars": lambda X: pl.DataFrame(X, schema=NAMES),
+    "pyarrow": lambda X: pa.table(dict(zip(NAMES, X.T, strict=True))),
+}
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_arrays_and_frames_in_turn(arrays, library):
+    X, y, qid = arrays
+    frame = FRAMES[library](X)
+    of_array, of_frame = small().fit(X, y, qid=qid), small().fit(frame, y, qid=qid)
+    with pytest.raises(
+        TrainingDataRejected, match="X is a frame without the column 'f0', and the ranker was fitted on columns without"
+    ):
+        of_array.predict(frame)
+    with pytest.warns(
+        UserWarning, match="X has no column names; its 4 columns are taken .* in their order: a, b, c, d$"
+    ):
+        found = of_frame.predict(X)
+    assert found.tolist() == of_frame.predict(frame).tolist() == of_array.predict(X).tolist()
+    with pytest.warns(UserWarning, match="X has no column names"):
+        small().fit(frame, y, qid=qid, eval_set=(X, y, qid))
+    assert of_frame.score(frame, y, qid=qid) == of_array.score(X, y, qid=qid)
+
+
+def test_a_pandas_frame_that_counts_its_columns_is_an_array(arrays):
+    X, y, qid = arrays
+    counted = pd.DataFrame(X)
+    ranker = small().fit(counted, y, qid=qid)
+    assert ranker.forest_.to_bytes() == small().fit(X, y, qid=qid).forest_.to_bytes()
+    assert not hasattr(ranker, "feature_names_in_")
+    assert ranker.predict(counted).tolist() == ranker.predict(X).tolist()
+    swapped = pd.DataFrame(X, columns=[1, 0, 2, 3])
+    assert small().fit(swapped, y, qid=qid).feature_names_in_.tolist() == ["1", "0", "2", "3"]
+
+
+@pytest.mark.parametrize("name", ["y", "qid", "sample_weight", "query_weight", "offset"])
+def test_another_index_is_refused_and_the_same_one_taken(arrays, name):
+    X, y, qid = arrays
+    index = np.random.default_rng(4).permutation(400)
+    values = {"y": y, "qid": qid, "sample_weight": y + 1, "query_weight": np.ones(400), "offset": y / 9}
+    given = {key: pd.Series(column, index=index) for key, column in values.items()}
+    frame = pd.DataFrame(X, columns=NAMES, index=index)
+    expected = small().fit(FRAMES["polars"](X), **{key: pl.Series(column) for key, column in values.items()})
+    assert small().fit(frame, **given).forest_.to_bytes() == expected.forest_.to_bytes()
+    line = f"X and {name} have different pandas indexes, .* give {name}.loc.X.index. if .*, {name}.to_numpy\\(\\) if"
+    for other in (given[name].sort_index(), given[name].reset_index(drop=True)):
+        with pytest.raises(TrainingDataRejected, match=f"^{line}"):
+            small().fit(frame, **given | {name: other})
+        more = {key: column for key, column in (given | {name: other}).items() if key not in {"y", "qid"}}
+        columns = given | {name: other}
+        with pytest.raises(TrainingDataRejected, match=f"^eval set 'valid': {line}"):
+            small().fit(X, y, qid=qid, eval_set=(frame, columns["y"], {"qid": columns["qid"], **more}))
+        with pytest.raises(TrainingDataRejected, match=f"^{line}"):
+            cross_validate(small(), frame, **columns)
+    if name in {"y", "qid"}:
+        ranker = small().fit(frame, **given)
+        with pytest.raises(TrainingDataRejected, match=line):
+            ranker.score(frame, **{key: given[key] for key in ("y", "qid")} | {name: given[name].sort_index()})
