@@ -12,9 +12,12 @@ Stage = Literal["reading", "writing"]
 
 
 class TerminalBar:
-    """Context manager that shows a bar between two texts and the time left; does nothing where stderr is no terminal."""
+    """Context manager that shows a bar between two texts and the time left.
 
-    def __init__(self, before: str, after: str, console: Console | None) -> None:
+    It does nothing where stderr is no terminal, and where it is not to be ``shown``.
+    """
+
+    def __init__(self, before: str, after: str, console: Console | None, *, shown: bool = True) -> None:
         console = console or Console(stderr=True)
         self._progress = Progress(
             TextColumn(before),
@@ -23,7 +26,7 @@ class TerminalBar:
             TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not (shown and console.is_terminal),
         )
 
     def __enter__(self) -> Self:

@@ -41,6 +41,7 @@ from trainer.history import CrossValidation
 from trainer.objectives.registry import learns_labels
 from trainer.objectives.user import spelled
 from trainer.parameters import TrainParameters
+from trainer.progress import verbosely
 from trainer.scalars import whole_number
 from trainer.workers import workers_for
 
@@ -63,6 +64,9 @@ class Ranker(Routed):
         0: the cores this process may use.  Never changes the model.
     importance_type
         What ``feature_importances_`` counts: the ``gain`` of splits, or each ``split`` as one.
+    verbose
+        1 (or True): a line on stderr about every 10 seconds, so that short trainings say nothing; N above 1: a line after
+        every N rounds; 0: nothing.  Never changes the model.
     objective
         Besides names also a function ``(scores, targets, starts, g, h)`` that writes derivatives and curvatures: see
         :class:`trainer.objectives.user.UserObjective`.
@@ -96,6 +100,7 @@ class Ranker(Routed):
     max_bin: int
     n_threads: int
     importance_type: str
+    verbose: int
 
     def __init__(
         self,
@@ -135,6 +140,7 @@ class Ranker(Routed):
         max_bin: int = MAX_BIN,
         n_threads: int = 0,
         importance_type: str = "gain",
+        verbose: int = 1,
         delta: Callable[..., Any] | None = None,
         **unknown: Never,
     ) -> None:
@@ -302,19 +308,21 @@ class Ranker(Routed):
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
         watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names, regression=regression)
         binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
-        result = fit(
-            _on_top_of(base, train, binspec, n_threads),
-            [(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
-            [feature.edges for feature in binspec.features],
-            names,
-            parameters,
-            max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
-            eval_metrics=metrics,
-            info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
-            resume=forest,
-            n_threads=n_threads,
-            on_round=_all_of(listeners),
-        )
+        with verbosely(self.verbose, parameters) as progress:
+            result = fit(
+                _on_top_of(base, train, binspec, n_threads),
+                [(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
+                [feature.edges for feature in binspec.features],
+                names,
+                parameters,
+                max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
+                eval_metrics=metrics,
+                info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
+                resume=forest,
+                n_threads=n_threads,
+                on_round=_all_of([progress.update, *listeners]),
+                on_fold=lambda fold, record: progress.update(record, fold, "fold"),
+            )
         self.forest_: Forest = result.forest if base is None else base.joined(result.forest)
         self.best_round_: int = result.best_round
         self.history_: tuple[RoundRecord, ...] = result.history

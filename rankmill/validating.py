@@ -13,8 +13,9 @@ from rankmill.peers import checked_metrics
 from rankmill.ranker import Ranker
 from trainer.cross_validation import OnFold
 from trainer.cross_validation import cross_validate as cross_validate_rows
-from trainer.history import CrossValidation
+from trainer.history import CrossValidation, RoundRecord
 from trainer.objectives.registry import learns_labels
+from trainer.progress import verbosely
 
 
 def cross_validate(
@@ -76,13 +77,20 @@ def cross_validate(
         regression=learns_labels(parameters.objective),
     )
     binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
-    return cross_validate_rows(
-        rows.ranked(binspec, n_threads),
-        [feature.edges for feature in binspec.features],
-        names,
-        parameters,
-        max_grade=int(rows.grades.max(initial=0)),
-        eval_metrics=metrics,
-        n_threads=n_threads,
-        on_round=on_round,
-    )
+    with verbosely(ranker.verbose, parameters, folds_alone=True) as progress:
+
+        def tell(fold: int, record: RoundRecord) -> None:
+            progress.update(record, fold, "fold")
+            if on_round is not None:
+                on_round(fold, record)
+
+        return cross_validate_rows(
+            rows.ranked(binspec, n_threads),
+            [feature.edges for feature in binspec.features],
+            names,
+            parameters,
+            max_grade=int(rows.grades.max(initial=0)),
+            eval_metrics=metrics,
+            n_threads=n_threads,
+            on_round=tell,
+        )

@@ -61,6 +61,7 @@ class BoostOptions(TypedDict, total=False):
     pool_bytes: int
     profile: bool
     on_round: OnRound | None
+    on_fold: Callable[[int, RoundRecord], object] | None
     checkpoints: Checkpoints | None
 
 

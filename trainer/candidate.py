@@ -27,6 +27,7 @@ from scorer.forest import Forest
 from trainer import training
 from trainer.base_model import BaseModel, after_base
 from trainer.checkpoint import EVERY, Checkpoints
+from trainer.cross_validation import OnFold
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.history import TRAIN, RoundRecord, TrainingResult
@@ -155,6 +156,7 @@ def train_candidate(
     pool_bytes: int = DEFAULT_POOL_BYTES,
     profile: bool = False,
     on_round: OnSeed | None = None,
+    on_fold: OnFold | None = None,
     say: Callable[[str], None] | None = None,
     plan: TrainingPlan | None = None,
 ) -> Candidate:
@@ -191,6 +193,8 @@ def train_candidate(
         As :func:`trainer.training.train` takes them.
     on_round
         Called after every round of every seed, also of one that is replayed from a checkpoint.
+    on_fold
+        Called after every round of every fold, where ``rounds_by`` is ``cv``.
     say
         Called with a line where something is worth saying.
     plan
@@ -228,6 +232,7 @@ def train_candidate(
                 base_model=None if base is None else base.forest,
                 n_threads=n_threads,
                 on_round=None if on_round is None else _telling(on_round, number),
+                on_fold=on_fold,
                 bin_cache=bin_cache,
                 pool_bytes=pool_bytes,
                 profile=profile,

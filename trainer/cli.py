@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+LogEvery = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Log a line on stderr after every N rounds; 0: show no progress.  By default a bar on a terminal, elsewhere"
+        " a line about every 10 seconds.",
+        show_default=False,
+    ),
+]
 _THREADS = "Threads; 0: the cores this process may use.  Never changes the model."
 HISTOGRAM_MEMORY = "512MiB"  # DEFAULT_POOL_BYTES as people write it
 
@@ -106,6 +115,7 @@ def train(
     ] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0.0, help="Seconds between two checkpoints.")] = 300.0,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round went.")] = False,
+    log_every: LogEvery = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Train a model on DATASET and register it as the next version of NAME.
@@ -124,7 +134,7 @@ def train(
         dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, base_model=base_model,
         seeds=() if seeds is None else parse_seeds(seeds), choose=choose, checkpoint=checkpoint,
         checkpoint_every=checkpoint_every, n_threads=n_threads, bin_cache=bin_cache,
-        pool_bytes=parse_size(histogram_memory, "--histogram-memory"), profile=profile,
+        pool_bytes=parse_size(histogram_memory, "--histogram-memory"), profile=profile, log_every=log_every,
     )  # fmt: skip
     if as_json:
         if "seeds" not in report:
@@ -153,6 +163,7 @@ def cv(
         typer.Option(file_okay=False, metavar="DIR", help="As rankmill train has it.", show_default=False),
     ] = None,
     histogram_memory: Annotated[str, typer.Option(help="Bound of the memory for histograms.")] = HISTOGRAM_MEMORY,
+    log_every: LogEvery = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, curves included.")] = False,
 ) -> None:
     """Say what a training on DATASET is worth on queries that it has not seen, and how many rounds to take.
@@ -165,7 +176,7 @@ def cv(
     from pipeline.dataset import Dataset
     from pipeline.sizes import parse_size
     from trainer.compiling import compilation_announced
-    from trainer.progress import TrainingBar
+    from trainer.progress import TrainingProgress
     from trainer.training import cross_validate, plan_of
 
     pool_bytes = parse_size(histogram_memory, "--histogram-memory")
@@ -176,13 +187,14 @@ def cv(
         typer.echo(line, err=True)
 
     say(plan.render())
-    with compilation_announced(say), TrainingBar(parameters.n_rounds) as bar:
+    folds = TrainingProgress(parameters.n_rounds, n_trainings=parameters.folds, what="fold", log_every=log_every)
+    with compilation_announced(say), folds as progress:
         found = cross_validate(
             opened,
             parameters,
             eval_metrics=eval_metric or (),
             n_threads=n_threads,
-            on_round=lambda _, record: bar.update(record),
+            on_round=lambda fold, record: progress.update(record, fold),
             bin_cache=bin_cache,
             pool_bytes=pool_bytes,
             say=say,
@@ -207,6 +219,7 @@ def train_and_register(
     bin_cache: Path | None = None,
     pool_bytes: int | None = None,
     profile: bool = False,
+    log_every: int | None = None,
 ) -> tuple[dict[str, Any], TrainingResult]:
     """Train on the dataset at ``dataset_path``, register the model, and return the facts of the new version.
 
@@ -222,7 +235,7 @@ def train_and_register(
     from trainer.growing.histogram import DEFAULT_POOL_BYTES
     from trainer.kept import KeptTrainings
     from trainer.lineage import Origin
-    from trainer.progress import TrainingBar
+    from trainer.progress import progress_of
 
     # what can be refused is refused before hours of training, not after
     check_name(name)
@@ -247,7 +260,7 @@ def train_and_register(
         typer.echo(line, err=True)
 
     say(plan.render())
-    with compilation_announced(say), TrainingBar(parameters.n_rounds) as bar:
+    with compilation_announced(say), progress_of(parameters, seeds, log_every=log_every) as progress:
         candidate = train_candidate(
             dataset,
             parameters,
@@ -257,7 +270,8 @@ def train_and_register(
             checkpoint_every=checkpoint_every,
             n_threads=n_threads,
             profile=profile,
-            on_round=lambda _, record: bar.update(record),
+            on_round=lambda seed, record: progress.update(record, seed),
+            on_fold=lambda fold, record: progress.update(record, fold, "fold"),
             say=say,
             plan=plan,
         )

@@ -82,6 +82,15 @@ def tune(
     histogram_memory: Annotated[
         str, typer.Option(help="Bound of the memory for histograms of a trial.")
     ] = HISTOGRAM_MEMORY,
+    log_every: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Log a line on stderr after every N trials; 0: show no progress.  By default a bar on a terminal,"
+            " elsewhere a line about every 10 seconds.",
+            show_default=False,
+        ),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Let go of another search that OUT holds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all trials.")] = False,
 ) -> None:
@@ -96,7 +105,8 @@ def tune(
     """
     from pipeline.dataset import Dataset
     from pipeline.sizes import parse_size
-    from trainer.tuning.progress import TrialsBar
+    from trainer.compiling import FIRST, compilation_announced, kernels_compiled
+    from trainer.tuning.progress import TrialsProgress
     from trainer.tuning.search import TuneOptions, plan_tuning
     from trainer.tuning.search import tune as search_for
     from trainer.tuning.space import default_space, parse_vary, read_space, space_of
@@ -115,10 +125,16 @@ def tune(
     options = TuneOptions(trials=trials, search=search, factor=factor, best=best, repeat=repeat, workers=workers)
     plan = plan_tuning(Dataset.open(dataset), parameters, found, options, **given)
     typer.echo(plan.render(), err=True)
-    with TrialsBar(plan.most_trainings) as bar:
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    if plan.workers > 1 and not kernels_compiled():  # processes of their own compile
+        say(FIRST)
+    with compilation_announced(say), TrialsProgress(plan.most_trainings, log_every=log_every) as progress:
 
         def show(task: Task, outcome: Outcome) -> None:
-            bar.update(task, outcome, higher_is_better=plan.higher_is_better)
+            progress.update(task, outcome, higher_is_better=plan.higher_is_better)
 
         table = search_for(plan, out, **given, fresh=fresh, on_trial=show)
     typer.echo(table.to_json() if as_json else table.render(), nl=as_json)

@@ -10,23 +10,40 @@ from pathlib import Path
 from typing import Any
 
 from numba.core import event
+from numba.core.caching import FunctionCache
 
-MESSAGE = "compiling the kernels for this machine, once; this takes some 20 seconds"
+FIRST = "compiling the kernels for this machine, once; this takes some 20 seconds"
+MORE = "compiling kernels that were not needed here before; they are kept"
+EVERY_TIME = "compiling the kernels, which takes some 20 seconds every time: {folder} cannot be written"
 
 
 class _First(event.Listener):
-    """Calls ``say`` at the first compilation; loading from the cache is none."""
+    """Calls ``say`` at the first compilation of a kernel that is to be kept; loading from the cache is none."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say: Callable[[str], object] | None = say
 
-    def on_start(self, _: event.Event) -> None:
+    def on_start(self, compiling: event.Event) -> None:
+        kept_in = compiling.data["dispatcher"]._cache  # noqa: SLF001 - Numba has no other way to ask
+        if self._say is None or not isinstance(kept_in, FunctionCache):  # a user's own function, say: nobody keeps it
+            return
         say, self._say = self._say, None
-        if say is not None:
-            say(MESSAGE)
+        folder = Path(kept_in.cache_path)
+        if not os.access(folder, os.W_OK):
+            say(EVERY_TIME.format(folder=folder))
+        else:
+            say(MORE if kernels_compiled() else FIRST)
 
     def on_end(self, _: event.Event) -> None:
         """Nothing to say."""
+
+
+def kernels_compiled() -> bool:
+    """Return whether kernels that every training needs are in the cache, be it those of an older version."""
+    from trainer.growing import _kernels
+
+    kernel: Any = _kernels.partition
+    return any(Path(kernel._cache.cache_path).glob("*.nbi"))  # noqa: SLF001
 
 
 @contextmanager

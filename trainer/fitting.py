@@ -28,6 +28,8 @@ def fit(
 ) -> TrainingResult:
     """Train, and keep the rounds that ``parameters.rounds_by`` says; arguments and errors are those of ``boost``.
 
+    ``on_fold`` is called with the fold, 1, 2, .., and the record of every round of a cross-validation.
+
     valid
         The first eval set says which round is the best one.
     test
@@ -45,7 +47,7 @@ def fit(
         There are too few queries to part, besides what :func:`trainer.boosting.boost` raises.
     """
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
-    checkpoints = options.pop("checkpoints", None)
+    checkpoints, on_fold = options.pop("checkpoints", None), options.pop("on_fold", None)
     whole: Any = {**options, "checkpoint": None if checkpoints is None else checkpoints.of("whole")}
     if parameters.rounds_by == "test":
         apart = queries_apart(train.query_names, parameters.holdout_fraction, parameters.seed)
@@ -66,6 +68,7 @@ def fit(
         eval_metrics=options.get("eval_metrics", ()),
         n_threads=options.get("n_threads", 0),
         pool_bytes=options.get("pool_bytes"),
+        on_round=on_fold,
         checkpoints=checkpoints,
     )
     result = boost(train, eval_sets, edges, feature_names, parameters, rounds=found.best_round, **whole)

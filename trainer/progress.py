@@ -1,25 +1,172 @@
-"""A bar on the terminal while trees grow: round, metrics, time left.  Elsewhere nothing."""
+"""How far trainings are: a bar on a terminal; elsewhere, or where it is asked for, a line on stderr now and then."""
 
 from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 
 from pipeline.progress import TerminalBar
+from trainer.compiling import compilation_announced
+from trainer.errors import InvalidParameter
 from trainer.history import RoundRecord
+from trainer.parameters import TrainParameters
+from trainer.scalars import whole_number
+
+LOG_SECONDS = 10.0
 
 
-class TrainingBar(TerminalBar):
-    """Context manager whose ``update`` is an ``on_round`` callback; shows itself on a terminal only."""
+class Ticker:
+    """Says when a line is due, and writes it.
 
-    def __init__(self, n_rounds: int, console: Console | None = None) -> None:
-        super().__init__("round {task.completed:.0f}/{task.total:.0f}", "{task.description}", console)
-        self._task = self._progress.add_task("compiling", total=n_rounds)
+    Parameters
+    ----------
+    every
+        A line is due after so many steps; 0: never; None: :data:`LOG_SECONDS` after the last one.
+    say
+        Takes the lines; stderr where left out.
+    clock
+        Seconds, from any moment on.
+    """
 
-    def update(self, record: RoundRecord) -> None:
-        """Show the metrics of one round."""
-        parts = [
-            f"{split} {name} {value:.4f}"
-            for split, metrics in record.metrics.items()
-            for name, value in metrics.items()
-        ]
-        self._progress.update(self._task, completed=record.round_number, description="  ".join(parts))
+    def __init__(
+        self, every: int | None, say: Callable[[str], object] | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every, self._say, self._clock = every, say or _to_stderr, clock
+        self._began = self._last = clock()
+        self._first = 0.0  # when the first step was done; what came before, such as compiling, says nothing of the rest
+        self._steps = 0
+
+    def step(self, number: int, last: int, left: int, line: Callable[[], str]) -> None:
+        """Take note of step ``number`` of ``last``, with ``left`` more of all kinds; ``line`` is written if it is due."""
+        now = self._clock()
+        self._steps += 1
+        if self._steps == 1:
+            self._first = self._last = now
+        if self._every is None:
+            due = now - self._last >= LOG_SECONDS
+        else:
+            due = self._every > 0 and (number % self._every == 0 or number == last)
+        if due:
+            self._last = now
+            seconds = (now - self._first) / max(self._steps - 1, 1) * left
+            rest = f", at most {_duration(seconds)} left" if left > 0 and self._steps > 1 else ""
+            self._say(f"{line()}; {_duration(now - self._began)} so far{rest}")
+
+
+class TrainingProgress(TerminalBar):
+    """Context manager whose ``update`` is called with the record of every round.
+
+    Parameters
+    ----------
+    n_rounds
+        Most rounds of a training.
+    n_trainings, what
+        How many there are, one after another, and what they are called: ``fold``, ``seed``.
+    log_every, say, clock
+        As :class:`Ticker` takes them; there is a bar only where ``log_every`` is None and stderr is a terminal.
+    bar
+        Whether there may be a bar.
+    """
+
+    def __init__(
+        self,
+        n_rounds: int,
+        *,
+        n_trainings: int = 1,
+        what: str = "",
+        log_every: int | None = None,
+        say: Callable[[str], object] | None = None,
+        bar: bool = True,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        console = console or Console(stderr=True)
+        shown = bar and log_every is None and console.is_terminal
+        super().__init__("round {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
+        self._task = self._progress.add_task("preparing", total=n_rounds)
+        self._ticker = Ticker(0 if shown else log_every, say, clock)
+        self._n_rounds, self._n_trainings, self._what = n_rounds, n_trainings, what
+        self._at, self._started = ("", 0, n_rounds), 0
+
+    def update(self, record: RoundRecord, number: int = 0, what: str | None = None) -> None:
+        """Take note of a round of training ``number``; ``what`` it is, where there are several kinds."""
+        round_number, what = record.round_number, self._what if what is None else what
+        if (what, number) != self._at[:2] or round_number <= self._at[2]:
+            self._started += 1
+        self._at = what, number, round_number
+        name = [f"{what} {number}"] if what else []
+        self._progress.update(self._task, completed=round_number, description="  ".join([*name, *_measures(record)]))
+        left = max(self._n_trainings - self._started, 0) * self._n_rounds + self._n_rounds - round_number
+        place = ", ".join([*name, f"round {round_number:,} of {self._n_rounds:,}"])
+        self._ticker.step(round_number, self._n_rounds, left, lambda: f"{place}: {', '.join(_measures(record))}")
+
+
+def progress_of(
+    parameters: TrainParameters,
+    seeds: Sequence[int],
+    *,
+    log_every: int | None = None,
+    say: Callable[[str], object] | None = None,
+) -> TrainingProgress:
+    """Return the progress of training with each of ``seeds``, cross-validations that say how many rounds to take included."""
+    folds = parameters.folds if parameters.rounds_by == "cv" else 0
+    return TrainingProgress(
+        parameters.n_rounds,
+        n_trainings=max(len(seeds), 1) * (folds + 1),
+        what="seed" if len(seeds) > 1 else "",
+        log_every=log_every,
+        say=say,
+    )
+
+
+@contextmanager
+def verbosely(verbose: int, parameters: TrainParameters, *, folds_alone: bool = False) -> Iterator[TrainingProgress]:
+    """Yield the progress of a training from Python, which has no bar: of its ``folds_alone``, or of the whole training.
+
+    ``verbose`` 0 or False: nothing is said; 1 or True: a line on stderr about every :data:`LOG_SECONDS`; N above 1: a line
+    after every N rounds.  A compilation of kernels is announced, too.
+
+    Raises
+    ------
+    InvalidParameter
+        ``verbose`` is no whole number of 0 or more.
+    """
+    every = whole_number("verbose", int(verbose) if isinstance(verbose, bool) else verbose)
+    if every < 0:
+        raise InvalidParameter(f"verbose must be 0 or more, got {verbose}")
+    folds = parameters.folds if folds_alone or parameters.rounds_by == "cv" else 0
+    progress = TrainingProgress(
+        parameters.n_rounds,
+        n_trainings=folds + (not folds_alone),
+        log_every=None if every == 1 else every,
+        bar=False,
+    )
+    with compilation_announced(_to_stderr) if every else nullcontext(), progress:
+        yield progress
+
+
+def _measures(record: RoundRecord) -> list[str]:
+    return [
+        f"{split} {name} {value:.4f}" for split, metrics in record.metrics.items() for name, value in metrics.items()
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Return a time for people.
+
+    >>> [_duration(seconds) for seconds in (0.4, 59, 61, 3700)]
+    ['0 s', '59 s', '1 min 1 s', '1 h 1 min']
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

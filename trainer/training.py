@@ -201,6 +201,7 @@ def train(
     base_model: Forest | None = None,
     n_threads: int = 0,
     on_round: OnRound | None = None,
+    on_fold: OnFold | None = None,
     bin_cache: Path | None = None,
     pool_bytes: int = DEFAULT_POOL_BYTES,
     profile: bool = False,
@@ -230,6 +231,8 @@ def train(
         Threads to work with.
     on_round
         Called after every round; training ends if it returns true.
+    on_fold
+        Called with the fold and the record after every round of a cross-validation, where ``rounds_by`` is ``cv``.
     bin_cache
         A folder, made if need be, in which the bins of the train split are kept in the trainer's own layout: built
         once per dataset and binning, and from then on mapped instead of held in memory.  None: held in memory.
@@ -278,6 +281,7 @@ def train(
         pool_bytes=pool_bytes,
         profile=profile,
         on_round=on_round,
+        on_fold=on_fold,
         checkpoints=checkpoints,
     )
     return result if base is None else replace(result, forest=base.joined(result.forest))

@@ -37,7 +37,7 @@ def test_every_training_parameter_is_a_parameter_with_the_same_default():
         if field.default is not MISSING:
             assert defaults[field.name] == field.default, field.name
     assert set(defaults) - {field.name for field in fields(TrainParameters)} == {
-        *("self", "unknown", "max_bin", "n_threads", "importance_type", "delta")
+        *("self", "unknown", "max_bin", "n_threads", "importance_type", "verbose", "delta")
     }
 
 

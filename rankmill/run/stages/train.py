@@ -22,7 +22,7 @@ from trainer.code_digest import code_digest
 from trainer.compiling import compilation_announced
 from trainer.kept import KeptTrainings
 from trainer.lineage import Origin
-from trainer.progress import TrainingBar
+from trainer.progress import progress_of
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record
@@ -110,7 +110,7 @@ class Train(Stage):
         plan = plan_candidate(dataset, config.parameters, **asked)
         say(plan.render())
         self.work.registry.prepare()  # what cannot be registered is not to be trained for hours
-        with compilation_announced(say), TrainingBar(config.n_rounds) as bar:
+        with compilation_announced(say), progress_of(config.parameters, config.seeds, say=say) as progress:
             return train_candidate(
                 dataset,
                 config.parameters,
@@ -118,7 +118,8 @@ class Train(Stage):
                 base_queries=None if self.base is None else queries_trained_on(self.base, self.work.registry),
                 folder=(self.work.path / TRAINING).parent,
                 n_threads=config.n_threads,
-                on_round=lambda _, record: bar.update(record),
+                on_round=lambda seed, record: progress.update(record, seed),
+                on_fold=lambda fold, record: progress.update(record, fold, "fold"),
                 say=say,
                 plan=plan,
             )
