@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from pipeline.group.sketch import QuerySketch
+    from registry import Version
     from scorer.forest import Forest
     from scorer.rerank import ModelIdentity
+    from scorer.seen import TrainedModel
 
 app = typer.Typer()
 
@@ -87,6 +90,14 @@ MapNormalisation = Annotated[
 ]
 PrecisionNormalisation = Annotated[str | None, typer.Option(help="What hits are divided by: k or min(k,n).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="Split of a dataset: train, valid, test, or all.  By default what the models have not seen in training: test, else"
+        " valid; all of a dataset that they were not trained on.",
+        show_default=False,
+    ),
+]
 
 
 @app.command()
@@ -175,9 +186,7 @@ def evaluate(
     ],
     model: Annotated[str | None, ModelOption] = None,
     qrels: Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the file.")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="With --model and the folder of a dataset: train, valid or test.")
-    ] = None,
+    split: Split = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -223,7 +232,7 @@ def evaluate(
 
     Example: rankmill evaluate ranked --metric ndcg@10 --metric map
 
-    Example: rankmill evaluate web.dataset --split test --model web@latest
+    Example: rankmill evaluate web.dataset --model web@latest
 
     Example: rankmill evaluate my.run --qrels qrels.txt --convention trec
 
@@ -234,11 +243,14 @@ def evaluate(
 
     if per_query is not None:
         evaluating.checked_per_query(per_query)
-    forest = None if model is None else find_model(model, registry)[0]
+    forest, trained = None, None
+    if model is not None:
+        forest, identity = find_model(model, registry)
+        trained = trained_model(forest, identity, registry, model)
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     options["columns"] = parse_columns(columns or ())
     evaluation = evaluating.evaluate(
-        subject, model=forest, qrels=qrels, metrics=metric or evaluating.DEFAULT_METRICS, split=split,
+        subject, model=forest, qrels=qrels, metrics=metric or evaluating.DEFAULT_METRICS, split=split, trained=trained,
         convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,
         nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
         map_normalisation=map_normalisation, precision_normalisation=precision_normalisation, complete=complete,
@@ -299,6 +311,29 @@ def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
     version = Registry(registry).resolve(reference, bare="production")
     forest = Forest.from_bytes(version.read(), str(version))
     return forest, ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)
+
+
+def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, reference: str) -> TrainedModel:
+    """Return what the model and, where it is a version of the registry, its sketch of training queries say of its training.
+
+    ``reference`` is what a file is called.
+    """
+    from scorer.seen import TrainedModel
+
+    if identity.name is None:
+        return TrainedModel.of(forest, reference)
+    from registry import Registry
+
+    version = Registry(registry).resolve(f"{identity.name}@{identity.number}", bare="latest")
+    return TrainedModel.of(forest, str(version), train_queries(version))
+
+
+def train_queries(version: Version) -> QuerySketch | None:
+    """Return the sketch of the queries that a version was trained on; None where nobody kept it."""
+    from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+
+    data = version.attachment(TRAIN_QUERIES)
+    return None if data is None else QuerySketch.from_bytes(data, f"{version}, {TRAIN_QUERIES}")
 
 
 def looks_like_a_list(subject: str) -> bool:

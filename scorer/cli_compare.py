@@ -26,9 +26,11 @@ from scorer.cli import (
     RegistryFolder,
     RelevantFrom,
     ShortLists,
+    Split,
     Ties,
     TiesSeed,
     looks_like_a_list,
+    train_queries,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def compare(
             "--on", metavar="CANDIDATES|DATASET", help="What the models rank; repeat for several files of candidates."
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="With the folder of a dataset: train, valid or test.")] = None,
+    split: Split = None,
     qrels: Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the files.")] = None,
     baseline: Annotated[int, typer.Option(metavar="N", min=1, help="The others are compared with the N-th.")] = 1,
     metric: Annotated[
@@ -101,7 +103,7 @@ def compare(
     Each ranking is compared with the first, query by query.  Where versions of a model are registered that differ in
     their seed only, the report says whether the difference is more than these differ by.
 
-    Example: rankmill compare web@production web@latest --on web.dataset --split test
+    Example: rankmill compare web@production web@latest --on web.dataset
 
     Example: rankmill compare old.run new.run other.run --qrels qrels.txt --metric ndcg@10 --convention trec
     """
@@ -143,7 +145,7 @@ def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
     others = (
         {str(other): _forest(other) for other in _other_seeds(version, store.versions(version.name))} if seeds else {}
     )
-    return Ranking(name=str(version), source=_forest(version), seeds=others)
+    return Ranking(name=str(version), source=_forest(version), seeds=others, train_queries=train_queries(version))
 
 
 def _forest(version: Version) -> Forest:

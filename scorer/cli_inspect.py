@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +20,10 @@ from scorer.cli import (
     NFeatures,
     NThreads,
     RegistryFolder,
+    Split,
     find_model,
     looks_like_a_list,
+    trained_model,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from scorer.inspect.paths import Paths
     from scorer.metrics import Metric, Policy
     from scorer.rerank import ModelIdentity
+    from scorer.seen import TrainedModel
 
 app = typer.Typer(no_args_is_help=True, help="Look into a model: features, contributions, mixtures, optimality.")
 
@@ -41,7 +45,6 @@ On = Annotated[
         "--on", metavar="CANDIDATES", help="A dataset, or files of candidates as rerank reads them; repeat for several."
     ),
 ]
-Split = Annotated[str | None, typer.Option(help="With a dataset: train, valid or test; by default all of it.")]
 Qid = Annotated[
     list[str] | None, typer.Option("--qid", help="Look at this query; repeat for several.  Rules over --queries.")
 ]
@@ -68,14 +71,14 @@ class _Where:
     n_features: int | None
     columns: list[str] | None
 
-    def read(self, paths: Paths) -> Documents:
+    def read(self, paths: Paths, *models: TrainedModel) -> Documents:
         from pipeline.sources.parts import parse_columns
         from scorer.inspect.documents import read_documents
 
         options: Any = {"input_format": self.input_format, "absent": self.absent, "index_base": self.index_base}
         options["columns"] = parse_columns(self.columns or ())
         found = read_documents(
-            self.on, paths, split=self.split, qids=self.qid or (), n_queries=self.queries, seed=self.seed,
+            self.on, paths, split=self.split, models=models, qids=self.qid or (), n_queries=self.queries, seed=self.seed,
             n_features=self.n_features, announce=True, **options,
         )  # fmt: skip
         if len(found.doc_ids) < found.n_read and not self.qid:
@@ -152,11 +155,13 @@ def dependence(
     if on is None and (split is not None or qid):
         raise InputError("--split and --qid choose documents: name them with --on CANDIDATES")
     where = _Where(on or [], split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    codes = None if on is None else where.read(paths).codes(paths)
+    documents = None if on is None else where.read(paths, trained_model(paths.forest, identity, registry, model))
+    codes = None if documents is None else documents.codes(paths)
     shown = (20 if len(features) == 1 else 8) if points is None else points
     axes = [some_steps(paths, paths.slot_of(name), shown) for name in features]
     found = dependence_at(paths, features, points=axes, codes=codes, n_threads=_threads(n_threads))
-    typer.echo(dependence_report(found, identity).render(as_json=as_json))
+    report = dependence_report(found, identity)
+    typer.echo(report.at(None if documents is None else documents.scope).render(as_json=as_json))
 
 
 @app.command()
@@ -194,12 +199,13 @@ def interaction(
 
     identity, paths = _laid_out(model, registry, n_rounds)
     where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    codes = where.read(paths).codes(paths)
+    documents = where.read(paths, trained_model(paths.forest, identity, registry, model))
+    codes = documents.codes(paths)
     found = interactions_at(
         paths, codes, features=features or None, over=over, output=output, n_threads=_threads(n_threads)
     )  # fmt: skip
     report = interaction_report(found, identity, over=over, output=output, n_documents=len(codes), top=top)
-    typer.echo(report.render(as_json=as_json))
+    typer.echo(report.at(documents.scope).render(as_json=as_json))
 
 
 @app.command()
@@ -242,10 +248,10 @@ def shap(
     forest, identity = find_model(model, registry)
     explainer = Explainer(forest, n_rounds=n_rounds)
     where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    documents = where.read(explainer.paths)
+    documents = where.read(explainer.paths, trained_model(forest, identity, registry, model))
     found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=_threads(n_threads))
     report = shap_report(found, identity, top=top, out=None if out is None else str(out))
-    typer.echo(report.render(as_json=as_json))
+    typer.echo(report.at(documents.scope).render(as_json=as_json))
 
 
 @app.command()
@@ -283,7 +289,7 @@ def why(
     forest, identity = find_model(model, registry)
     explainer = Explainer(forest, n_rounds=n_rounds)
     where = _Where(on, split, [qid], 0, 0, input_format, absent, index_base, n_features, columns)
-    documents = where.read(explainer.paths)
+    documents = where.read(explainer.paths, trained_model(forest, identity, registry, model))
     slots = np.arange(documents.values.shape[1])
     scores = Predictor(explainer.paths.forest).scores(documents.values, columns=slots)
     rows, ranks = chosen_two(documents.doc_ids, scores, above, below, qid)
@@ -295,7 +301,7 @@ def why(
         found, identity, qid=qid, doc_ids=(documents.doc_ids[rows[0]], documents.doc_ids[rows[1]]), ranks=ranks, top=top,
         n_outputs=forest.n_outputs,
     )  # fmt: skip
-    typer.echo(report.render(as_json=as_json))
+    typer.echo(report.at(documents.scope).render(as_json=as_json))
 
 
 @app.command()
@@ -334,22 +340,25 @@ def combine(
 
     where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
     forest, identity = find_model(model, registry)
-    documents, first = _scored(forest, where)
-    path = Path(other)
+    trained, path = [trained_model(forest, identity, registry, model)], Path(other)
     second: tuple[ModelIdentity | str, Any]
     if _is_list(path):
+        documents, first = _scored(forest, where, trained)
         second = other, listed_scores(path, documents)
     else:
         if looks_like_a_list(other):
             raise InputError(f"{other}: no such file")
         other_forest, other_identity = find_model(other, registry)
-        second = other_identity, _scored(other_forest, where)[1]
+        trained.append(trained_model(other_forest, other_identity, registry, other))
+        documents, first = _scored(forest, where, trained)
+        second = other_identity, _scored(other_forest, where, trained)[1]
     rules, policy, words = _policy(metric, convention, forest, documents)
     best = combining.combine(
         first, second[1], documents.graded(), documents.starts, rules, policy, low=low, high=high,
         doc_order=documents.order(),
     )  # fmt: skip
-    typer.echo(combination_report(best, (identity, second[0]), words).render(as_json=as_json))
+    report = combination_report(best, (identity, second[0]), words)
+    typer.echo(report.at(documents.scope).render(as_json=as_json))
 
 
 @app.command()
@@ -391,13 +400,13 @@ def optimality(
 
     identity, paths = _laid_out(model, registry, n_rounds)
     where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    documents = where.read(paths)
+    documents = where.read(paths, trained_model(paths.forest, identity, registry, model))
     rules, policy, words = _policy(metric, convention, paths.forest, documents)
     found = optimality_at(
         paths, documents.codes(paths), documents.graded(), documents.starts, rules, policy, step=step, p0=p0, delta=delta,
         n_curves=curves, seed=seed, doc_order=documents.order(), n_threads=_threads(n_threads),
     )  # fmt: skip
-    typer.echo(optimality_report(found, identity, words).render(as_json=as_json))
+    typer.echo(optimality_report(found, identity, words).at(documents.scope).render(as_json=as_json))
 
 
 def _is_list(path: Path) -> bool:
@@ -416,13 +425,13 @@ def _laid_out(model: str, registry: Path, n_rounds: int | None) -> tuple[ModelId
     return identity, leaf_paths(forest, n_rounds=n_rounds)
 
 
-def _scored(forest: Forest, where: _Where) -> tuple[Documents, Any]:
+def _scored(forest: Forest, where: _Where, trained: Sequence[TrainedModel]) -> tuple[Documents, Any]:
     import numpy as np
 
     from scorer.inspect.paths import leaf_paths
     from scorer.predict import Predictor
 
-    documents = where.read(leaf_paths(forest))
+    documents = where.read(leaf_paths(forest), *trained)
     return documents, Predictor(forest).scores(documents.values, columns=np.arange(documents.values.shape[1]))
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.dataset import Dataset
+from pipeline.group.sketch import QuerySketch
 from scorer.comparison import Comparison, Difference, SeedNoise
 from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import DEFAULT_METRICS, evaluate, names_dataset
+from scorer.evaluate import DEFAULT_METRICS, chosen_queries, evaluate
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
 from scorer.metrics import Metric, parse_metric
@@ -23,6 +23,7 @@ from scorer.metrics.randomisation import FLIPS, holm, sign_flip_p
 from scorer.paired import MOST_SHOWN, Paired
 from scorer.paired import compare as compare_values
 from scorer.rerank import PathLike
+from scorer.seen import ALL, TrainedModel, scope_of_candidates
 
 _FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
 _NAMED = 3  # queries in a message
@@ -41,11 +42,19 @@ class Ranking:
     seeds
         Other versions of the model that differ from it in their seed only, by name: they say how much chance in training
         moves the metrics.
+    train_queries
+        The queries that the model was trained on, where a registry knows them.
     """
 
     name: str
     source: Forest | PathLike | pa.Table
     seeds: Mapping[str, Forest] = field(default_factory=dict)
+    train_queries: QuerySketch | None = None
+
+    @property
+    def trained(self) -> TrainedModel | None:
+        """What is known of the data that it was trained on; None for a list."""
+        return TrainedModel.of(self.source, self.name, self.train_queries) if isinstance(self.source, Forest) else None
 
 
 def compare(
@@ -66,7 +75,8 @@ def compare(
     rankings
         Two or more.
     on, split
-        Candidates, or the folder of one dataset and a split of it, that models rank; scored lists bring their own.
+        Candidates, or the folder of one dataset and a split of it (or ``all``), that models rank; scored lists bring their
+        own.  Without a split, of a dataset that one of the models was trained on: a split that none of them has seen.
     metrics
         Such as "ndcg@10"; the worst queries are shown by the first.
     baseline
@@ -86,7 +96,7 @@ def compare(
     Raises
     ------
     InputError
-        There are fewer than two, no such baseline, or a model without candidates.
+        There are fewer than two, no such baseline, a model without candidates, or queries that the models have all seen.
     CandidatesRejected
         The rankings are not of the same queries, or a query counts in one and not in another.
     """
@@ -94,6 +104,12 @@ def compare(
     wanted = tuple(dict.fromkeys(metric if isinstance(metric, Metric) else parse_metric(metric) for metric in metrics))
     if not wanted:
         raise InputError("there is no metric to compare by; name one, for example ndcg@10")
+    models = [ranking.trained for ranking in rankings if ranking.trained is not None]
+    scope = None
+    if on is not None:
+        paths = [on] if isinstance(on, str) or not isinstance(on, Sequence) else list(on)
+        dataset, scope = chosen_queries([Path(path) for path in paths], split, models)
+        split = None if dataset is None or scope is None else scope.split or ALL
     judge = _Judge(on, split, wanted, how)
     evaluations = [judge.evaluate(ranking.source) for ranking in rankings]
     if how.get("max_grade") is None and any(metric.name == "err" for metric in wanted):
@@ -102,7 +118,7 @@ def compare(
     for ranking, evaluation in zip(rankings, evaluations, strict=True):
         _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name, wanted)
     others = [i for i in range(len(rankings)) if i != baseline]
-    notes = [*_seen(rankings, on, split), *_notes(rankings, evaluations, baseline, others)]
+    notes = _notes(rankings, evaluations, baseline, others)
     groups = {i: judge.seed_group(ranking) for i, ranking in enumerate(rankings) if ranking.seeds}
     return Comparison(
         names=tuple(ranking.name for ranking in rankings),
@@ -111,6 +127,7 @@ def compare(
         differences=_differences(evaluations, baseline, others, groups, worst, flips),
         flips=flips,
         notes=tuple(notes),
+        scope=scope or scope_of_candidates(models, first.qids),
     )
 
 
@@ -221,21 +238,6 @@ def _seed_noise(metric: Metric, groups: Sequence[Mapping[str, Mapping[Metric, fl
         freedom += len(values) - 1
         versions |= dict.fromkeys(group)
     return SeedNoise(deviation=math.sqrt(squares / freedom), versions=tuple(versions)) if freedom else None
-
-
-def _seen(rankings: Sequence[Ranking], on: PathLike | Sequence[PathLike] | None, split: str | None) -> list[str]:
-    """Say which models were trained on the dataset whose train split is among what is ranked."""
-    paths = [on] if isinstance(on, str) or not isinstance(on, Sequence) else list(on)
-    if split not in {None, "train"} or paths[0] is None or not names_dataset([Path(path) for path in paths if path]):
-        return []
-    digest = Dataset.open(Path(paths[0])).digest
-    models = [each.name for each in rankings if isinstance(each.source, Forest)
-              and each.source.info.get("dataset_digest") == digest]  # fmt: skip
-    if not models:
-        return []
-    return [
-        f"{' and '.join(models)}: trained on queries among these, which flatters them; --split test has none of them"
-    ]
 
 
 def _notes(

@@ -14,6 +14,7 @@ from scorer.metrics.bootstrap import REPLICATES, SEED
 from scorer.metrics.randomisation import EXACT_UP_TO
 from scorer.metrics.randomisation import SEED as SEED_OF_SIGNS
 from scorer.paired import TIED, Paired
+from scorer.seen import Scope
 
 _LEAST_SHOWN = 1e-5
 _FEW_NAMES = 5
@@ -78,6 +79,8 @@ class Comparison:
         Signs drawn for p where they are too many to count out.
     notes
         What else to know.
+    scope
+        Which queries of a dataset these are, and what the models have seen of them; None where nothing is known.
     """
 
     names: tuple[str, ...]
@@ -86,6 +89,7 @@ class Comparison:
     differences: Mapping[int, Mapping[Metric, Difference | None]]
     flips: int
     notes: tuple[str, ...]
+    scope: Scope | None = None
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -118,6 +122,7 @@ class Comparison:
                 for i, found in self.differences.items()
             ],
             "notes": list(self.notes),
+            **({} if self.scope is None else {"scope": self.scope.to_dict()}),
         }
 
     def to_json(self) -> str:
@@ -140,6 +145,7 @@ class Comparison:
             ("conventions", policy),
             *(("", remark) for remark in first.convention.remarks),
             ("ideal list", IDEAL_WORDS[first.ideal]),
+            *([] if self.scope is None else [("splits", self.scope.words())]),
             ("data", f"{first.counts.n_queries:,} queries, {first.counts.n_documents:,} documents"),
             ("columns", tests),
             *(("note", note) for note in self.notes),

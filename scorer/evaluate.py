@@ -19,13 +19,12 @@ import pyarrow.parquet as pq
 
 from pipeline.cores import available_cores
 from pipeline.dataset import Dataset
-from pipeline.manifest import SPLITS
 from pipeline.places import MANIFEST_NAME, path_in
 from pipeline.publish import file_digest, write_atomically
 from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from pipeline.sources.columns import TableColumns
 from pipeline.sources.files import find_files
-from scorer.errors import CandidatesRejected, InputError
+from scorer.errors import InputError
 from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
 from scorer.forest import Forest
@@ -42,6 +41,7 @@ from scorer.rerank import PathLike
 from scorer.schemas import SCORED_ROW
 from scorer.scored_file import as_scored, read_scored
 from scorer.scoring import Place, Scored, score_in_order
+from scorer.seen import Scope, TrainedModel, scope_of, scope_of_candidates
 from scorer.slices import slices_of
 from scorer.trec import read_qrels
 
@@ -58,6 +58,7 @@ def evaluate(
     qrels: PathLike | None = None,
     metrics: Sequence[str | Metric] = DEFAULT_METRICS,
     split: str | None = None,
+    trained: TrainedModel | None = None,
     convention: str = OURS,
     gain: str | None = None,
     discount: str | None = None,
@@ -96,7 +97,10 @@ def evaluate(
     metrics
         Such as "ndcg@10"; see `scorer.metrics.parse_metric`.
     split
-        The split of the dataset to evaluate on; None for all of it.
+        The split of the dataset to evaluate on, or ``all``.  None: where the model was trained on this dataset, the split
+        that it has not seen, ``test`` before ``valid``; else all of it.
+    trained
+        What the model was trained on, where more is known than it says itself; see `scorer.seen`.
     convention
         Whose conventions: "rankmill" or a tool's, see `scorer.metrics.conventions`.
     gain, discount, ties, ties_seed, nothing_relevant, relevant_from, max_grade, short_lists, map_normalisation, precision_normalisation
@@ -116,7 +120,7 @@ def evaluate(
     Raises
     ------
     InputError
-        Something asked for is not there, or a convention is unknown.
+        Something asked for is not there, a convention is unknown, or the model has seen all queries and no split is named.
     CandidatesRejected
         The scored list or the candidates cannot be used.
     """
@@ -132,12 +136,21 @@ def evaluate(
     scored: Path | pa.Table
     known_grade: int | None = None
     column: Callable[[str], pl.DataFrame]
+    scope: Scope | None = None
     if model is not None:
         if isinstance(subject, pa.Table):
             raise InputError("a table of scores needs no model; leave the model out, or name files of candidates")
         forest = model if isinstance(model, Forest) else Forest.load(model)
+        trained = trained or TrainedModel.of(forest)
         options = read_options(forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns)
-        sources, predictor = _candidates(subject, split, forest, input_format, options, n_rounds, announce=announce)
+        dataset, scope = chosen_queries(_paths(subject), split, [trained])
+        split = None if scope is None else scope.split
+        predictor = Predictor(forest, n_rounds=n_rounds)
+        sources: list[Source] = (
+            open_sources(_files(_paths(subject)), input_format, options, announce=announce)
+            if dataset is None
+            else [DatasetSource(dataset, split, predictor.feature_names)]
+        )
         scored = _scored_rows(sources, predictor, options, n_threads or available_cores())
         known_grade = _grade_or_none(forest.info.get("max_grade"))
         column = partial(_column_of_candidates, subject, split, input_format, options)
@@ -160,7 +173,9 @@ def evaluate(
         grade_counts=counts,
         complete=complete,
     )
-    return replace(found, slices=tuple(part for name in by for part in slices_of(found, name, column)))
+    if scope is None and trained is not None:
+        scope = scope_of_candidates([trained], found.qids)
+    return replace(found, scope=scope, slices=tuple(part for name in by for part in slices_of(found, name, column)))
 
 
 def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int | None]:
@@ -265,28 +280,22 @@ def checked_per_query(path: Path) -> None:
         raise InputError(f"{path}: expected a name that ends in .tsv, .csv or .parquet for the values per query")
 
 
-def _candidates(
-    subject: PathLike | Sequence[PathLike],
-    split: str | None,
-    forest: Forest,
-    input_format: Format,
-    options: ReadOptions,
-    n_rounds: int | None,
-    *,
-    announce: bool,
-) -> tuple[list[Source], Predictor]:
-    predictor = Predictor(forest, n_rounds=n_rounds)
-    paths = _paths(subject)
-    if (split is not None and paths[0].is_dir()) or names_dataset(paths):
+def chosen_queries(
+    paths: Sequence[Path], split: str | None, models: Sequence[TrainedModel], qids: Sequence[str] = ()
+) -> tuple[Dataset | None, Scope | None]:
+    """Open the dataset that ``paths`` name and choose which of its queries are scored; (None, None) for files of candidates.
+
+    Raises
+    ------
+    InputError, CandidatesRejected
+        As `scorer.seen.scope_of`; or ``split`` is given for files.
+    """
+    if (split is not None and len(paths) == 1 and paths[0].is_dir()) or names_dataset(paths):
         dataset = Dataset.open(paths[0])
-        counts = dataset.manifest.splits
-        if split in SPLITS and split not in {name for name, count in counts.items() if count.rows}:
-            filled = ", ".join(name for name, count in counts.items() if count.rows) or "none"
-            raise CandidatesRejected(f"{paths[0]}: the split {split!r} is empty; splits with rows: {filled}")
-        return [DatasetSource(dataset, split, predictor.feature_names)], predictor
+        return dataset, scope_of(dataset, split, models, qids)
     if split is not None:
-        raise InputError(f"--split chooses a part of a dataset; {paths[0]} is not the folder of one")
-    return open_sources(_files(paths), input_format, options, announce=announce), predictor
+        raise InputError(f"--split chooses a part of a dataset; {', '.join(map(str, paths))} is not the folder of one")
+    return None, None
 
 
 def _scored_rows(sources: Sequence[Source], predictor: Predictor, options: ReadOptions, n_threads: int) -> pa.Table:
@@ -321,7 +330,9 @@ def _column_of_candidates(
 
 def names_dataset(paths: Sequence[Path]) -> bool:
     """Whether ``paths`` are the folder of one dataset; another folder stands for the files of candidates in it."""
-    return len(paths) == 1 and path_in(paths[0], MANIFEST_NAME).is_file()
+    if len(paths) != 1 or (paths[0] / "part-00000.parquet").exists():  # which is a folder of ranked lists
+        return False
+    return path_in(paths[0], MANIFEST_NAME).is_file()
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:

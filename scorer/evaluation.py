@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scorer.metrics import Metric, Policy
 from scorer.metrics.conventions import Convention
 from scorer.metrics.queries import mean_of
+from scorer.seen import Scope
 from scorer.slices import Slices
 
 IDEAL_WORDS = {
@@ -77,7 +78,8 @@ class Evaluation:
 
     ``values`` holds one float64 a query in the order of ``qids``, NaN where the policy skips the query; ``weights`` what
     the queries weigh where they differ, or None; ``intervals`` the 95 % bootstrap interval of each mean over queries, or
-    None; ``slices`` the same for the queries that have something in common, where that was asked for.
+    None; ``slices`` the same for the queries that have something in common, where that was asked for; ``scope`` says which
+    queries of a dataset these are and what the model has seen of them, None where nothing is known.
     """
 
     metrics: tuple[Metric, ...]
@@ -90,6 +92,7 @@ class Evaluation:
     intervals: Mapping[Metric, tuple[float, float] | None]
     counts: Counts
     slices: tuple[Slices, ...] = ()
+    scope: Scope | None = None
 
     @property
     def policy(self) -> Policy:
@@ -126,6 +129,8 @@ class Evaluation:
             "ideal": self.ideal,
             "counts": asdict(self.counts) | {"tied_share": self.counts.tied_share},
         }
+        if self.scope is not None:
+            report["scope"] = self.scope.to_dict()
         if self.slices:
             report["slices"] = [each.to_dict() for each in self.slices]
         if per_query:
@@ -174,6 +179,7 @@ class Evaluation:
             ("conventions", self.convention.describe()),
             *(("", remark) for remark in self.convention.remarks),
             ("ideal list", IDEAL_WORDS[self.ideal]),
+            *([] if self.scope is None else [("splits", self.scope.words())]),
             ("data", f"{counts.n_queries:,} queries, {counts.n_documents:,} documents"),
             ("of the queries", "; ".join(oddities)),
             ("tied documents", _share(counts.n_tied_documents, counts.n_documents)),

@@ -52,6 +52,7 @@ ARRAYS: tuple[tuple[str, np.dtype[Any]], ...] = (
 )
 
 COVER = "cover"
+DATASETS_OF_BASE = "base_dataset_digests"  # what the model below the newest trees was trained on
 """Key of a forest's ``info``: what ``node_rows`` counts where it is not training rows.
 
 "sum_hessian": XGBoost's sums of curvatures, in units of each tree's own.

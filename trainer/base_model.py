@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import COVER, Forest, compact_cuts
+from scorer.forest import COVER, DATASETS_OF_BASE, Forest, compact_cuts
 from scorer.predict import Predictor
 from trainer.dtypes import EDGE
 from trainer.errors import InvalidParameter
@@ -100,6 +100,7 @@ class BaseModel:
             info={
                 **after.info,
                 **({COVER: base.info[COVER]} if COVER in base.info else {}),
+                **({DATASETS_OF_BASE: datasets} if (datasets := _datasets_of(base)) else {}),
                 SHA256: base.sha256,
                 TREES: base.n_trees,
                 START: after.base_score,
@@ -110,6 +111,13 @@ class BaseModel:
 
     def _place(self, name: str) -> int:
         return self.feature_names.index(name) if name in self.feature_names else -1
+
+
+def _datasets_of(base: Forest) -> list[str]:
+    """Return the digests of the datasets that a model and those below it were trained on."""
+    own = base.info.get("dataset_digest")
+    below = base.info.get(DATASETS_OF_BASE, [])
+    return [str(digest) for digest in ([own] if own else []) + (below if isinstance(below, list) else [])]
 
 
 def _moves_against(forest: Forest, name: str, direction: int) -> bool:
@@ -153,7 +161,11 @@ def after_base(forest: Forest, base: BaseModel | None) -> Forest:
     node = int(forest.tree_starts[first])
     feature = forest.node_feature[node:]
     cuts, cut_starts, node_cut = compact_cuts(feature, forest.thresholds[node:], forest.n_features)
-    own_facts = {name: value for name, value in forest.info.items() if name not in {TREES, START, TREES_A_ROUND, COVER}}
+    own_facts = {
+        name: value
+        for name, value in forest.info.items()
+        if name not in {TREES, START, TREES_A_ROUND, COVER, DATASETS_OF_BASE}
+    }
     return replace(
         forest,
         cuts=cuts,

@@ -305,14 +305,11 @@ def train_and_register(
 
 def queries_trained_on(origin: Origin, registry: Registry) -> QuerySketch | None:
     """Return the sketch of the queries that a registered model was trained on; None where nobody kept it."""
-    from pipeline.group.sketch import QuerySketch
-    from trainer.lineage import TRAIN_QUERIES
+    from scorer.cli import train_queries
 
     if origin.identity.name is None:
         return None
-    version = registry.resolve(f"{origin.identity.name}@{origin.identity.number}", bare="latest")
-    data = version.attachment(TRAIN_QUERIES)
-    return None if data is None else QuerySketch.from_bytes(data, f"{version}, {TRAIN_QUERIES}")
+    return train_queries(registry.resolve(f"{origin.identity.name}@{origin.identity.number}", bare="latest"))
 
 
 def _kept(report: Mapping[str, Any]) -> str:

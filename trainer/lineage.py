@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from pipeline.group.sketch import QuerySketch
+from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from scorer.metrics.bootstrap import interval_of_mean
 from trainer.code_digest import code_digest
 from trainer.parameters import TrainParameters
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_SOURCES = 100  # of a kind; of more only their number and a digest of the list are told
 LIBRARIES = ("rankmill", "numpy", "numba", "llvmlite", "polars", "pyarrow", "duckdb", "joblib", "pydantic")
-TRAIN_QUERIES, CIRCUMSTANCES = "train_queries", "circumstances"
+CIRCUMSTANCES = "circumstances"
 
 Facts = dict[str, Any]
 

@@ -52,7 +52,9 @@ def check_resumable(
         detail = f"the data lack {lacking[0]!r}" if lacking else "the data have others, or in another order"
         raise InvalidParameter(f"resume: the model was trained on other features: {detail}")
     for name, value in info.items():
-        if forest.info.get(name) != value:
+        if (
+            forest.info.get(name) != value and name != "rows_digest"
+        ):  # older models lack it, and dataset_digest says more
             raise InvalidParameter(
                 f"resume: the model was trained on other data: its {name} is {_short(forest.info.get(name))}, that of"
                 f" the data {_short(value)}"

@@ -337,6 +337,8 @@ def _facts(dataset: Dataset, binspec_digest: str) -> dict[str, Any]:
     meaning = dataset.manifest.meaning
     # candidates must be read as the judgments were
     facts: dict[str, Any] = {"absent": meaning.absent, "index_base": meaning.index_base}
+    if dataset.manifest.pairs is not None:  # who replaces the pairs does not replace the queries
+        facts["rows_digest"] = dataset.manifest.rows_digest()
     if meaning.grades:
         facts["grades"] = meaning.grades
     if meaning.negative_grades != "reject":

@@ -22,6 +22,7 @@ from pipeline.errors import DatasetFormatError
 from pipeline.group.hashing import hash_ids
 
 MAGIC = b"RMQUERY1"
+TRAIN_QUERIES = "train_queries"  # what the sketch of a registered version is called
 MOST_HASHES = 65_536
 SALT = 0x9FB21C651E98DF25
 

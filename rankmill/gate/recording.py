@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.group.sketch import QuerySketch
+from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.gate.report import render
 from rankmill.gate.rules import rules_under
@@ -13,7 +13,6 @@ from registry.errors import IntegrityError, PromotionRefused, UnknownModel
 from registry.history.changes import Gate
 from registry.names import PRODUCTION, check_alias
 from scorer.forest import Forest
-from trainer.lineage import TRAIN_QUERIES
 
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset

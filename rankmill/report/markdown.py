@@ -98,7 +98,7 @@ def _metrics(facts: dict[str, Any]) -> list[str]:
         )
         rows.append([safe(metric_name(name)), *cells, told])
     counts = metrics["counts"]
-    words = f"{counted(counts['n_queries'], 'query')}, {counted(counts['n_documents'], 'document')} of the {metrics['split']} split; 95 % intervals. {metrics['convention']}."
+    words = f"{counted(counts['n_queries'], 'query')}, {counted(counts['n_documents'], 'document')} of the {metrics['split']} split ({metrics['seen']}); 95 % intervals. {metrics['convention']}."
     return [*_heading(facts, "metrics"), *table(head, rows), safe(words)]
 
 

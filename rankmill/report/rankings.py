@@ -12,12 +12,14 @@ import pyarrow as pa
 from pipeline.cores import available_cores
 from rankmill.gate.bars import row_order, single_feature
 from rankmill.gate.lists import GradedQueries, Scores, scores_of
+from scorer.cli import train_queries
 from scorer.evaluate_scored import evaluate_scored
 from scorer.evaluation import Evaluation
 from scorer.metrics import Metric
 from scorer.metrics.randomisation import sign_flip_p
 from scorer.paired import compare
 from scorer.query_columns import column_of_dataset
+from scorer.seen import Scope, TrainedModel, scope_of
 from scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, Slices, slices_of
 
 if TYPE_CHECKING:
@@ -137,6 +139,7 @@ def metrics_facts(rankings: Rankings, subject: Subject) -> dict[str, Any]:
         )
     return {
         "split": subject.split,
+        "seen": "; ".join(_scope(subject).remarks()),
         "counts": evaluation["counts"],
         "convention": candidate.evaluation.convention.describe(),
         "policy": evaluation["policy"],
@@ -145,6 +148,15 @@ def metrics_facts(rankings: Rankings, subject: Subject) -> dict[str, Any]:
         "rival": rankings.rival.name,
         "rankings": told,
     }
+
+
+def _scope(subject: Subject) -> Scope:
+    """Tell what the models that are compared have seen of the split."""
+    versions = [(subject.version, subject.forest)]
+    if subject.present is not None and subject.present_forest is not None:
+        versions.append((subject.present, subject.present_forest))
+    models = [TrainedModel.of(forest, str(version), train_queries(version)) for version, forest in versions]
+    return scope_of(subject.dataset, subject.split, models)
 
 
 def slice_facts(rankings: Rankings, subject: Subject) -> list[dict[str, Any]]:

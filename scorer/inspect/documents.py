@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
@@ -20,18 +20,17 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from pipeline.dataset import Dataset
-from pipeline.places import MANIFEST_NAME, path_in
 from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from pipeline.sources.files import find_files
 from pipeline.sources.grades import UNKNOWN_GRADE
 from scorer.candidates import locate_features, named_by_row
 from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import DatasetSource
+from scorer.evaluate import DatasetSource, chosen_queries
 from scorer.inspect.paths import Codes, Paths
 from scorer.opening import open_sources, read_options
 from scorer.predict import Predictor
 from scorer.scored_file import read_scored
+from scorer.seen import Scope, TrainedModel, scope_of_candidates
 
 BLOCK_BYTES = 16 << 20
 MAX_BYTES = 1 << 30  # of the features held
@@ -48,6 +47,7 @@ class Documents:
     grades: npt.NDArray[np.int32] | None  # (n,) UNKNOWN_GRADE where nobody graded; None where nobody graded any
     values: npt.NDArray[np.float32]  # (n, n_slots) the features that the model asks for, NaN where missing
     n_read: int  # documents in the input
+    scope: Scope | None = None  # which queries of a dataset these are, and what the models have seen of them
 
     @property
     def query(self) -> npt.NDArray[np.int64]:
@@ -74,6 +74,7 @@ def read_documents(
     paths: Paths,
     *,
     split: str | None = None,
+    models: Sequence[TrainedModel] = (),
     qids: Sequence[str] = (),
     n_queries: int = 0,
     seed: int = 0,
@@ -93,7 +94,9 @@ def read_documents(
     paths
         The forest that is looked into.
     split
-        The split of the dataset; None for all of it.
+        The split of the dataset, or ``all``; None: as `scorer.seen.scope_of` chooses.
+    models
+        What is known of the models that are looked into; left out, what that of ``paths`` says itself.
     qids
         The queries; none: as the next parameter says.
     n_queries
@@ -120,7 +123,13 @@ def read_documents(
     options = read_options(
         paths.forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns
     )  # fmt: skip
-    sources = _sources([Path(path) for path in subject], split, predictor, input_format, options, announce=announce)
+    models, files = models or [TrainedModel.of(paths.forest)], [Path(path) for path in subject]
+    dataset, scope = chosen_queries(files, split, models, qids)
+    sources: list[Source] = (
+        _open_files(files, input_format, options, announce=announce)
+        if dataset is None or scope is None
+        else [DatasetSource(dataset, scope.split, predictor.feature_names)]
+    )
     choice = _Choice(frozenset(qids), n_queries, seed)
     pieces: list[_Piece] = []
     n_read = 0
@@ -142,7 +151,8 @@ def read_documents(
     if n_read == 0:
         raise CandidatesRejected(f"{', '.join(map(str, subject))}: there are no candidates in it")
     choice.require_all(", ".join(map(str, subject)))
-    return _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
+    found = _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
+    return replace(found, scope=scope or scope_of_candidates(models, found.qids))
 
 
 def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
@@ -236,28 +246,7 @@ class _Choice:
             raise InputError(f"{where}: there is no query {qid!r}; {hint}")
 
 
-def _sources(
-    paths: Sequence[Path],
-    split: str | None,
-    predictor: Predictor,
-    input_format: Format,
-    options: ReadOptions,
-    *,
-    announce: bool,
-) -> list[Source]:
-    if (
-        len(paths) == 1
-        and path_in(paths[0], MANIFEST_NAME).is_file()
-        and not (paths[0] / "part-00000.parquet").exists()
-    ):
-        dataset = Dataset.open(paths[0])
-        counts: dict[str, int] = {name: count.rows for name, count in dataset.manifest.splits.items()}
-        if split is not None and counts.get(split) == 0:
-            filled = ", ".join(name for name, rows in counts.items() if rows) or "none"
-            raise CandidatesRejected(f"{paths[0]}: the split {split!r} is empty; splits with rows: {filled}")
-        return [DatasetSource(dataset, split, predictor.feature_names)]
-    if split is not None:
-        raise InputError(f"--split chooses a part of a dataset; {', '.join(map(str, paths))} is not the folder of one")
+def _open_files(paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool) -> list[Source]:
     files = [file for path in paths for file in (find_files([path]) if path.is_dir() else [path])]
     return open_sources(files, input_format, options, announce=announce)
 

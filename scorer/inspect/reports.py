@@ -22,6 +22,7 @@ from scorer.inspect.optimality import Optimality
 from scorer.inspect.shap_file import Explained
 from scorer.inspect.why import Why
 from scorer.rerank import ModelIdentity
+from scorer.seen import Scope
 
 BAR = 30  # characters of the longest bar
 _CURVE_SHOWN = 500  # pieces of a combination's curve in its JSON
@@ -33,6 +34,12 @@ class Report:
     def __init__(self, facts: Mapping[str, Any], text: str) -> None:
         self.facts = dict(facts)
         self.text = text
+
+    def at(self, scope: Scope | None) -> Report:
+        """Say which queries of a dataset this is about, and whether the models have seen them; nothing for None."""
+        if scope is None:
+            return self
+        return Report({**self.facts, "scope": scope.to_dict()}, f"{self.text}\nsplits: {scope.words()}")
 
     def render(self, *, as_json: bool) -> str:
         """Return the facts as one JSON object in one line, or the text."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.group.sketch import TRAIN_QUERIES
 from rankmill import cli
 from rankmill.errors import InputError
 from rankmill.registering import register_file
@@ -16,7 +17,7 @@ from scorer.errors import ModelFormatError
 from scorer.forest import Forest
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 from tests.rankmill.small_ranker import planted_arrays, small
-from trainer.lineage import TRAIN_QUERIES, attachments_of, dataset_facts
+from trainer.lineage import attachments_of, dataset_facts
 
 GOLDEN = sorted((Path(__file__).parent.parent / "scorer" / "golden").glob("*.rankmill"))
 

@@ -256,6 +256,10 @@ def test_models_that_were_trained_on_what_they_rank_are_named(tmp_path):
     digest = Dataset.open(tmp_path / "d").digest
     seen = Ranking(name="seen", source=random_forest(1, info={"dataset_digest": digest}))
     fresh = Ranking(name="fresh", source=random_forest(2, info={"dataset_digest": "0" * 64}))
-    for split, expected in ((None, True), ("train", True), ("test", False)):
+    for split, splits, known in ((None, ("test",), {}), ("test", ("test",), {}), ("train", ("train",), {"seen": ("train",)}),
+                                 ("all", ("train", "test"), {"seen": ("train",)})):  # fmt: skip
         found = compare([fresh, seen], on=tmp_path / "d", split=split, metrics=["map"])
-        assert any(note.startswith("seen: trained on queries among these") for note in found.notes) == expected
+        assert (found.scope.splits, found.scope.seen) == (splits, known)
+        assert ("seen was trained on train: SEEN IN TRAINING" in " ".join(found.render().split())) == bool(known)
+    other = compare([fresh, Ranking(name="new", source=fresh.source)], on=tmp_path / "d", metrics=["map"])
+    assert other.scope.splits == ("train", "test")  # which neither was trained on

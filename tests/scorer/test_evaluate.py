@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -159,7 +160,8 @@ def test_a_split_of_a_dataset(tmp_path, forest, rows):
     for split, path in (("train", source), ("test", others)):
         found = evaluate(tmp_path / "data", model=forest, split=split, metrics=METRICS)
         expected = evaluate(path, model=forest, metrics=METRICS)
-        assert found.to_dict(per_query=True) == expected.to_dict(per_query=True)
+        assert found.scope.splits == (split,)
+        assert replace(found, scope=None).to_dict(per_query=True) == expected.to_dict(per_query=True)
     assert evaluate(tmp_path / "data", model=forest).counts.n_documents == 600
     read = DatasetSource(Dataset.open(tmp_path / "data"), "test", ["f1"])
     size = read.path.stat().st_size

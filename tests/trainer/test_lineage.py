@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.binning import bin_dataset
 from pipeline.dataset import Dataset
-from pipeline.group.sketch import QuerySketch, overlap
+from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
 from pipeline.ingest import ingest
 from pipeline.ingest.options import IngestOptions
 from pipeline.synth import SynthParameters, write_synthetic
@@ -21,7 +21,7 @@ from scorer.rerank import ModelIdentity
 from trainer import lineage
 from trainer.code_digest import PACKAGES, code_digest, digest_of_folder
 from trainer.history import TrainingResult
-from trainer.lineage import CIRCUMSTANCES, TRAIN_QUERIES, Origin, attachments_of, facts_of
+from trainer.lineage import CIRCUMSTANCES, Origin, attachments_of, facts_of
 from trainer.parameters import TrainParameters
 from trainer.training import train
 

@@ -1,0 +1,210 @@
+"""Which queries of a dataset are scored where nobody says, and which of them the models have seen in training.
+
+A model is trained on the train split of a dataset, whose digest is in the model.  Its scores on these queries say little
+about new ones.  So where it is that dataset which is scored, only queries that were held out are taken unless others are
+asked for, and what was seen is called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.dataset import Dataset
+from pipeline.errors import InputError as UnknownName
+from pipeline.group.sketch import Overlap, QuerySketch, overlap
+from pipeline.manifest import SPLITS
+from scorer.errors import CandidatesRejected, InputError
+from scorer.forest import DATASETS_OF_BASE, Forest
+
+ALL = "all"
+TRAIN, VALID = "train", "valid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedModel:
+    """What is known of the data that a model was trained on.
+
+    Attributes
+    ----------
+    name
+        What it is called in messages.
+    datasets
+        Digests of the datasets; none: the model does not say.
+    chose_rounds
+        Whether the valid split of its dataset decided how many trees it has.
+    queries
+        The queries that it was trained on, where a registry knows them.
+    """
+
+    name: str
+    datasets: frozenset[str]
+    chose_rounds: bool = False
+    queries: QuerySketch | None = None
+
+    @classmethod
+    def of(cls, forest: Forest, name: str = "the model", queries: QuerySketch | None = None) -> TrainedModel:
+        """Read what the model itself says."""
+        info, way = forest.info, forest.parameters
+        own, below = (info.get("dataset_digest"), info.get("rows_digest")), info.get(DATASETS_OF_BASE)
+        best = bool(way.get("early_stopping_rounds", 0)) or way.get("keep_rounds", "best") == "best"
+        return cls(
+            name=name,
+            datasets=frozenset(str(digest) for digest in (*own, *(below if isinstance(below, list) else ())) if digest),
+            chose_rounds=way.get("rounds_by", VALID) == VALID and best and bool(forest.info.get(VALID)),
+            queries=queries,
+        )
+
+    def learnt_from(self, dataset: Dataset) -> bool:
+        """Whether it was trained on the train split of ``dataset``, which may have got pairs since."""
+        return not self.datasets.isdisjoint({dataset.digest, dataset.manifest.rows_digest()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The queries of a dataset that are scored.
+
+    Attributes
+    ----------
+    split
+        The split to read; None: the whole dataset.
+    splits
+        Those with queries among what is scored.
+    seen
+        By model: the splits among these that it was trained on.
+    chose_rounds
+        By model: the splits among these that decided how many trees it has.
+    known_ids
+        By model trained on another dataset: how many of these queries have the ids of queries that it was trained on.
+    unknown
+        Models that do not say what they were trained on.
+    """
+
+    split: str | None
+    splits: tuple[str, ...]
+    seen: Mapping[str, tuple[str, ...]]
+    chose_rounds: Mapping[str, tuple[str, ...]]
+    known_ids: Mapping[str, Overlap]
+    unknown: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "splits": list(self.splits),
+            "seen_in_training": {name: list(splits) for name, splits in self.seen.items()},
+            "chose_rounds": {name: list(splits) for name, splits in self.chose_rounds.items()},
+            "seen_by_id": {
+                name: {"queries": found.queries, "looked_at": found.looked_at, "found": found.found}
+                for name, found in self.known_ids.items()
+            },
+            "training_data_unknown": list(self.unknown),
+            "remarks": self.remarks(),
+        }
+
+    def words(self) -> str:
+        """Return one line for people: the splits, and `remarks`."""
+        return "; ".join([", ".join(self.splits) or "candidates", *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """Return what the models have seen of these queries, in words; one of them at least."""
+        parts = [f"{name} was trained on {_and(splits)}: SEEN IN TRAINING" for name, splits in self.seen.items()]
+        parts += [
+            f"{name} was trained on {'' if found.exact else 'about '}{round(found.estimate):,} queries with the ids of "
+            f"these {found.queries:,}: SEEN IN TRAINING"
+            for name, found in self.known_ids.items()
+        ]
+        if not parts and not self.unknown:
+            parts.append("not seen in training")
+        parts += [f"{_and(splits)} decided how many trees {name} has" for name, splits in self.chose_rounds.items()]
+        return parts + [f"{name} does not say what it was trained on" for name in self.unknown]
+
+
+def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel], qids: Sequence[str] = ()) -> Scope:
+    """Choose which queries of ``dataset`` to score.
+
+    Parameters
+    ----------
+    dataset
+        The data.
+    asked
+        ``train``, ``valid``, ``test`` or ``all``; None: what no model has seen, ``test`` before ``valid``, or the whole
+        dataset if no model was trained on it.
+    models
+        Those that score.
+    qids
+        Queries that are asked for by their ids: then None is the whole dataset.
+
+    Raises
+    ------
+    pipeline.errors.InputError
+        There is no such split.
+    InputError
+        All queries were trained on and nobody has asked for these.
+    CandidatesRejected
+        The split is empty.
+    """
+    counts = {str(name): count.queries for name, count in dataset.manifest.splits.items()}
+    filled: tuple[str, ...] = tuple(name for name in SPLITS if counts.get(name))
+    if asked not in {None, ALL, *SPLITS}:
+        raise UnknownName.unknown("split", str(asked), (*SPLITS, ALL))
+    if asked in SPLITS and asked not in filled:
+        raise CandidatesRejected(
+            f"{dataset.path}: the split {asked!r} is empty; splits with rows: {', '.join(filled) or 'none'}"
+        )
+    learnt = [model for model in models if model.learnt_from(dataset)]
+    by_id = {
+        model: {name: overlap(model.queries, dataset.queries(name).qid) for name in filled}
+        for model in models
+        if model.queries is not None and model not in learnt
+    }
+    split = None if asked == ALL else asked
+    if asked is None and not qids:
+        # where all splits have ids that a model knows, ids are only alike, or no split would be better than another
+        also = {name for found in by_id.values() for name in _with_ids(found) if len(_with_ids(found)) < len(filled)}
+        if learnt or also:
+            held_out = [name for name in dataset.manifest.unseen if name not in also]
+            if not held_out:
+                raise InputError(
+                    f"{dataset.path}: no split has queries that {_and([model.name for model in models])} has not seen in training; "
+                    f"name another dataset, or ask for these queries with --split {ALL}"
+                )
+            split = held_out[0]
+    scored = filled if split is None else (split,)
+    if qids and split is None:
+        named = set(qids)
+        scored = tuple(name for name in filled if not named.isdisjoint(dataset.queries(name).qid.to_pylist()))
+    return Scope(
+        split=split,
+        splits=scored,
+        seen={model.name: (TRAIN,) for model in learnt if TRAIN in scored},
+        chose_rounds={model.name: (VALID,) for model in learnt if model.chose_rounds and VALID in scored},
+        known_ids={
+            model.name: found
+            for model, of_split in by_id.items()
+            if (found := _together([of_split[name] for name in scored])).found
+        },
+        unknown=tuple(model.name for model in models if not model.datasets and model.queries is None),
+    )
+
+
+def scope_of_candidates(models: Sequence[TrainedModel], qids: Sequence[str]) -> Scope | None:
+    """Say which models were trained on queries with these ids, as far as a registry knows; None where none was."""
+    found = {model.name: overlap(model.queries, qids) for model in models if model.queries is not None}
+    found = {name: of_model for name, of_model in found.items() if of_model.found}
+    return Scope(split=None, splits=(), seen={}, chose_rounds={}, known_ids=found, unknown=()) if found else None
+
+
+def _with_ids(found: Mapping[str, Overlap]) -> list[str]:
+    return [name for name, of_split in found.items() if of_split.found]
+
+
+def _together(parts: Sequence[Overlap]) -> Overlap:
+    found, looked_at, queries = (
+        sum(getattr(part, name) for part in parts) for name in ("found", "looked_at", "queries")
+    )
+    return Overlap(found=found, looked_at=looked_at, queries=queries)
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(names)

@@ -1,0 +1,214 @@
+"""Queries that a model was trained on are scored only where they are asked for, and are called so in every rendering."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import typer.main
+
+from pipeline.dataset import Dataset
+from pipeline.group.sketch import QuerySketch
+from pipeline.ingest import ingest
+from pipeline.ingest.options import IngestOptions
+from pipeline.synth import SynthParameters, write_synthetic
+from rankmill.cli import app, execute
+from rankmill.report.writing import write_report
+from scorer.errors import InputError
+from scorer.evaluate import evaluate
+from scorer.forest import Forest
+from scorer.seen import TrainedModel, scope_of
+from tests.rankmill.report_case import Work
+from tests.trainer.small_dataset import SHARES, small_dataset
+
+SEEN = "web@1 was trained on train: SEEN IN TRAINING"
+FRESH = "not seen in training"
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A dataset, two versions that were trained on it, and one on another dataset with the same queries and more."""
+    folder = tmp_path_factory.mktemp("seen")
+    small_dataset(folder)
+    small = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
+    for seed in ("1", "2"):
+        train = ["train", str(folder / "d"), "--name", "web", "--registry", str(folder / "r"), "--seed", seed, *small]
+        assert execute(train) == 0
+    return folder
+
+
+@pytest.fixture
+def call(work, monkeypatch, capsys):
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("RANKMILL_REGISTRY", "r")
+
+    def run(*arguments, status=0):
+        assert execute([str(argument) for argument in arguments]) == status
+        captured = capsys.readouterr()
+        return " ".join((captured.out if status == 0 else captured.err).split())
+
+    return run
+
+
+COMMANDS = {
+    "evaluate": ["d", "--model", "web@1"],
+    "compare": ["web@1", "web@2", "--on", "d"],
+    "inspect dependence": ["web@1", "f1", "--on", "d"],
+    "inspect interaction": ["web@1", "--on", "d", "--queries", "5"],
+    "inspect shap": ["web@1", "--on", "d"],
+    "inspect combine": ["web@1", "web@2", "--on", "d"],
+    "inspect optimality": ["web@1", "--on", "d", "--queries", "5", "--p0", "0.2"],
+    "inspect why": ["web@1", "--on", "d"],
+    "models gate": ["web@1", "--on", "d"],
+}
+NOT_SCORED = {"data ingest"}  # whose --split draws the splits
+
+
+def leaves(command, path=()):
+    for name, sub in getattr(command, "commands", {}).items():
+        yield from leaves(sub, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
+def test_every_command_that_takes_a_dataset_and_a_split_is_looked_at():
+    found = {
+        name
+        for name, command in leaves(typer.main.get_command(app))
+        if {"split", "on"} & {parameter.name for parameter in command.params}
+    }
+    assert found == COMMANDS.keys() | NOT_SCORED
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in {"inspect why", "models gate"}])
+def test_only_queries_that_were_not_seen_are_scored_unless_asked(call, name):
+    command = [*name.split(), *COMMANDS[name]]
+    text = call(*command)
+    assert "test; not seen in training" in text
+    assert "SEEN IN" not in text
+    facts = json.loads(call(*command, "--json"))
+    assert facts["scope"]["splits"] == ["test"]
+    assert facts["scope"]["seen_in_training"] == {}
+    assert text == call(*command, "--split", "test")
+    for split in ("train", "all"):
+        assert SEEN in call(*command, "--split", split)
+        facts = json.loads(call(*command, "--split", split, "--json"))
+        assert facts["scope"]["seen_in_training"]["web@1"] == ["train"]
+    assert f"{FRESH}; valid decided how many trees web@1 has" in call(*command, "--split", "valid")
+    assert "unknown split 'tets'; did you mean 'test'?" in call(*command, "--split", "tets", status=2)
+
+
+def test_a_query_that_is_named_is_asked_for(call, work):
+    data = Dataset.open(work / "d")
+    fresh, seen = (data.queries(split).qid[0].as_py() for split in ("test", "train"))
+    assert f"test; {FRESH}" in call("inspect", "why", "web@1", "--on", "d", "--qid", fresh)
+    assert SEEN in call("inspect", "why", "web@1", "--on", "d", "--qid", seen)
+    assert SEEN in call("inspect", "shap", "web@1", "--on", "d", "--qid", seen, "--qid", fresh)
+
+
+def test_the_gate_takes_the_test_split_and_refuses_what_was_trained_on(call):
+    assert "on the split test of dataset" in call("models", "gate", "web@1", "--on", "d", status=0)
+    assert "web@1 was trained on these queries" in call(
+        "models", "gate", "web@1", "--on", "d", "--split", "train", status=2
+    )
+
+
+def test_a_model_file_knows_its_dataset_as_well(call, work):
+    from registry import Registry
+
+    version = Registry(work / "r").resolve("web@1", bare="latest")
+    (work / "m.rankmill").write_bytes(version.read())
+    assert f"test; {FRESH}" in call("evaluate", "d", "--model", "m.rankmill")
+    assert "m.rankmill was trained on train: SEEN IN TRAINING" in call(
+        "evaluate", "d", "--model", "m.rankmill", "--split", "all"
+    )
+    found = evaluate(work / "d", model=work / "m.rankmill", metrics=["ndcg@10"], split="all")
+    assert found.scope.seen == {"the model": ("train",)}
+    assert evaluate(work / "d", model=work / "m.rankmill", metrics=["ndcg@10"]).scope.splits == ("test",)
+
+
+def test_where_all_was_seen_it_has_to_be_asked_for(tmp_path, call, work):
+    small_dataset(tmp_path, {"train": 1.0})
+    small = ["--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
+    call("train", tmp_path / "d", "--name", "whole", *small)
+    line = call("evaluate", tmp_path / "d", "--model", "whole@1", status=2)
+    assert "no split has queries that whole@1 has not seen in training" in line
+    assert "ask for these queries with --split all" in line
+    assert "whole@1 was trained on train: SEEN IN TRAINING" in call(
+        "evaluate", tmp_path / "d", "--model", "whole@1", "--split", "all"
+    )
+
+
+def test_a_dataset_that_no_model_was_trained_on_is_scored_whole(call, tmp_path):
+    text = tmp_path / "other.txt"
+    write_synthetic(text, SynthParameters(queries=40, documents_per_query=8, features=10, seed=9))
+    text.write_text(text.read_text().replace("qid:", "qid:other-"))
+    ingest([text], tmp_path / "other", options=IngestOptions(buckets=3, shares=SHARES))
+    for name in ("evaluate", "compare"):
+        arguments = [tmp_path / "other" if each == "d" else each for each in COMMANDS[name]]
+        assert f"train, valid, test; {FRESH}" in call(name, *arguments)
+
+
+def test_a_dataset_that_has_grown_or_got_pairs_is_known_again(call, work, tmp_path):
+    shutil.copytree(work / "d", tmp_path / "d")
+    more = tmp_path / "more.txt"
+    write_synthetic(more, SynthParameters(queries=20, documents_per_query=8, features=10, seed=11))
+    more.write_text(more.read_text().replace("qid:", "qid:more-"))
+    call("data", "ingest", more, "-o", tmp_path / "d", "--append")
+    assert "test; not seen" in call("evaluate", tmp_path / "d", "--model", "web@1")
+    assert "queries with the ids of these" in call("evaluate", tmp_path / "d", "--model", "web@1", "--split", "train")
+    assert "SEEN IN TRAINING" in call("evaluate", work / "judgments.txt", "--model", "web@1")  # the files themselves
+
+    shutil.copytree(work / "d", tmp_path / "with-pairs")
+    rows = Dataset.open(work / "d").rows("train", ("qid", "doc_id")).slice(0, 2).to_pylist()
+    (tmp_path / "p.csv").write_text(f"qid,better,worse\n{rows[0]['qid']},{rows[0]['doc_id']},{rows[1]['doc_id']}\n")
+    call("data", "ingest", "--format", "pairs", tmp_path / "p.csv", "-o", tmp_path / "with-pairs")
+    assert SEEN in call("evaluate", tmp_path / "with-pairs", "--model", "web@1", "--split", "train")
+
+
+def test_the_data_of_a_base_model_were_seen_too(call, work, tmp_path):
+    other = small_dataset(tmp_path, queries=60)
+    small = ["--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
+    call("train", tmp_path / "d", "--name", "joined", "--base-model", "web@1", *small)
+    from registry import Registry
+
+    forest = Forest.from_bytes(Registry(work / "r").resolve("joined@1", bare="latest").read(), "joined@1")
+    model = TrainedModel.of(forest, "joined")
+    for data in (Dataset.open(work / "d"), other):
+        assert scope_of(data, None, [model]).splits == ("test",)
+        assert scope_of(data, "train", [model]).seen == {"joined": ("train",)}
+
+
+def test_what_does_not_say_what_it_was_trained_on_is_called_so(work):
+    data = Dataset.open(work / "d")
+    found = scope_of(data, None, [TrainedModel(name="theirs", datasets=frozenset())])
+    assert found.splits == ("train", "valid", "test")
+    assert found.remarks() == ["theirs does not say what it was trained on"]
+    everything = QuerySketch.of([data.queries().qid])
+    alike = TrainedModel(name="alike", datasets=frozenset({"0" * 64}), queries=everything)
+    found = scope_of(data, None, [alike])  # all splits have such ids: no split is better than another
+    assert found.splits == ("train", "valid", "test")
+    assert found.remarks() == ["alike was trained on 100 queries with the ids of these 100: SEEN IN TRAINING"]
+    with pytest.raises(InputError, match="no split has queries that"):
+        scope_of(data, None, [
+            TrainedModel(name="a", datasets=frozenset({data.digest})),
+            TrainedModel(name="b", datasets=frozenset({"0" * 64}),
+                         queries=QuerySketch.of([data.queries("valid").qid, data.queries("test").qid])),
+        ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("split", "remark"),
+    [("test", "(not seen in training)"), ("valid", "(not seen in training; valid decided how many trees web@1 has)")],
+)
+def test_the_report_says_what_the_model_has_seen_of_the_split(tmp_path, split, remark):
+    case = Work(tmp_path)
+    version, _ = case.train()
+    if split == "valid":  # which the training has watched, as rankmill train does
+        assert case.forest(version).info["valid"]
+    case.judge(version, split=split, margin=1.0)
+    paths = write_report(case.path, case.registry, n_threads=1)
+    assert json.loads(paths.facts.read_bytes())["metrics"]["seen"] == remark[1:-1]
+    assert f"of the {split} split {remark}" in paths.markdown.read_text()
+    assert f"of the {split} split {remark}" in paths.page.read_text()
