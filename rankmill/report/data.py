@@ -18,8 +18,13 @@ MOST_MISSING, MOST_DRIFTED, MOST_GRADES = 10, 20, 12
 
 
 def data_facts(subject: Subject) -> dict[str, Any]:
-    """Tell sizes, grades, rejected rows, missing values, and queries and features that teach nothing."""
+    """Tell sizes, grades, rejected rows, missing values, and queries and features that teach nothing.
+
+    Without the dataset only the sizes are known, as the version's manifest has them; the rest is None or empty.
+    """
     dataset = subject.dataset
+    if dataset is None:
+        return _from_manifest(subject)
     manifest = dataset.manifest
     statistics = statistics_of(dataset)
     gaps = sorted((each for each in statistics.features if each.missing), key=lambda each: -each.missing)
@@ -46,6 +51,24 @@ def data_facts(subject: Subject) -> dict[str, Any]:
         "features_with_missing": len(gaps),
         "remarks": statistics.remarks,
         "splits": splits,
+    }
+
+
+def _from_manifest(subject: Subject) -> dict[str, Any]:
+    manifest = subject.version.manifest
+    told = manifest.get("dataset") or {}
+    splits = told.get("splits") or {}
+    unknown = ("rejected_rows", "unjudged_rows", "missing_values", "missing_share", "features_with_missing")
+    return {
+        "digest": manifest.get("dataset_digest"),
+        "documents": told.get("rows"),
+        "queries": told.get("queries"),
+        "features": subject.forest.n_features,
+        "max_grade": manifest.get("max_grade") or 1,
+        **dict.fromkeys(unknown),
+        "most_missing": [],
+        "remarks": [],
+        "splits": [{"name": name, **splits[name]} for name in SPLITS if name in splits],
     }
 
 

@@ -19,8 +19,11 @@ from rankmill.report.queries import query_facts
 from rankmill.report.rankings import metrics_facts, rankings_of, slice_facts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rankmill.report.subject import Subject
 
+_FOUND = ("n_queries", "candidate", "other", "difference", "interval", "wins", "ties", "losses")
 FORMAT = 1  # of report.json; docs/report.md says what is where
 
 Facts = dict[str, Any]
@@ -39,6 +42,7 @@ def gather(subject: Subject, n_threads: int = 0) -> Facts:
         else {"version": str(subject.present), "sha256": subject.present.sha256},
         "verdict": verdict_of(subject),
         "metrics": None if rankings is None else metrics_facts(rankings, subject),
+        "recorded": _recorded(subject),
         "queries": None if rankings is None else query_facts(rankings, subject),
         "slices": [] if rankings is None else slice_facts(rankings, subject),
         "learning": learning_facts(subject.training, metric),
@@ -83,16 +87,32 @@ def verdict_of(subject: Subject) -> Facts:
         "gate": passed,
         "reasons": list(gate.get("reasons") or ()),
         "metric": gate.get("metric"),
+        "split": gate.get("split"),
         "margin": gate.get("margin"),
         "guardrails": [
             {key: rail.get(key) for key in ("name", "verdict", "words")} for rail in gate.get("guardrails") or ()
         ],
         "bars": [
             {key: bar.get(key) for key in ("against", "words", "must_be_beaten", "passed")}
-            | {"asked": asked(bar, gate["margin"])}
+            | {"asked": asked(bar, gate["margin"]), "found": _only(bar["metrics"][gate["metric"]], *_FOUND)}
             for bar in gate.get("comparisons") or ()
         ],
     }
+
+
+def _recorded(subject: Subject) -> list[Facts]:
+    """Tell what the training measured, as the version's manifest has it: by split and metric, with 95 % intervals."""
+    manifest = subject.version.manifest
+    intervals = manifest.get("intervals") or {}
+    return [
+        {"split": split, "metric": metric, "mean": mean, "interval": (intervals.get(split) or {}).get(metric)}
+        for split, metrics in (manifest.get("metrics") or {}).items()
+        for metric, mean in metrics.items()
+    ]
+
+
+def _only(row: Mapping[str, Any], *names: str) -> Facts:
+    return {name: row.get(name) for name in names}
 
 
 def _model(subject: Subject) -> Facts:

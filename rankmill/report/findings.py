@@ -28,6 +28,7 @@ def findings_of(facts: Facts) -> dict[str, str]:
     """Return the heading of each section by its name, made from ``facts`` alone."""
     told = {
         "title": _title(facts),
+        "recorded": _recorded(facts),
         "metrics": _metrics(facts),
         "queries": _queries(facts),
         "slices": _slices(facts),
@@ -41,21 +42,32 @@ def findings_of(facts: Facts) -> dict[str, str]:
         "data": _data(facts),
         "drift": _drift(facts),
         "lineage": _lineage(facts),
-        "commands": "Do it again, look closer, or take it back",
+        "commands": f"Do it again{', look closer, or take it back' if facts['rollback'] else ', or look closer'}",
     }
     return {name: text for name, text in told.items() if text}
 
 
 def primary_difference(facts: Facts) -> Facts | None:
-    """Return the comparison with the rival by the metric that decides, with ``name`` and ``kind`` of the rival."""
-    metrics = facts["metrics"]
+    """Return the comparison with the rival by the metric that decides, with ``name`` and ``kind`` of the rival.
+
+    Where the queries are unknown it is the one that the gate recorded.
+    """
+    metrics, bars = facts["metrics"], facts["verdict"]["bars"]
     if metrics is None:
-        return None
+        name = bars[-1]["against"] if bars else ""
+        if name == "baseline":
+            return {**bars[-1]["found"], "name": facts["present"]["version"], "kind": "present"}
+        return {**bars[-1]["found"], "name": name, "kind": name} if bars else None
     for each in metrics["rankings"]:
         if each["name"] == metrics["rival"] and each["candidate_less_this"] is not None:
             found = each["candidate_less_this"][metrics["primary"]]
             return None if found is None else {**found, "name": each["name"], "kind": each["kind"]}
     return None
+
+
+def metric_of(facts: Facts) -> str:
+    """Return the metric that decides."""
+    return str((facts["metrics"] or {}).get("primary") or facts["verdict"]["metric"])
 
 
 def margin_of(facts: Facts) -> float | None:
@@ -79,21 +91,25 @@ def called(facts: Facts, kind: str, name: str) -> str:
 def _title(facts: Facts) -> str:
     version = facts["model"]["version"]
     found = primary_difference(facts)
-    if facts["metrics"] is None:
-        return f"{version} was trained; there are no held-out queries to judge it by"
+    if found is None and facts["metrics"] is None:
+        measured = _held_out(facts)
+        if measured is None:
+            return f"{version} was trained; there are no held-out queries to judge it by"
+        name, mean = metric_name(measured["metric"]), number(measured["mean"])
+        return f"{version} was trained, and compared with nothing: {name} {mean} on the {measured['split']} queries"
     if found is None:
         return f"{version} was trained; fewer than two held-out queries count, too few to judge it by"
-    other, metric = called(facts, found["kind"], found["name"]), metric_name(facts["metrics"]["primary"])
+    other, metric = called(facts, found["kind"], found["name"]), metric_name(metric_of(facts))
     gap, (low, high), margin = found["difference"], found["interval"], margin_of(facts)
     digits = decimals([gap, low, high], _DIGITS, (0.0,) if margin is None else (0.0, -margin))
-    limits = f"({interval([low, high], digits, sign=True)})"
     if low > 0.0:
-        return f"{version} beats {other} by {number(gap, digits)} {metric} {limits}"
+        return f"{version} beats {other} by {number(gap, digits)} {metric} ({interval([low, high], digits)})"
     if high < 0.0:
         text = f"{version} is worse than {other} by {number(-gap, digits)} {metric} ({interval([-high, -low], digits)})"
         return text if margin is None or low <= -margin else f"{text}, within the margin of {margin:g}"
     if found["wins"] + found["losses"] == 0:
         return f"{version} ranks every query as well as {other} does"
+    limits = f"({interval([low, high], digits, sign=True)})"
     if margin is not None:
         verb = "is not" if low > -margin else "may be"
         return f"{version} {verb} worse than {other} by more than {margin:g} {metric}: {signed(gap, digits)} {limits}"
@@ -102,17 +118,35 @@ def _title(facts: Facts) -> str:
         digits = decimals(order["interval"], _DIGITS)
         return (
             f"{version} beats the order of the rows by {number(order['difference'], digits)} {metric} "
-            f"({interval(order['interval'], digits, sign=True)}); it cannot be told apart from {other}"
+            f"({interval(order['interval'], digits)}); it cannot be told apart from {other}"
         )
     return f"{version} and {other} cannot be told apart: {signed(gap, digits)} {metric} {limits}"
 
 
 def _against_order(facts: Facts) -> Facts | None:
     """Return the comparison with the order of the rows by the metric that decides."""
-    metrics = facts["metrics"]
+    metrics, bars = facts["metrics"], facts["verdict"]["bars"]
+    if metrics is None:
+        return next((bar["found"] for bar in bars if bar["against"] == "row order"), None)
     order = next((each for each in metrics["rankings"] if each["kind"] == "row order"), None)
     found: Facts | None = None if order is None else order["candidate_less_this"][metrics["primary"]]
     return found
+
+
+def _held_out(facts: Facts) -> Facts | None:
+    """Return the first metric that the training measured on queries not learnt from, the split with the most to say first."""
+    for split in ("test", "valid", "holdout", "cv"):
+        for row in facts["recorded"]:
+            if row["split"] == split:
+                found: Facts = row
+                return found
+    return None
+
+
+def _recorded(facts: Facts) -> str:
+    if facts["metrics"] is not None or not facts["recorded"]:
+        return ""
+    return "What the training measured"
 
 
 def _metrics(facts: Facts) -> str:
@@ -282,7 +316,11 @@ def _gate(facts: Facts) -> str:
 def _data(facts: Facts) -> str:
     data = facts["data"]
     rejected = data["rejected_rows"]
+    if data["documents"] is None:
+        return "The data are unknown"
     text = f"{counted(data['documents'], 'document')} of {counted(data['queries'], 'query')}"
+    if rejected is None:
+        return text
     return text + (f", {counted(rejected, 'row')} rejected" if rejected else ", none rejected")
 
 

@@ -77,16 +77,16 @@ def commands(subject: Subject) -> list[dict[str, str]]:
     """Return the commands to look at the version, to make it again and to take it back, each with what it does."""
     version, present = str(subject.version), subject.present
     registry = f"--registry {REGISTRY}"
-    told = [
-        ("all of the run again: it does what has changed, and nothing if nothing has", "rankmill run rankmill.toml")
-    ]
-    options = _options(subject.version)
-    told.append(
-        (
-            "the training alone",
-            f"rankmill train {WORK}/dataset --name {shlex.quote(subject.name)} {options}{registry}",
+    told, dataset = [], "DATASET"
+    if subject.dataset is not None:
+        again = "all of the run again: it does what has changed, and nothing if nothing has"
+        told, dataset = [(again, "rankmill run rankmill.toml")], f"{WORK}/dataset"
+    train = f"rankmill train {dataset} --name {shlex.quote(subject.name)} {_options(subject.version)}{registry}"
+    told.append(("the training alone", train))
+    if subject.dataset is None:
+        told.append(
+            ("its metrics on other queries", f"rankmill evaluate {dataset} --split test --model {version} {registry}")
         )
-    )
     if subject.split is not None:
         metrics = " ".join(f"--metric {shlex.quote(str(metric))}" for metric in subject.metrics)
         on = f"--split {subject.split} {metrics}{_conventions(subject)} {registry}"

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rankmill.report.findings import called, primary_difference
-from rankmill.report.page import both_lists, outcome
+from rankmill.report.page import both_lists, outcome, recorded_note
 from rankmill.report.words import (
     count,
     counted,
@@ -37,7 +37,7 @@ def markdown(facts: dict[str, Any]) -> str:
     lines += ["", *(f"> {safe(note)}" for note in facts["notes"])]
     if facts["rollback"]:
         lines += ["", "Take the promotion back:", "", *_fenced(facts["rollback"])]
-    for part in (_metrics, _queries, _slices, _learning, _influence, _gate, _data, _drift, _lineage):
+    for part in (_metrics, _recorded, _queries, _slices, _learning, _influence, _gate, _data, _drift, _lineage):
         lines += part(facts)
     lines += ["", f"## {safe(found['commands'])}"]
     for each in facts["commands"]:
@@ -100,6 +100,17 @@ def _metrics(facts: dict[str, Any]) -> list[str]:
     counts = metrics["counts"]
     words = f"{counted(counts['n_queries'], 'query')}, {counted(counts['n_documents'], 'document')} of the {metrics['split']} split ({metrics['seen']}); 95 % intervals. {metrics['convention']}."
     return [*_heading(facts, "metrics"), *table(head, rows), safe(words)]
+
+
+def _recorded(facts: dict[str, Any]) -> list[str]:
+    if "recorded" not in facts["findings"]:
+        return []
+    rows = [
+        [safe(row["split"]), safe(metric_name(row["metric"])), number(row["mean"]), interval(row["interval"])]
+        for row in facts["recorded"]
+    ]
+    lines = table(["queries", "metric", "mean", "95 % interval"], rows)
+    return [*_heading(facts, "recorded"), *lines, safe(recorded_note(facts))]
 
 
 def _queries(facts: dict[str, Any]) -> list[str]:
@@ -186,21 +197,25 @@ def _gate(facts: dict[str, Any]) -> list[str]:
         return []
     said = {"passed": "held", "failed": "**failed**", "told": "noted"}
     rows = [
+        [safe(metric_name(verdict["metric"])), "passed" if bar["passed"] else "**failed**", safe(
+            f"against {bar['words']}: {bar['asked']}; found {signed(bar['found']['difference'])} "
+            f"({interval(bar['found']['interval'], sign=True)})"
+        )] for bar in verdict["bars"]
+    ]  # fmt: skip
+    rows += [
         [safe(rail["name"]), said.get(rail["verdict"], "noted"), safe(rail["words"])] for rail in verdict["guardrails"]
     ]
-    return [*_heading(facts, "gate"), *(table(["guardrail", "", "found"], rows) if rows else [])]
+    return [*_heading(facts, "gate"), *(table(["asked", "", "found"], rows) if rows else [])]
 
 
 def _data(facts: dict[str, Any]) -> list[str]:
     data = facts["data"]
+    if data["missing_values"] is None:
+        sizes = [[each["name"], count(each["queries"]), count(each["rows"])] for each in data["splits"]]
+        words = f"{counted(data['features'], 'feature')}. Grades, missing values and rejected rows are unknown here."
+        return [*_heading(facts, "data"), *table(["split", "queries", "documents"], sizes), words]
     rows = [
-        [
-            each["name"],
-            count(each["queries"]),
-            count(each["rows"]),
-            count(each["nothing_relevant"]),
-            count(each["one_grade"]),
-        ]
+        [each["name"], *(count(each[key]) for key in ("queries", "rows", "nothing_relevant", "one_grade"))]
         for each in data["splits"]
     ]
     words = f"{counted(data['features'], 'feature')}; {count(data['missing_values'])} values ({percent(data['missing_share'])}) missing; {counted(data['rejected_rows'], 'row')} rejected."

@@ -62,7 +62,7 @@ def dependence_facts(subject: Subject) -> list[dict[str, Any]]:
     before = subject.present_forest
     old = {} if before is None else _curves(before, [name for name in names if name in before.feature_names]) or {}
     bins: dict[str, FeatureBins] = {}
-    if subject.dataset.manifest.bins:
+    if subject.dataset is not None and subject.dataset.manifest.bins:
         bins = {each.name: each for each in subject.dataset.binspec().features}
     return [
         {

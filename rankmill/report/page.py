@@ -1,13 +1,19 @@
-"""The report as one HTML page: no script, no font, no address outside of it; made from the facts alone."""
+"""The report as one HTML page: no address outside of it; made from the facts alone.
+
+Its only script adds buttons that copy digests.  It is named by its hash in the page's policy, so no other script can act.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache, partial
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from rankmill.report import words
 from rankmill.report.charts import intervals, models, queries
-from rankmill.report.findings import called, margin_of, primary_difference
+from rankmill.report.findings import called, margin_of, metric_of, primary_difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,14 +21,17 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-WIDE, PHONE = 720.0, 334.0  # of a chart, in pixels: one is shown, as the window allows
-SMALL_WIDE, SMALL_PHONE = 226.0, 158.0  # of those that stand beside one another
+WIDE, PHONE = 820.0, 334.0  # of a chart, in pixels: one is shown, as the window allows
+SMALL_WIDE, SMALL_PHONE = 252.0, 158.0  # of those that stand beside one another
 
 _SHOWN_METRICS = 12
 
 
 def page(facts: dict[str, Any]) -> str:
     """Return the page."""
+    from markupsafe import Markup
+
+    script = resources.files("rankmill.report").joinpath("templates/copy.js").read_text(encoding="utf-8")
     return (
         _environment()
         .get_template("page.html.jinja")
@@ -30,11 +39,15 @@ def page(facts: dict[str, Any]) -> str:
             f=facts,
             found=facts["findings"],
             primary=primary_difference(facts),
+            deciding=metric_of(facts),
             rival=_rival(facts),
             chart=_charts(facts),
             outcome=outcome(facts),
             called=called,
+            script=Markup(script),  # noqa: S704 (our own file)
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             names=both_lists(facts),
+            recorded_note=recorded_note(facts),
         )
     )
 
@@ -60,8 +73,20 @@ def outcome(facts: dict[str, Any]) -> dict[str, str]:
     elif verdict["outcome"] == "promoted":
         word, look = _promoted(facts)
     if verdict["outcome"] == "not promoted" and verdict["gate"] is None:
-        word, sentence, look = "not promoted", f"No gate was asked, and {alias} does not mean it.", "plain"
+        word, sentence, look = "registered", f"It was not put to the gate, and it is not {alias}.", "plain"
     return {"word": word, "sentence": sentence, "look": look}
+
+
+def recorded_note(facts: dict[str, Any]) -> str:
+    """Return what a reader has to know of the figures that the training measured."""
+    splits = {row["split"] for row in facts["recorded"]}
+    told = ["as the version's manifest has them"]
+    told += ["it has learnt from the train queries, so their mean says little"] * ("train" in splits)
+    told += ["the valid queries may have decided how many trees are kept, which favours their mean"] * (
+        "valid" in splits
+    )
+    text = "; ".join(told)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def both_lists(facts: dict[str, Any]) -> tuple[str, str]:
@@ -84,9 +109,9 @@ def _promoted(facts: dict[str, Any]) -> tuple[str, str]:
 
 def _rival(facts: dict[str, Any]) -> str:
     """Return what the ranking that the version is compared with is called."""
-    metrics = facts["metrics"]
+    metrics, found = facts["metrics"], primary_difference(facts)
     if metrics is None:
-        return ""
+        return "" if found is None else str(found["name"])
     each = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])
     return str(each["name"]) if each["kind"] == "present" else called(facts, each["kind"], each["name"])
 
@@ -124,13 +149,13 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
     if facts["influence"]["features"]:
         drawn["influence"] = _both(partial(models.influence, facts["influence"]))
     if facts["dependence"]:
-        ends = models.dependence_limits(facts["dependence"])
         drawn["dependence"] = [
-            _both(partial(models.dependence, row, ends), SMALL_WIDE, SMALL_PHONE) for row in facts["dependence"]
+            _both(partial(models.dependence, row), SMALL_WIDE, SMALL_PHONE) for row in facts["dependence"]
         ]
     if facts["scores"] is not None:
         drawn["scores"] = _both(partial(models.scores, facts["scores"]))
-    drawn["grades"] = _both(partial(queries.grades, facts["data"]["splits"]))
+    if facts["data"]["missing_values"] is not None:
+        drawn["grades"] = _both(partial(queries.grades, facts["data"]["splits"]))
     missing = [
         {"label": row["feature"], "value": row["share"], "figure": words.percent(row["share"])}
         for row in facts["data"]["most_missing"]

@@ -88,6 +88,7 @@ class _Lists:
 
     def __init__(self, rankings: Rankings, subject: Subject, metric: Metric) -> None:
         self._rankings, self._metric = rankings, metric
+        assert subject.dataset is not None  # noqa: S101 (there are rankings)
         queries = subject.dataset.queries(subject.split)
         self._qids, self._starts = queries.qid, queries.starts
 

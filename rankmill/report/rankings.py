@@ -71,7 +71,7 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
 
     In memory are the narrow columns of the split and the scores; features pass in batches.
     """
-    if subject.split is None:
+    if subject.dataset is None or subject.split is None:
         return None
     dataset, split = subject.dataset, subject.split
     forests = [subject.forest] + ([] if subject.present_forest is None else [subject.present_forest])
@@ -156,13 +156,14 @@ def _scope(subject: Subject) -> Scope:
     if subject.present is not None and subject.present_forest is not None:
         versions.append((subject.present, subject.present_forest))
     models = [TrainedModel.of(forest, str(version), train_queries(version)) for version, forest in versions]
+    assert subject.dataset is not None  # noqa: S101 (there are rankings)
     return scope_of(subject.dataset, subject.split, models)
 
 
 def slice_facts(rankings: Rankings, subject: Subject) -> list[dict[str, Any]]:
     """Tell the metric that decides by slices of the queries, of the version, of its rival, and their difference."""
     metric = subject.metric
-    if metric.name in WITHOUT_SLICES:
+    if subject.dataset is None or metric.name in WITHOUT_SLICES:
         return []
     here, there = rankings.candidate.evaluation, rankings.rival.evaluation
     sign = 1.0 if metric.higher_is_better else -1.0

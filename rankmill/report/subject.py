@@ -82,7 +82,7 @@ class Subject:
     alias
         That place.
     dataset, split
-        The data; no split: there are no queries but those learnt from.
+        The data; no split: there are no queries but those learnt from.  No dataset: what is known is in the registry.
     convention, metrics
         How to measure, and what, the metric that decides first.
     gate, training, drift
@@ -100,7 +100,7 @@ class Subject:
     present: Version | None
     present_forest: Forest | None
     alias: str
-    dataset: Dataset
+    dataset: Dataset | None
     split: str | None
     convention: Convention
     metrics: tuple[Metric, ...]
@@ -142,7 +142,9 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     from pipeline.dataset import Dataset
 
     if not work.is_dir():
-        raise InputError(f"{work}: no such folder; name the work folder of a run (rankmill run makes it)")
+        raise InputError(
+            f"{work}: no such folder, and no such model in the registry; name the work folder of a run (rankmill run makes it)"
+        )
     found = {name: _read(work / path) for name, path in _JSON}
     dataset = Dataset.open(work / "dataset")
     _check_columns(dataset, by)
@@ -170,7 +172,7 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         present_forest, fault = _forest_of(present, dataset)
         notes += [] if fault is None else [fault]
     forests = [forest, *([] if present_forest is None else [present_forest])]
-    convention = _convention(known, evaluation, gate, dataset, forests)
+    convention = _convention(known, evaluation, gate, dataset.max_grade, forests)
     return Subject(
         version=version,
         forest=forest,
@@ -186,6 +188,51 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
         drift=known.drift or found["drift"],
         date=known.date or _date(found["report_stage"], version),
         by=tuple(by),
+        notes=notes,
+    )
+
+
+def subject_of_version(store: Registry, reference: str) -> Subject:
+    """Make a version the subject of a report on what the registry holds of it.
+
+    Raises
+    ------
+    registry.errors.RegistryError
+        There is no such version, or it is damaged.
+    """
+    from rankmill.gate.recording import stored_result
+
+    version = store.resolve(reference, bare="latest")
+    alias = _alias(version)
+    notes = [
+        "made from the registry alone, which keeps no queries: the lists, slices, scores and learning curves are unknown here"
+    ]
+    gate: Mapping[str, Any] | None = None
+    if alias in version.gates:
+        try:
+            gate = stored_result(store, str(version), alias).report
+        except RegistryError as error:
+            notes.append(f"the result of the gate cannot be read: {error}")
+    forest = Forest.from_bytes(version.read(), str(version))
+    present, present_forest = _present(store, version, gate, alias), None
+    if present is not None:
+        present_forest, fault = _forest_of(present, None)
+        notes += [] if fault is None else [fault]
+    known = Known()
+    convention = _convention(known, None, gate, version.manifest.get("max_grade"), [forest])
+    return Subject(
+        version=version,
+        forest=forest,
+        present=present,
+        present_forest=present_forest,
+        alias=alias,
+        dataset=None,
+        split=None,
+        convention=convention,
+        metrics=_metrics(known, None, gate, forest, convention),
+        gate=gate,
+        training=None,
+        drift=None,
         notes=notes,
     )
 
@@ -256,13 +303,13 @@ def _present(store: Registry, version: Version, gate: Mapping[str, Any] | None, 
     return store.resolve(f"{version.name}@{number}", bare="latest")
 
 
-def _forest_of(present: Version, dataset: Dataset) -> tuple[Forest | None, str | None]:
+def _forest_of(present: Version, dataset: Dataset | None) -> tuple[Forest | None, str | None]:
     """Return the forest of ``present``, or why it cannot be compared with."""
     try:
         forest = Forest.from_bytes(present.read(), str(present))
     except RegistryError as error:
         return None, f"{present} cannot be compared with: {error}"
-    has = set(dataset.feature_names)
+    has = set(forest.feature_names if dataset is None else dataset.feature_names)
     lacking = [forest.feature_names[f] for f in forest.used_features if forest.feature_names[f] not in has]
     if lacking:
         few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5:,} more" if len(lacking) > 5 else "")
@@ -274,7 +321,7 @@ def _convention(
     known: Known,
     evaluation: Mapping[str, Any] | None,
     gate: Mapping[str, Any] | None,
-    dataset: Dataset,
+    max_grade: int | None,
     forests: Iterable[Forest],
 ) -> Convention:
     """Measure as the caller says, else as the run's evaluation did, else as its gate did."""
@@ -290,7 +337,7 @@ def _convention(
     else:
         found = named_convention(OURS)
     if found.policy.max_grade is None:
-        scales = [dataset.max_grade, 1, *(forest.info.get("max_grade") for forest in forests)]
+        scales = [max_grade, 1, *(forest.info.get("max_grade") for forest in forests)]
         scale = max(grade for grade in scales if isinstance(grade, int))
         found = found.but(max_grade=scale) if scale <= _HIGHEST_SCALE else found
     return found

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.publish import staging_folder
 from rankmill.errors import InputError
 from rankmill.report.facts import gather, to_bytes
 from rankmill.report.markdown import markdown
 from rankmill.report.page import page
-from rankmill.report.subject import Known, subject_of
+from rankmill.report.subject import Known, subject_of, subject_of_version
 from registry import Registry
 from scorer.replacing import replace_folder
 
@@ -71,7 +71,35 @@ def write_report(
     """
     folder = work / "report" if out is None else out
     _check_free(folder)
-    facts = gather(subject_of(work, Registry(registry), known or Known(), by), n_threads)
+    return _published(gather(subject_of(work, Registry(registry), known or Known(), by), n_threads), folder)
+
+
+def write_version_report(reference: str, registry: Path, *, out: Path | None = None) -> ReportPaths:
+    """Write the report of a version, made from what the registry holds of it.
+
+    Parameters
+    ----------
+    reference
+        ``NAME`` (its latest version), ``NAME@7`` or ``NAME@alias``.
+    registry
+        Folder of the registry.
+    out
+        Where to write, a folder of its own that is replaced; by default ``NAME@7.report``.
+
+    Raises
+    ------
+    rankmill.errors.InputError
+        ``out`` holds something else.
+    registry.errors.RegistryError
+        The version is not in the registry, or damaged.
+    """
+    subject = subject_of_version(Registry(registry), reference)
+    folder = Path(f"{subject.version}.report") if out is None else out
+    _check_free(folder)
+    return _published(gather(subject), folder)
+
+
+def _published(facts: dict[str, Any], folder: Path) -> ReportPaths:
     with staging_folder(folder) as staged:
         made = staged / "made"
         made.mkdir()

@@ -108,6 +108,80 @@ def test_the_page_is_never_wider_than_the_window(browser, report, width: int) ->
     assert outside == []
 
 
+@pytest.mark.parametrize("width", [320, 390, 700, 1280])
+def test_no_table_is_cut(browser, report, width: int) -> None:
+    browser.open(report, width=width)
+    browser.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    cut = browser.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)"
+        ".map(e => [e.getAttribute('aria-label'), e.scrollWidth, e.clientWidth])"
+    )
+    assert cut == []
+
+
+def test_a_wide_window_is_used(browser, report) -> None:
+    browser.open(report, width=1440)
+    left, right = browser.evaluate(
+        "(() => { const all = [...document.querySelectorAll('main *')].map(e => e.getBoundingClientRect()).filter(b => b.width);"
+        "return [Math.min(...all.map(b => b.left)), Math.max(...all.map(b => b.right))]; })()"
+    )
+    assert right - left > 0.75 * 1440
+
+
+def test_no_line_of_a_phone_chart_of_differences_runs_through_a_word(browser, report) -> None:
+    browser.open(report, width=390)
+    crossed = browser.evaluate(
+        """(() => { const out = [];
+        for (const svg of document.querySelectorAll('.phone svg')) {
+          if (!svg.querySelector('.zero') || svg.classList.contains('small')) continue;
+          const lines = [...svg.querySelectorAll('line.zero, line.grid')].map(l => l.getBoundingClientRect());
+          for (const text of svg.querySelectorAll('text.name, text.figure')) {
+            const b = text.getBoundingClientRect();
+            for (const l of lines)
+              if (l.left > b.left && l.right < b.right && l.top < b.bottom - 4 && l.bottom > b.top + 4) out.push(text.textContent);
+          } } return out; })()"""
+    )
+    assert crossed == []
+
+
+def test_every_axis_has_two_numbers_or_more(browser, report) -> None:
+    for width in (1280, 390):
+        browser.open(report, width=width)
+        rows = browser.evaluate(
+            """[...document.querySelectorAll('svg.chart')].filter(s => s.getBoundingClientRect().width && s.querySelector('.axis-word'))
+            .map(s => { const bottom = {}; for (const t of s.querySelectorAll('.tick[text-anchor=middle]'))
+              bottom[t.getAttribute('y')] = (bottom[t.getAttribute('y')] || 0) + 1; return Object.values(bottom); })"""
+        )
+        assert len(rows) > 5
+        assert all(counts and max(counts) >= 2 for counts in rows), (width, rows)
+
+
+def test_a_digest_is_short_full_on_hover_and_copied_whole(browser, report) -> None:
+    browser.open(report)
+    digests = browser.evaluate("[...document.querySelectorAll('code.digest')].map(e => [e.textContent, e.title])")
+    assert len(digests) >= 5
+    for shown, full in digests:
+        assert re.fullmatch("[0-9a-f]{64}", full)
+        assert shown == f"{full[:12]}\u2026"
+    found = browser.evaluate(
+        "(() => { const e = document.querySelector('code.digest'); e.nextElementSibling.click();"
+        "return [e.textContent, getSelection().toString(), e.nextElementSibling.textContent]; })()"
+    )
+    assert found[:2] == [digests[0][1]] * 2
+    assert found[2] in {"copied", "selected"}
+    assert browser.complaints == []
+
+
+def test_without_script_there_is_no_button_and_nothing_is_lost(browser, report) -> None:
+    browser.ask("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(report)
+        assert browser.evaluate("document.querySelectorAll('button').length") == 0
+        assert browser.evaluate("document.querySelectorAll('code.digest[title]').length") >= 5
+    finally:
+        browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+
+
 def test_no_word_of_a_chart_lies_on_another_or_beside_the_drawing(browser, report) -> None:
     for width in (1280, 390):
         browser.open(report, width=width)

@@ -52,6 +52,18 @@ class Drawing:
         kind = Markup(' class="{}"').format(css) if css else Markup("")
         self._marks.append(Markup('<text x="{}" y="{}"{}{}>{}</text>').format(_short(x), _short(y), where, kind, words))
 
+    def axis(self, scale: Scale, about: int, y: float, *, signs: bool = False) -> list[float]:
+        """Write the numbers of a horizontal axis at the height ``y``, none over another; return where its ticks are."""
+        values, free = scale.ticks(about), -math.inf
+        for value, words in zip(values, tick_words(values), strict=True):
+            text = f"+{words}" if signs and value > 0 else words
+            half = widest([text]) / 2
+            at = min(max(scale(value), half), self.width - half)
+            if at - half >= free:
+                self.text(at, y, text, "tick", anchor="middle")
+                free = at + half + 4.0
+        return values
+
     def svg(self, css: str = "") -> Markup:
         """Return the drawing."""
         return Markup(
@@ -89,18 +101,24 @@ class Scale:
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Return the multiples of 1, 2 or 5 times a power of ten between two numbers, about so many.
+    """Return the multiples of 1, 2 or 5 times a power of ten between two numbers, about so many, but two at least.
 
-    >>> ticks(0.0, 1.0, 5)
-    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    >>> ticks(0.0, 1.0, 5), ticks(-0.4, 0.9, 2)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.5])
     """
     if not high > low:
         return [low]
     raw = (high - low) / max(1, about)
     base = 10.0 ** math.floor(math.log10(raw))
-    step = next((k * base for k in (1.0, 2.0, 5.0) if k * base >= raw * 0.999), 10.0 * base)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+    steps = [k * base for k in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)]
+    coarsest = next(i for i, step in enumerate(steps) if step >= raw * 0.999 or i == len(steps) - 1)
+    found: list[float] = []
+    for step in reversed(steps[: coarsest + 1]):
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        found = [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+        if len(found) > 1:
+            break
+    return found
 
 
 def tick_words(values: Sequence[float]) -> list[str]:

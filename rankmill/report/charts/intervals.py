@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rankmill.report.charts.drawing import SMALL, Drawing, Scale, clipped, tick_words, widest
+from rankmill.report.charts.drawing import NORMAL, Drawing, Scale, clipped, widest
 from rankmill.report.words import interval, metric_name, number, signed
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def levels(metrics: dict[str, Any], width: float) -> Markup:
     names = list(rankings[0]["metrics"])
     means = [found["mean"] for each in rankings for found in each["metrics"].values() if found["mean"] is not None]
     tops = [found["interval"][1] for each in rankings for found in each["metrics"].values() if found["interval"]]
-    left = min(0.3 * width, widest([metric_name(name) for name in names]) + 18)
+    left = min(0.34 * width, widest([metric_name(name) for name in names], NORMAL) + 22)
     high = max([*means, *tops, 0.0]) or 1.0
     x = Scale(min(0.0, *means), high, left, width - 14)
     row = LANE * len(rankings) + 18
@@ -34,7 +34,8 @@ def levels(metrics: dict[str, Any], width: float) -> Markup:
         for name in names
     )
     art = Drawing(width, height, label)
-    _axis(art, x, height - _AXIS, signs=False)
+    for value in art.axis(x, max(2, int((x.stop - x.start) / 90)), height - _AXIS + 16):
+        art.line(x(value), 0, x(value), height - _AXIS, "grid")
     for i, name in enumerate(names):
         if i:
             art.line(0, row * i, width, row * i, "thread")
@@ -87,8 +88,10 @@ def forest(
         Pixels for the labels, so that several drawings stand under one another; None: as they need.
     """
     narrow = width < 500
+    figures = ["none counts" if row["value"] is None else signed(row["value"]) for row in rows]
+    notes = widest([row["note"] for row in rows], NORMAL) + 12
     left = 0.0 if narrow else min(0.34 * width, labels or label_width(rows))
-    right = 0.0 if narrow else 228.0
+    right = 0.0 if narrow else notes + widest(figures, NORMAL) + 12
     x = Scale(*limits, left + 10, width - right - 10)
     row_height = ROW + 16 if narrow else ROW
     top = 18.0
@@ -100,20 +103,26 @@ def forest(
         art.text(x(0.0) - 8, 11, "worse", "axis-word", anchor="end")
     if x(0.0) < width - 60.0:
         art.text(x(0.0) + 8, 11, "better", "axis-word")
-    _axis(art, x, bottom, signs=True)
-    art.line(x(0.0), top, x(0.0), bottom, "zero")
+    heights = [top + row_height * i + (row_height - 12 if narrow else row_height / 2) for i in range(len(rows))]
+    spans = [(y - 9, y + 9) for y in heights] if narrow else [(top, bottom)]  # on a phone no line crosses the words
+    upright = [
+        (value, "grid", "") for value in art.axis(x, max(2, int((x.stop - x.start) / 90)), bottom + 16, signs=True)
+    ]
+    upright.append((0.0, "zero", ""))
     if margin is not None and limits[0] < -margin < 0.0 and x(0.0) - x(-margin) > 2.0:
-        art.line(x(-margin), top, x(-margin), bottom, "margin", f"margin {signed(-margin)}")
-    for i, row in enumerate(rows):
-        y = top + row_height * i + (row_height - 12 if narrow else row_height / 2)
-        figure = "none counts" if row["value"] is None else signed(row["value"])
+        upright.append((-margin, "margin", f"margin {signed(-margin)}"))
+    for value, css, title in upright:
+        for start, stop in spans:
+            art.line(x(value), start, x(value), stop, css, title)
+    for row, y, figure in zip(rows, heights, figures, strict=True):
         note = row["note"]
         if narrow:
-            art.text(0, y - 14, clipped(row["label"], 0.44 * width), "name")
-            art.text(width, y - 14, figure + (f"  {note}" if note else ""), "figure", anchor="end")
+            told = figure + (f", {note}" if note else "")
+            art.text(0, y - 14, clipped(row["label"], width - widest([told], NORMAL) - 8), "name")
+            art.text(width, y - 14, told, "figure", anchor="end")
         else:
             art.text(0, y + 4, clipped(row["label"], left - 8), "name")
-            art.text(width - 146, y + 4, figure, "figure strong", anchor="end")
+            art.text(width - notes, y + 4, figure, "figure strong", anchor="end")
             art.text(width, y + 4, note, "figure", anchor="end")
         if row["value"] is None:
             continue
@@ -139,14 +148,3 @@ def limits_of(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
 def label_width(rows: Sequence[dict[str, Any]]) -> float:
     """Return how many pixels the labels of ``rows`` need."""
     return widest([row["label"] for row in rows]) + 16
-
-
-def _axis(art: Drawing, x: Scale, y: float, *, signs: bool) -> None:
-    """Draw the numbers and the grid of a horizontal axis whose line would be at ``y``."""
-    values = x.ticks(max(2, int((x.stop - x.start) / 90)))
-    for value, words in zip(values, tick_words(values), strict=True):
-        art.line(x(value), 18 if signs else 0, x(value), y, "grid")
-        text = f"+{words}" if signs and value > 0 else words
-        half = len(text) * SMALL * 0.28
-        at = min(max(x(value), half), art.width - half)
-        art.text(at, y + 16, text, "tick", anchor="middle")

@@ -40,9 +40,7 @@ def curves(learning: dict[str, Any], width: float) -> Markup:
     for value, words in zip(marks, tick_words(marks), strict=True):
         art.line(left, y(value), width - right, y(value), "grid")
         art.text(left - 6, y(value) + 4, words, "tick", anchor="end")
-    rounds = [value for value in x.ticks(max(3, int(width / 140))) if value >= 1]
-    for value in rounds:
-        art.text(x(value), bottom + 16, count(int(value)), "tick", anchor="middle")
+    art.axis(x, max(3, int(width / 140)), bottom + 16)
     art.text((left + width - right) / 2, bottom + 36, "rounds", "axis-word", anchor="middle")
     ends: list[tuple[float, float, str, str]] = []
     for run, name in sorted(lines, key=lambda each: (each[0] is chosen, each[1] == deciding)):
@@ -103,8 +101,11 @@ def influence(found: dict[str, Any], width: float) -> Markup:
     return art.svg()
 
 
-def dependence(row: dict[str, Any], limits: tuple[float, float], width: float) -> Markup:
-    """Draw the score by the values of one feature, less its mean over the rows; marks below are the deciles of the rows."""
+def dependence(row: dict[str, Any], width: float) -> Markup:
+    """Draw the score by the values of one feature, less its mean over the rows; marks below are the deciles of the rows.
+
+    Both axes are the feature's own: they go as far as its values and its curves do.
+    """
     values, now, then = row["values"], row["candidate"], row["before"]
     points = [*now["points"], *(then["points"] if then else [])]
     low, high = min(points, default=0.0), max(points, default=1.0)
@@ -119,13 +120,16 @@ def dependence(row: dict[str, Any], limits: tuple[float, float], width: float) -
         if last > first:
             low, high = max(low, first - (last - first)), min(high, last + (last - first))
         low, high = min(low, first), max(high, last)
-    left, bottom, height = 38.0, 150.0, 186.0
-    x, y = Scale(low, high, left, width - 10), Scale(*limits, bottom, 10.0)
+    bottom, height = 166.0, 222.0
+    y = Scale(*_dependence_limits(row), bottom, 26.0)
+    marks = y.ticks(4)
+    left = widest(tick_words(marks)) + 8
+    x = Scale(low, high, left, width - 10)
     span = max(now["outputs"], default=0.0) - min(now["outputs"], default=0.0)
     art = Drawing(
         width, height, f"{row['feature']}: the score moves by {number(span, 3)} from {short(low)} to {short(high)}"
     )
-    marks = y.ticks(4)
+    art.text(0, 12, "score", "axis-word")
     for value, words in zip(marks, tick_words(marks), strict=True):
         art.line(left, y(value), width - 10, y(value), "zero" if value == 0 else "grid")
         art.text(left - 6, y(value) + 4, words, "tick", anchor="end")
@@ -135,10 +139,9 @@ def dependence(row: dict[str, Any], limits: tuple[float, float], width: float) -
             art.path([(x(a), y(b)) for a, b in _steps(curve["points"], steps, x.low, x.high)], css)
     for decile in [] if values is None else values["deciles"]:
         art.line(x(decile), bottom + 2, x(decile), bottom + 9, "rug")
-    ends = x.ticks(3)
-    for value, words in zip(ends, tick_words(ends), strict=True):
-        half = len(words) * 3.4
-        art.text(min(max(x(value), left + half - 6), width - half), bottom + 25, words, "tick", anchor="middle")
+    art.axis(x, max(3, int(width / 70)), bottom + 25)
+    feature = clipped(row["feature"], width - left - 10)
+    art.text((left + width - 10) / 2, bottom + 44, feature, "axis-word", anchor="middle")
     return art.svg("small")
 
 
@@ -152,12 +155,11 @@ def centred(curve: dict[str, Any], values: dict[str, Any] | None) -> list[float]
     return [output - mean for output in outputs]
 
 
-def dependence_limits(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """Return the ends of the axis that all curves share."""
+def _dependence_limits(row: dict[str, Any]) -> tuple[float, float]:
+    """Return the ends of the scores of one feature."""
     ends = [0.0]
-    for row in rows:
-        for curve in (row["candidate"], row["before"]):
-            ends += centred(curve, row["values"]) if curve else []
+    for curve in (row["candidate"], row["before"]):
+        ends += centred(curve, row["values"]) if curve else []
     low, high = min(ends), max(ends)
     room = 0.08 * (high - low) or 0.01
     return low - room, high + room
@@ -176,10 +178,8 @@ def scores(found: dict[str, Any], width: float) -> Markup:
         for row in rows
     )
     art = Drawing(width, bottom + 42, f"Scores by grade. {label}")
-    marks = x.ticks(max(3, int(width / 120)))
-    for value, text in zip(marks, tick_words(marks), strict=True):
+    for value in art.axis(x, max(3, int(width / 120)), bottom + 16):
         art.line(x(value), 0, x(value), bottom, "grid")
-        art.text(x(value), bottom + 16, text, "tick", anchor="middle")
     art.text((left + width - 12) / 2, bottom + 36, "score", "axis-word", anchor="middle")
     for i, row in enumerate(rows):
         base = ridge * (i + 1)

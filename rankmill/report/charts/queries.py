@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rankmill.report.charts.drawing import Drawing, Scale, tick_words, ticks, widest
+from rankmill.report.charts.drawing import Drawing, Scale, ticks, widest
 from rankmill.report.words import count, counted, percent, short, signed
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def gaps(found: dict[str, Any], width: float) -> Markup:
         title = f"{signed(low, 3)} to {signed(high, 3)}: {counted(k, 'query')}"
         art.rect(x(low) + 0.5, y(k), x(high) - x(low) - 1, bottom - y(k), "bar gain" if low >= 0 else "bar loss", title)
     art.line(x(0.0), 6, x(0.0), bottom, "zero")
-    values = x.ticks(max(3, int(width / 110)))
-    for value, words in zip(values, tick_words(values), strict=True):
-        art.text(x(value), bottom + 16, f"+{words}" if value > 0 else words, "tick", anchor="middle")
+    art.axis(x, max(3, int(width / 110)), bottom + 16, signs=True)
     art.text((left + width - 12) / 2, bottom + 36, "difference of a query", "axis-word", anchor="middle")
     return art.svg()
 

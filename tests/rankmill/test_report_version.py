@@ -1,0 +1,112 @@
+"""``rankmill report NAME@VERSION``: a report of what the registry holds, honest about what it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankmill.cli import execute
+from rankmill.report.markdown import markdown
+from rankmill.report.page import page
+from tests.rankmill.report_case import Work
+
+UNKNOWN = ("metrics", "queries", "slices", "learning", "scores", "drift", "date")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Work:
+    """web@1 is plainly trained; web@2 has passed the gate and is production; web@3 has not passed it."""
+    made = Work(tmp_path_factory.mktemp("registered"))
+    made.train()
+    second, _ = made.train(n_rounds=16)
+    made.judge(second)
+    third, _ = made.train(n_rounds=2, max_leaves=2)
+    made.judge(third)
+    return made
+
+
+def report(work: Work, reference: str, out: Path, *options: str) -> dict:
+    assert execute(["report", reference, "--registry", str(work.registry), "-o", str(out), *options]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "report.json", "report.md"]
+    facts = json.loads((out / "report.json").read_bytes())
+    assert page(facts) == (out / "index.html").read_text()
+    assert markdown(facts) == (out / "report.md").read_text()
+    return facts
+
+
+def test_a_plain_training_has_a_report_of_what_is_known(work: Work, tmp_path: Path) -> None:
+    facts = report(work, "web@1", tmp_path / "out")
+    version = work.store.resolve("web@1", bare="latest")
+    assert facts["lineage"]["model_sha256"] == version.sha256
+    assert {name: facts[name] for name in UNKNOWN} == dict.fromkeys(UNKNOWN) | {"slices": []}
+    measured = {(row["split"], row["metric"]): row["mean"] for row in facts["recorded"]}
+    assert measured == {
+        (split, metric): mean for split, means in version.manifest["metrics"].items() for metric, mean in means.items()
+    }
+    sizes = {each["name"]: (each["queries"], each["rows"]) for each in facts["data"]["splits"]}
+    assert sizes == {name: (count.queries, count.rows) for name, count in work.dataset.manifest.splits.items()}
+    assert facts["influence"]["features"]
+    assert facts["dependence"]
+    mean = measured["valid", "ndcg@10"]
+    assert facts["findings"]["title"] == (
+        f"web@1 was trained, and compared with nothing: NDCG@10 {mean:.4f} on the valid queries"
+    )
+    for text in (page(facts), markdown(facts)):
+        assert "unknown here" in text
+        assert f"{mean:.4f}" in text
+        assert "Registered" in text.replace("registered", "Registered")
+        assert "rankmill run" not in text
+        assert "WORK" not in text
+
+
+def test_the_verdict_of_a_version_is_the_one_its_gate_recorded(work: Work, tmp_path: Path) -> None:
+    facts = report(work, "web@production", tmp_path / "out")
+    gate = work.store.gate_report("web", work.store.resolve("web@2", bare="latest").gates["production"].number)
+    single = gate["comparisons"][1]["metrics"]["ndcg@10"]
+    assert facts["model"]["version"] == "web@2"
+    assert (facts["verdict"]["outcome"], facts["verdict"]["gate"]) == ("promoted", True)
+    assert facts["verdict"]["bars"][1]["found"]["interval"] == single["interval"]
+    assert facts["findings"]["title"].startswith("web@2 beats the best single feature by ")
+    text = page(facts)
+    assert f"The gate judged it on {single['n_queries']} queries of the test split" in text
+    assert 'class="verdict good"' in text
+    failed = report(work, "web", tmp_path / "third")  # the latest
+    assert failed["verdict"]["outcome"] == "not promoted"
+    assert failed["present"]["version"] == "web@2"
+    assert failed["verdict"]["reasons"][0] in markdown(failed).replace("\\", "")
+    assert failed["findings"]["title"].startswith("web@3 is worse than production by ")
+
+
+def test_the_same_registry_gives_the_same_bytes(work: Work, tmp_path: Path, monkeypatch) -> None:
+    report(work, "web@2", tmp_path / "one")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert execute(["report", "web@2", "--registry", str(work.registry)]) == 0
+    for path in (tmp_path / "one").iterdir():
+        assert (tmp_path / "here" / "web@2.report" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_folder_comes_before_a_model_of_the_same_name(work: Work, tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "web").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert execute(["report", "web", "--registry", str(work.registry)]) != 0
+    assert "web/dataset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("web@9",), "web has no version 9"),
+        (("wep@1",), "wep@1: no such folder, and no such model in the registry"),
+        (("web@1", "--by", "f1"), "--by: the registry keeps no queries of web@1 to slice"),
+    ],
+)
+def test_a_mistake_is_one_line(work: Work, tmp_path: Path, monkeypatch, capsys, arguments, line) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert execute(["report", *arguments, "--registry", str(work.registry)]) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
