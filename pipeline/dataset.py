@@ -7,6 +7,7 @@ of the split it wants.  Nothing here needs more memory than what it returns plus
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,7 +67,7 @@ class Dataset(StoredShards):
     """
 
     @classmethod
-    def open(cls, path: Path) -> Dataset:
+    def open(cls, path: str | os.PathLike[str]) -> Dataset:
         """Read the manifest of the dataset at ``path`` and see that its shards are there.
 
         Raises
@@ -76,7 +77,8 @@ class Dataset(StoredShards):
         DatasetFormatError
             The manifest is damaged or of another format number, or a shard is missing or has another size.
         """
-        dataset = cls(path, read_manifest(path))
+        folder = Path(path)
+        dataset = cls(folder, read_manifest(folder))
         dataset.check_sizes()
         return dataset
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pipeline.dataset import Dataset
+    from rankmill.loading import load_model, register_model
     from rankmill.ranker import Ranker
     from rankmill.validating import cross_validate
     from registry.registry import Registry
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
     from scorer.rerank import rerank
     from trainer.objectives.user import check_lambdas
 
-__all__ = ["Dataset", "Ranker", "Registry", "__version__", "check_lambdas", "cross_validate", "evaluate", "rerank"]
+__all__ = [
+    "Dataset",
+    "Ranker",
+    "Registry",
+    "__version__",
+    "check_lambdas",
+    "cross_validate",
+    "evaluate",
+    "load_model",
+    "register_model",
+    "rerank",
+]
 
 __version__ = "0.1.0"
 
@@ -26,6 +38,8 @@ _HOME = {
     "Dataset": "pipeline.dataset",
     "Ranker": "rankmill.ranker",
     "cross_validate": "rankmill.validating",
+    "load_model": "rankmill.loading",
+    "register_model": "rankmill.loading",
     "Registry": "registry.registry",
     "evaluate": "scorer.evaluate",
     "rerank": "scorer.rerank",

@@ -69,6 +69,12 @@ def names_of(frame: object) -> tuple[str, ...] | None:
     return tuple(str(name) for name in found)
 
 
+def _are_numbered(names: tuple[str, ...]) -> bool:
+    """Whether ``names`` only number the columns: from f0 (arrays), f1 (LETOR text) or 0."""
+    n = len(names)
+    return names in {made_up_names(n), made_up_names(n + 1)[1:], tuple(map(str, range(n)))}
+
+
 def made_up_names(n: int) -> tuple[str, ...]:
     """Return the names of ``n`` features whose columns have none."""
     return tuple(f"f{i}" for i in range(n))
@@ -149,7 +155,7 @@ def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
         raise TrainingDataRejected(f"X must have shape (n, n_features) with a feature or more, got {matrix.shape}")
     if names is not None and matrix.shape[1] != len(names):
         raise TrainingDataRejected(f"X has {matrix.shape[1]} features, the ranker was fitted on {len(names)}")
-    if names is not None and names != made_up_names(len(names)) and names != tuple(map(str, range(len(names)))):
+    if names is not None and not _are_numbered(names):
         shown = ", ".join(names[:4]) + (", .." if len(names) > 4 else "")
         warnings.warn(
             f"X has no column names; its {len(names)} columns are taken for the features of the ranker in their order: {shown}",

@@ -6,7 +6,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, Never, TypeAlias
 
 import numpy as np
@@ -84,6 +83,8 @@ class Ranker(Routed):
         One :class:`trainer.boosting.RoundRecord` a round.
     cross_validation_
         What said how many rounds to take, where ``rounds_by`` is ``cv``.
+    loaded_from_
+        Only after :meth:`load`: the version, such as ``web@7``, or the file.
     n_features_in_, feature_names_in_
         Columns of ``X``; names only where it had some.
 
@@ -323,6 +324,7 @@ class Ranker(Routed):
                 on_round=_all_of([progress.update, *listeners]),
                 on_fold=lambda fold, record: progress.update(record, fold, "fold"),
             )
+        self.__dict__.pop("loaded_from_", None)
         self.forest_: Forest = result.forest if base is None else base.joined(result.forest)
         self.best_round_: int = result.best_round
         self.history_: tuple[RoundRecord, ...] = result.history
@@ -333,6 +335,35 @@ class Ranker(Routed):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
+
+    @classmethod
+    def load(cls, model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
+        """Return the fitted ranker in a model file or a registry: see :func:`rankmill.loading.load_model`."""
+        from rankmill.loading import load_forest
+
+        forest, name = load_forest(model, registry)
+        return cls.from_forest(forest, name)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model file ``path``, which :meth:`load` and every ``--model`` take, in one step; it holds no history."""
+        self.fitted("save").save(path)
+
+    @classmethod
+    def from_forest(cls, forest: Forest, name: str = "") -> Ranker:
+        """Return a fitted ranker with ``forest``, the parameters that it was trained with, and no history."""
+        known = cls._parameter_names()
+        ranker = cls(**{key: value for key, value in forest.parameters.items() if key in known})  # type: ignore[arg-type]
+        ranker.forest_, ranker.best_round_, ranker.history_, ranker.cross_validation_ = (
+            forest,
+            forest.n_rounds,
+            (),
+            None,
+        )
+        ranker.loaded_from_ = name
+        ranker.n_features_in_ = forest.n_features
+        if forest.feature_names != made_up_names(forest.n_features):
+            ranker.feature_names_in_ = np.array(forest.feature_names, dtype=object)
+        return ranker
 
     def predict(self, X: Any, *, n_rounds: int | None = None) -> npt.NDArray[np.float64]:  # noqa: N803
         """Return scores (n,) float64 of ``X`` (n, n_features), without offsets; ``n_rounds`` takes the first rounds only.
@@ -346,7 +377,7 @@ class Ranker(Routed):
         TrainingDataRejected
             ``X`` lacks features, has another number of them, or holds something else than numbers.
         """
-        forest = self._fitted("predict")
+        forest = self.fitted("predict")
         values = matrix_of(X, forest.feature_names)
         return predict(forest, values, n_rounds=n_rounds, n_threads=workers_for(self.n_threads))
 
@@ -362,14 +393,14 @@ class Ranker(Routed):
 
         Errors as :meth:`fit` and :meth:`predict`.
         """
-        forest = self._fitted("score")
+        forest = self.fitted("score")
         check_same_rows({"X": X, "y": y, "qid": qid})
         _, qid = with_queries(X, qid, group, "score ")
         values = matrix_of(X, forest.feature_names)
         rows = rows_of(values, y, queries_of(qid, group, len(values), "score "))
         self._check_metrics()
         metric = parse_metric(self.metric if self.stop_metric in {"", "deviance"} else self.stop_metric)
-        highest = max(int(rows.grades.max(initial=0)), int(str(forest.info["max_grade"])), 1)
+        highest = max(int(rows.grades.max(initial=0)), int(str(forest.info.get("max_grade", 0))), 1)
         policy = Policy(
             gain="exp" if self.gain == "exp" else "linear", max_grade=highest if metric.name == "err" else None
         )
@@ -379,7 +410,7 @@ class Ranker(Routed):
     @property
     def feature_importances_(self) -> npt.NDArray[np.float64]:
         """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 without a split."""
-        forest = self._fitted("feature_importances_")
+        forest = self.fitted("feature_importances_")
         self._check_importance_type()
         inner = forest.node_feature >= 0
         found = np.bincount(
@@ -393,8 +424,8 @@ class Ranker(Routed):
     @property
     def evals_result_(self) -> dict[str, dict[str, list[float]]]:
         """The metrics of ``history_`` as lists over the rounds: ``evals_result_[set][metric]``."""
-        self._fitted("evals_result_")
-        first = self.history_[0].metrics
+        self.fitted("evals_result_")
+        first = self.history_[0].metrics if self.history_ else {}
         return {
             name: {metric: [record.metrics[name][metric] for record in self.history_] for metric in metrics}
             for name, metrics in first.items()
@@ -430,6 +461,8 @@ class Ranker(Routed):
         }
         return TrainParameters(**own), max_bin, n_threads
 
+    loaded_from_: str
+
     # set by __init__ from its arguments, all of them
     objective: str | Callable[..., object]
     delta: Callable[..., Any] | None
@@ -440,7 +473,8 @@ class Ranker(Routed):
     early_stopping_rounds: int
     monotone: Any
 
-    def _fitted(self, what: str) -> Forest:
+    def fitted(self, what: str) -> Forest:
+        """Return ``forest_`` for ``what``; InvalidParameter if ``fit`` has not been called."""
         if not hasattr(self, "forest_"):
             raise InvalidParameter(f"{what} needs a fitted ranker; call fit first")
         return self.forest_
@@ -469,8 +503,12 @@ class Ranker(Routed):
 
 def _forest_of(model: Model) -> Forest:
     if isinstance(model, Ranker):
-        return model._fitted("resume")  # noqa: SLF001 - our own
-    return model if isinstance(model, Forest) else Forest.load(Path(model))
+        return model.fitted("resume")
+    if isinstance(model, Forest):
+        return model
+    from rankmill.loading import load_forest
+
+    return load_forest(model)[0]
 
 
 def _on_top_of(base: BaseModel | None, rows: ArrayRows, binspec: BinSpec, n_threads: int) -> RankedRows:

@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from registry.errors import InvalidName
+from registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
+
+__all__ = ["DEFAULT_FOLDER", "AsJson", "Reason", "RegistryFolder", "bare_name"]
 
 RegistryFolder = Annotated[
-    Path, typer.Option("--registry", envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
+    Path, typer.Option("--registry", envvar=FOLDER_VARIABLE, file_okay=False, help="Folder of the registry.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Reason = Annotated[str, typer.Option("--reason", help="One line for the log.")]
-DEFAULT_FOLDER = Path("registry-data")
 
 
 def bare_name(name: str) -> str:

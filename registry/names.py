@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from registry.errors import InvalidName
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NAME_RULE = "1 to 64 of a-z 0-9 . _ - that begin with a letter or digit"
 LATEST = "latest"  # not an alias: the highest version number, whatever was promoted
-PRODUCTION = "production"
+PRODUCTION: Final = "production"
+FOLDER_VARIABLE = "RANKMILL_REGISTRY"
+DEFAULT_FOLDER = Path("registry-data")
 MODEL_SUFFIX = ".rankmill"  # what ends so on a command line is a model file
+
+
+def default_folder() -> Path:
+    """Return the folder of the registry where none is named: what the environment says, else one in the current folder."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
 
 
 def check_name(name: str) -> str:

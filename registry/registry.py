@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from registry.history.log import Log
 from registry.history.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
 from registry.history.state import State
 from registry.manifest import canonical_json, first_fault, manifest_bytes
-from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name, check_tag
+from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name, check_tag, default_folder
 from registry.retention.collecting import Collected, collect
 from registry.retention.keeping import Rules
 from registry.retention.leases import kept, lease
@@ -36,10 +37,13 @@ __all__ = ["Registry", "Version"]
 
 
 class Registry:
-    """Versioned models under one folder, which is made by the first write.  Readers take no lock and write nothing."""
+    """Versioned models under one folder, which is made by the first write.  Readers take no lock and write nothing.
 
-    def __init__(self, root: Path | str, *, disk: Disk | None = None) -> None:
-        self.root = Path(root)
+    The folder is ``root``; None: the one that RANKMILL_REGISTRY names, else ``registry-data`` in the current folder.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None, *, disk: Disk | None = None) -> None:
+        self.root = default_folder() if root is None else Path(root)
         self._store = Store(self.root, disk)
 
     def exists(self) -> bool:
@@ -163,7 +167,7 @@ class Registry:
         except FileNotFoundError:
             raise IntegrityError(f"{log.path(number)} is missing; restore it from a backup") from None
 
-    def resolve(self, reference: str, *, bare: Literal["production", "latest"]) -> Version:
+    def resolve(self, reference: str, *, bare: Literal["production", "latest"] = PRODUCTION) -> Version:
         """Find the version that ``NAME``, ``NAME@7``, ``NAME@production`` or ``NAME@latest`` means now.
 
         ``bare`` says what a name alone means: ``production`` where a model is used, ``latest`` where it is looked at.

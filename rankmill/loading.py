@@ -1,0 +1,71 @@
+"""Models by name or file, as the commands find them, and into the registry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankmill.ranker import Ranker
+from rankmill.registering import facts_of
+from registry.names import default_folder
+from registry.registry import Registry
+from scorer.cli import find_model
+from scorer.forest import Forest
+
+if TYPE_CHECKING:
+    from registry.version import Version
+
+
+def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
+    """Return the ranker that ``model`` means, ready to predict.
+
+    Parameters
+    ----------
+    model
+        A model file, or a model of the registry: ``web`` (its production version), ``web@7``, ``web@latest``, ``web@ALIAS``.  A text is
+        a file if there is one, or if it ends in ``.rankmill`` or has a separator of folders in it; a ``Path`` always is.
+    registry
+        Folder of the registry; None: what RANKMILL_REGISTRY names, else ``registry-data`` here.
+
+    Returns
+    -------
+    Ranker
+        With the parameters of its training, as far as the model has them, and without its history.
+
+    Raises
+    ------
+    scorer.errors.InputError, scorer.errors.ModelFormatError
+        There is no such file, or it is no sound model.
+    registry.errors.RegistryError
+        There is no such registry, model, version or alias; or its bytes are damaged.
+    """
+    forest, name = load_forest(model, registry)
+    return Ranker.from_forest(forest, name)
+
+
+def register_model(
+    model: Ranker | Forest, name: str, *, registry: str | os.PathLike[str] | None = None, reason: str = ""
+) -> Version:
+    """Keep ``model`` as the next version of ``name`` in the registry, which is made if need be; return the version.
+
+    The same model again is the version that is there.  ``registry`` is as for :func:`load_model`; ``reason`` is one line for the log.
+
+    Raises
+    ------
+    InvalidParameter
+        The ranker has not been fitted.
+    registry.errors.RegistryError
+        The name breaks the rules, the folder holds something else, or another writer was faster.
+    """
+    forest = model if isinstance(model, Forest) else model.fitted("register_model")
+    return Registry(registry).register(name, forest.to_bytes(), manifest=facts_of(forest, None, None), reason=reason)
+
+
+def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Forest, str]:
+    """Return what :func:`load_model` loads, and its name: ``web@7``, or the path of the file."""
+    text = os.fspath(model)
+    if isinstance(model, os.PathLike) or os.sep in text:
+        return Forest.load(text), text
+    forest, identity = find_model(text, default_folder() if registry is None else Path(registry))
+    return forest, text if identity.name is None else str(identity)
