@@ -40,6 +40,7 @@ OURS = {
         "seed": "random_state random_seed data_random_seed bagging_seed",
         "max_bin": "max_bins border_count num_bins n_bins",
         "n_threads": "n_jobs num_threads num_thread nthread thread_count nthreads",
+        "verbose": "verbosity verbose_eval silent logging_level log_evaluation",
         # arguments of fit
         "qid": "groups group_id query query_id qids",
         "sample_weight": "weight weights",
@@ -68,6 +69,14 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str = "") ->
     return f"unknown {what} {name!r}{where}; " + (
         f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices)}"
     )
+
+
+def unknown_argument(name: str, of_fit: Iterable[str], of_ranker: Iterable[str]) -> str:
+    """Return one line about ``name``, which ``fit`` does not take: perhaps it is a parameter of the ranker."""
+    ours = OURS.get(name, name)
+    if ours in of_ranker:
+        return f"fit takes no {name!r}; it is a parameter of the ranker: Ranker({ours}=..)"
+    return unknown_name("argument of fit", name, of_fit)
 
 
 def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:
@@ -113,4 +122,6 @@ def _instead_of(name: str) -> str:
         return "early_stopping_rounds=N stops"
     if "record" in name:
         return "evals_result_ has the values of every round after fit"
+    if "log" in name or "monitor" in name:
+        return "verbose= prints the rounds"
     return "give a function that takes a RoundRecord and returns true to stop"

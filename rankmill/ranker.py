@@ -26,7 +26,7 @@ from rankmill.arrays import (
 )
 from rankmill.eval_sets import EvalSet, eval_sets_of
 from rankmill.extras import Extras
-from rankmill.peers import checked_callbacks, checked_metrics, refuse_function, unknown_name
+from rankmill.peers import checked_callbacks, checked_metrics, refuse_function, unknown_argument, unknown_name
 from rankmill.routing import Routed, keywords_of
 from scorer.forest import Forest
 from scorer.metrics import Policy, parse_metric
@@ -276,8 +276,8 @@ class Ranker(Routed):
             fractional or no number.
         """
         self._check_importance_type()
-        if unknown:
-            raise InvalidParameter(unknown_name("argument of fit", next(iter(unknown)), keywords_of(type(self).fit)))
+        for name in unknown:
+            raise InvalidParameter(unknown_argument(name, keywords_of(type(self).fit), self._parameter_names()))
         listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
         rows_given = {
             "X": X,

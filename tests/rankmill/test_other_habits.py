@@ -39,6 +39,17 @@ def test_a_name_of_another_library_gets_ours(arrays, theirs):
             small().fit(X, y, qid=qid, **{theirs: 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "ours"), [("verbose", "verbose"), ("num_boost_round", "n_rounds"), ("eval_at", "metric")]
+)
+def test_a_parameter_that_is_given_to_fit_is_told_where_it_belongs(arrays, name, ours):
+    X, y, qid = arrays
+    with pytest.raises(
+        InvalidParameter, match=rf"^fit takes no '{name}'; it is a parameter of the ranker: Ranker\({ours}=\.\.\)$"
+    ):
+        small().fit(X, y, qid=qid, **{name: 1})
+
+
 def test_other_unknown_names_get_the_nearest_or_all():
     with pytest.raises(InvalidParameter, match="'learning_rat'; did you mean 'learning_rate'"):
         Ranker(learning_rat=0.1)
@@ -71,7 +82,10 @@ def test_callbacks_of_other_libraries_are_refused(arrays):
             5
         ): "_EarlyStoppingCallback is for LightGBM's training; here early_stopping_rounds=N stops",
         lightgbm.record_evaluation({}): "LightGBM's training; here evals_result_ has the values",
-        lightgbm.log_evaluation(5): "LightGBM's training; here give a function that takes a RoundRecord",
+        lightgbm.log_evaluation(5): "LightGBM's training; here verbose= prints the rounds",
+        lightgbm.reset_parameter(
+            learning_rate=[0.1] * 8
+        ): "here give a function that takes a RoundRecord and returns true",
         peer("xgboost").callback.EarlyStopping(
             5
         ): "EarlyStopping is for XGBoost's training; here early_stopping_rounds=N",
