@@ -60,7 +60,7 @@ lock: $(VENV)/.dev ## Resolve the locks anew (UPGRADE=--upgrade for the newest v
 	$(COMPILE) --extra bench -c locks/dev.txt pyproject.toml locks/build.in -o locks/bench.txt
 
 clean: ## Remove what set-up and the tests made.
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .numba-cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp a lock: set-up happens once, and again when a lock or pyproject.toml changes.

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    # Numba's cache takes no locks: two processes that compile the same function at once can mix their files up.
-    cache = Path(__file__).parents[1] / ".numba-cache" / worker
-    cache.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache))
+if "PYTEST_XDIST_WORKER" in os.environ and "NUMBA_CACHE_DIR" not in os.environ:
+    # What one worker has compiled, the other and the commands that tests start need not compile again.
+    cache = Path(__file__).parents[1] / ".numba-cache"
+    cache.mkdir(exist_ok=True)
+    os.environ["NUMBA_CACHE_DIR"] = str(cache)
+    os.environ["NUMBA_CACHE_LOCATOR_CLASSES"] = "tests.shared_kernels.SharedCacheLocator"
 
 # The first example may compile, and the machine may be busy: how long an example takes says nothing.
 settings.register_profile("rankmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
