@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from rankmill.cli import execute
+from rankmill.report.charts.models import dependence
 from rankmill.report.markdown import markdown
 from rankmill.report.page import page
 from tests.rankmill.report_case import Work
@@ -93,6 +96,17 @@ def test_a_folder_comes_before_a_model_of_the_same_name(work: Work, tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     assert execute(["report", "web", "--registry", str(work.registry)]) != 0
     assert "web/dataset" in capsys.readouterr().err
+
+
+def test_a_curve_shows_every_step_where_the_spread_of_the_rows_is_unknown() -> None:
+    """Below the first point and above the last but one, too, where half of the score may be."""
+    curve = {"points": [0.1, 0.4, 0.9], "outputs": [-1.0, 0.5, 2.0], "missing": 0.0, "asked_for": True}
+    row = {"feature": "f1", "influence": 1.0, "candidate": curve, "before": None, "values": None}
+    path = re.search(r'<path class="line main" d="M([^"]*)"', str(dependence(row, 252.0)))[1]
+    corners = [tuple(map(float, corner.split())) for corner in path.split("L")]
+    flat = [stop[0] - start[0] for start, stop in itertools.pairwise(corners) if start[1] == stop[1]]
+    assert len(flat) == 3
+    assert min(flat) > 5.0
 
 
 @pytest.mark.parametrize(

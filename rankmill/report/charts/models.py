@@ -109,13 +109,10 @@ def dependence(row: dict[str, Any], width: float) -> Markup:
     values, now, then = row["values"], row["candidate"], row["before"]
     points = [*now["points"], *(then["points"] if then else [])]
     low, high = min(points, default=0.0), max(points, default=1.0)
-    if (
-        values is not None
-    ):  # the curve is flat beyond its points: no further than the rows go, and where most of them are
-        low, high = (
-            max(values["minimum"], low - 0.08 * (high - low)),
-            min(values["maximum"], high + 0.08 * (high - low)),
-        )
+    beyond = 0.08 * (high - low)  # the curve is flat below its first point and above its last
+    low, high = low - beyond, high + beyond
+    if values is not None:  # no further than the rows go, and where most of them are
+        low, high = max(values["minimum"], low), min(values["maximum"], high)
         first, last = values["deciles"][0], values["deciles"][-1]
         if last > first:
             low, high = max(low, first - (last - first)), min(high, last + (last - first))
