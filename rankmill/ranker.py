@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Never, TypeAlias
@@ -37,9 +38,10 @@ from trainer.boosting import RankedRows, RoundRecord
 from trainer.errors import InvalidParameter
 from trainer.fitting import fit
 from trainer.history import CrossValidation
+from trainer.learnt_from import given_pairs, settled, what_is_learnt_from
 from trainer.objectives.registry import learns_labels
 from trainer.objectives.user import spelled
-from trainer.parameters import TrainParameters
+from trainer.parameters import GRADES, TrainParameters
 from trainer.progress import verbosely
 from trainer.scalars import whole_number
 from trainer.workers import workers_for
@@ -107,6 +109,8 @@ class Ranker(Routed):
         self,
         *,
         objective: str | Callable[..., object] = "lambdamart",
+        learn_from: str = "",
+        pairs_weight: float = 1.0,
         metric: str = "ndcg@10",
         stop_metric: str = "",
         gain: str = "exp",
@@ -238,8 +242,9 @@ class Ranker(Routed):
             (n,) what scores start from, by either name (LightGBM's is ``init_score``): losses and metrics see
             offset + prediction, and :meth:`predict` returns the prediction alone.
         pairs
-            (p, 2) row numbers (better, worse) of one query each: preferences instead of those that grades make, for
-            objectives of pairs.  They may contradict each other.
+            (p, 2) row numbers (better, worse) of one query each: preferences, for objectives of pairs.  They may contradict
+            each other.  The parameter ``learn_from`` says whether they are learnt from instead of the pairs that grades make
+            (``pairs``) or besides them (``both``); left out, they are used only if no query has two different grades.
         pair_weight, pair_probability
             (p,) how much each pair counts, 0 or more; and how probable it is that it holds, in [0, 1].
         eval_set
@@ -309,9 +314,14 @@ class Ranker(Routed):
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
         watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names, regression=regression)
         binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
+        learnt = _on_top_of(base, train, binspec, n_threads)
+        if given_pairs(learnt) and not self.learn_from:
+            own = settled(learnt, parameters)
+            if own.learn_from == GRADES:
+                warnings.warn(what_is_learnt_from(learnt, own), UserWarning, stacklevel=2)
         with verbosely(self.verbose, parameters) as progress:
             result = fit(
-                _on_top_of(base, train, binspec, n_threads),
+                learnt,
                 [(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
                 [feature.edges for feature in binspec.features],
                 names,
@@ -465,6 +475,7 @@ class Ranker(Routed):
 
     # set by __init__ from its arguments, all of them
     objective: str | Callable[..., object]
+    learn_from: str
     delta: Callable[..., Any] | None
     metric: str
     stop_metric: str

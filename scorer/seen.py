@@ -52,7 +52,7 @@ class TrainedModel:
         return cls(
             name=name,
             datasets=frozenset(str(digest) for digest in (*own, *(below if isinstance(below, list) else ())) if digest),
-            chose_rounds=way.get("rounds_by", VALID) == VALID and best and bool(forest.info.get(VALID)),
+            chose_rounds=way.get("rounds_by", VALID) == VALID and best,
             queries=queries,
         )
 

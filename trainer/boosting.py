@@ -27,6 +27,7 @@ from trainer.growing.tree import Tree
 from trainer.growing.walking import add_tree
 from trainer.history import TRAIN, RoundRecord, TrainingResult
 from trainer.layout import BlockedBins
+from trainer.learnt_from import learnt_from_facts, rows_learnt_from, settled
 from trainer.line_search import best_step
 from trainer.monotone import directions_of
 from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
@@ -134,7 +135,9 @@ def boost(
         raise TrainingDataRejected("the train split holds no rows")
     _check_features(feature_names, edges)
     monotone = directions_of(parameters.monotone, feature_names)
-    objective = objective_of(train, parameters)
+    asked, parameters = parameters, settled(train, parameters)
+    info = {**(info or {}), **learnt_from_facts(train, parameters)}
+    objective = objective_of(rows_learnt_from(train, parameters), parameters)
     criterion = criterion_of(objective, parameters)
     if monotone.any() and objective.link != "identity":
         raise InvalidParameter(
@@ -147,11 +150,11 @@ def boost(
         )
     replayed: list[Tree] = []
     if resume is not None:
-        check_resumable(resume, parameters, feature_names, info or {}, objective)
+        check_resumable(resume, asked, feature_names, info, objective)
         replayed = trees_of(resume, edges)
     if checkpoint is not None and (found := checkpoint.read()) is not None and found.n_trees > len(replayed):
         with suppress(InvalidParameter):  # else it is not ours, and will be replaced
-            check_resumable(found, parameters, feature_names, info or {}, objective)
+            check_resumable(found, asked, feature_names, info, objective)
             replayed = trees_of(found, edges)
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     bins = train.blocked(n_bins)
@@ -173,7 +176,7 @@ def boost(
     many = trees_a_round(objective)
 
     def assembled(trees: Sequence[Tree], facts: Mapping[str, Any]) -> Forest:
-        return forest_of(trees, edges, feature_names, objective, len(trees) // many, parameters, facts)
+        return forest_of(trees, edges, feature_names, objective, len(trees) // many, asked, facts)
 
     run = _Run(
         parameters=parameters,
@@ -190,13 +193,13 @@ def boost(
         pool_bytes=pool_bytes,
         stopwatch=Stopwatch(on=profile),
         on_round=on_round,
-        keep=None if checkpoint is None else _Keeper(checkpoint, many, lambda trees: assembled(trees, info or {})),
+        keep=None if checkpoint is None else _Keeper(checkpoint, many, lambda trees: assembled(trees, info)),
         rounds=rounds,
     )
     trees, history, best_round = with_team(n_threads, run)
     best = history[best_round - 1].metrics
     facts = {
-        **(info or {}),
+        **info,
         "max_grade": max_grade,
         "best_round": best_round,
         "rounds_trained": len(history),

@@ -16,6 +16,7 @@ from trainer.checkpoint import Checkpoints
 from trainer.errors import TrainingDataRejected
 from trainer.growing.histogram import DEFAULT_POOL_BYTES
 from trainer.history import HOLDOUT, CrossValidation, RoundRecord, TrainingResult
+from trainer.learnt_from import settled
 from trainer.measures import stop_measure
 from trainer.parameters import TrainParameters
 from trainer.rows import RankedRows
@@ -74,7 +75,7 @@ def cross_validate(
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     rows = replace(rows, bins=rows.blocked(n_bins))
     fold_of = fold_of_queries(rows.query_names, folds, parameters.seed)
-    own = replace(parameters, rounds_by="valid")
+    own = replace(settled(rows, parameters), rounds_by="valid")
 
     def train(fold: int, rounds: int | None = None, resume: Forest | None = None) -> TrainingResult:
         apart = fold_of == fold

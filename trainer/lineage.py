@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from scorer.metrics.bootstrap import interval_of_mean
 from trainer.code_digest import code_digest
+from trainer.learnt_from import LEARNT_FROM
 from trainer.parameters import TrainParameters
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def facts_of_forest(dataset: Dataset, forest: Forest, base: Origin | None = None
         "changed_parameters": changed_parameters(forest.parameters),
         "code_digest": code_digest(),
         "max_grade": dataset.max_grade,
+        **({LEARNT_FROM: forest.info[LEARNT_FROM]} if LEARNT_FROM in forest.info else {}),
         **shape_of(forest),
     }
     return facts if base is None else {**facts, "base_model": base.to_dict()}

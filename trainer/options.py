@@ -50,6 +50,18 @@ def training_parameters(
             show_default=False,
         ),
     ] = "",
+    learn_from: Annotated[
+        str,
+        typer.Option(
+            help="What to learn from, if DATASET has preference pairs: grades, pairs or both; left out: grades, or pairs if no"
+            " query has two different grades.",
+            show_default=False,
+        ),
+    ] = "",
+    pairs_weight: Annotated[
+        float,
+        typer.Option(help="With --learn-from both: weight of a given pair, where a pair of different grades weighs 1."),
+    ] = 1.0,
     metric: Annotated[
         str,
         typer.Option(

@@ -19,6 +19,7 @@ CRITERIA = ("rwse", "se", "ole")
 CRITERION_ALIASES = {"wse": "rwse"}  # equal wherever h > 0 (METHODS 1)
 LEAVES = ("newton", "exact")
 GAINS = ("exp", "linear")
+GRADES, PAIRS, BOTH = LEARN_FROM = ("grades", "pairs", "both")
 KEEP_ROUNDS = ("best", "all")
 ROUNDS_BY = ("valid", "test", "oob", "cv")
 STEP_SEARCHES = ("none", "line")
@@ -48,6 +49,8 @@ class TrainParameters:
     """
 
     objective: str = "lambdamart"  # a name, options in brackets: quantile(alpha=0.9)
+    learn_from: str = ""  # grades, pairs (given ones) or both; empty: grades, or pairs where no query has two grades
+    pairs_weight: float = 1.0  # for both, above 0: so many pairs of grades weigh as much as a given pair
     metric: str = "ndcg@10"  # what lambdamart optimises
     stop_metric: str = ""  # early stopping watches it on the valid split; empty: the same as metric, for coxph deviance
     gain: str = "exp"  # gain of a grade in the metric: 2 ** y - 1, or y
@@ -99,6 +102,7 @@ class TrainParameters:
         _one_of("gain", self.gain, GAINS)
         _one_of("grow", self.grow, GROWTHS)
         _one_of("rounds_by", self.rounds_by, ROUNDS_BY)
+        _one_of("learn_from", self.learn_from, ("", *LEARN_FROM))
         _one_of("keep_rounds", self.keep_rounds, ("", *KEEP_ROUNDS))
         if self.keep_rounds == "all" and self.rounds_by != "valid":
             raise InvalidParameter(
@@ -119,8 +123,9 @@ class TrainParameters:
         for name in ("learning_rate", "feature_fraction", "query_fraction", "row_fraction"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise InvalidParameter(f"{name} must be in (0, 1], got {getattr(self, name)}")
-        if not (self.sigma > 0.0 and isfinite(self.sigma)):
-            raise InvalidParameter(f"sigma must be a number above 0, got {self.sigma}")
+        for name in ("sigma", "pairs_weight"):
+            if not (getattr(self, name) > 0.0 and isfinite(getattr(self, name))):
+                raise InvalidParameter(f"{name} must be a number above 0, got {getattr(self, name)}")
         for name in ("min_hessian_in_leaf", "lambda_l2", "min_gain", "ole_pairs", "min_improvement"):
             value = getattr(self, name)
             if not (value >= 0.0 and isfinite(value)):

@@ -21,8 +21,9 @@ from trainer.assembly import trees_a_round
 from trainer.dtypes import EDGE
 from trainer.errors import InvalidParameter
 from trainer.growing.tree import Tree
+from trainer.learnt_from import LEARNT_FROM
 from trainer.objectives.protocol import Objective
-from trainer.parameters import PRESET, TrainParameters
+from trainer.parameters import PAIRS, PRESET, TrainParameters
 
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
 
@@ -52,17 +53,20 @@ def check_resumable(
         detail = f"the data lack {lacking[0]!r}" if lacking else "the data have others, or in another order"
         raise InvalidParameter(f"resume: the model was trained on other features: {detail}")
     for name, value in info.items():
-        if (
-            forest.info.get(name) != value and name != "rows_digest"
-        ):  # older models lack it, and dataset_digest says more
+        if forest.info.get(name) != value and name not in {"rows_digest", LEARNT_FROM}:  # which older models lack
             raise InvalidParameter(
                 f"resume: the model was trained on other data: its {name} is {_short(forest.info.get(name))}, that of"
                 f" the data {_short(value)}"
             )
+    before, now = forest.info.get(LEARNT_FROM, PAIRS), info.get(LEARNT_FROM, PAIRS)  # earlier versions took pairs
+    if before != now:
+        raise InvalidParameter(
+            f"resume: the model has learnt from {before}, and this training would from {now}; set learn_from to {before}"
+        )
     wanted: dict[str, Any] = json.loads(json.dumps({**parameters.as_dict(), "preset": PRESET}))
     began = {**TrainParameters().as_dict(), **forest.parameters}  # older versions did not have all of them
     for name in sorted(wanted.keys() | began.keys()):
-        if name not in MAY_DIFFER and began.get(name) != wanted.get(name):
+        if name not in {*MAY_DIFFER, "learn_from"} and began.get(name) != wanted.get(name):
             raise InvalidParameter(
                 f"resume: {name} was {began.get(name)!r} and is now {wanted.get(name)!r}; training goes on with the"
                 f" parameters that it began with, only {', '.join(MAY_DIFFER)} may change"

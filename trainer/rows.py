@@ -37,7 +37,8 @@ class RankedRows:
     from may also come in the trainer's own layout.  ``weights`` say how much a document counts in the loss, and
     ``query_weights`` a query; ``offsets`` are added to its score wherever a loss or a metric sees it, and are no part
     of what is predicted.  ``labels`` are what regression learns instead of grades, ``events`` (1: it was seen, 0:
-    censored) belong to times as labels, ``pairs`` replace those that grades make.  ``names`` decide, with the seed,
+    censored) belong to times as labels, ``pairs`` are learnt from instead of
+    those that grades make, see :mod:`trainer.learnt_from`.  ``names`` decide, with the seed,
     which queries are kept apart or belong to a fold.
     """
 

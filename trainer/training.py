@@ -29,12 +29,13 @@ from trainer.growing.grower import Grower
 from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from trainer.history import CrossValidation
 from trainer.layout import blocks_shape
+from trainer.learnt_from import given_pairs, learnt_from_facts, rows_learnt_from, settled, what_is_learnt_from
 from trainer.measures import DEVIANCE, parse_measure
 from trainer.monotone import directions_of
 from trainer.objectives.holding import bytes_held
 from trainer.objectives.protocol import ROWS, Objective
 from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
+from trainer.parameters import BOTH, TrainParameters
 from trainer.reading import bin_batches, read_columns, read_rows
 from trainer.resuming import check_resumable
 
@@ -44,6 +45,7 @@ _BYTES_A_SAMPLED_ROW = 48  # keys of the rows, those that are drawn and the othe
 _BYTES_OF_LOSSES = 40  # a part of the loss: itself, and a Python number while they are summed
 _BYTES_A_PACKED_PAIR = 24  # twice 16; about half of them are inside a child of the root, and copied
 _BYTES_OF_JOINING = 110  # a given pair, while those of the same documents are made one; no bins are held then
+_BYTES_OF_LISTING = 72  # a pair of grades or a given one, while both are put into one list
 _BYTES_OF_READING = 16 << 20  # readers' buffers, and freed memory that is not given back: 8 to 25 MB measured
 
 
@@ -58,7 +60,8 @@ class TrainingPlan:
     parameters: TrainParameters
     pool_bytes: int  # bound of the memory for histograms
     column_bytes: int  # of what is read for the train split besides grades and bins
-    given_pairs: int
+    learnt_from: str  # grades or pairs, in words
+    given_pairs: int  # that the loss sums over
     objective_bytes: int  # of the objective's own arrays
     n_outputs: int
     link: str  # what makes a score of the outputs
@@ -101,13 +104,14 @@ class TrainingPlan:
             own += own * self.valid_rows // n + self.measured_parts * _BYTES_OF_LOSSES
         boosting = n * (a_row + linked + 8 * self.weighted_rows) + self.valid_rows * a_valid_row + valid_columns
         held = bins + own + self.pair_bytes + boosting + pool
-        return _BYTES_OF_READING + columns + max(held, self.given_pairs * _BYTES_OF_JOINING)
+        a_pair = _BYTES_OF_JOINING + (_BYTES_OF_LISTING if p.learn_from == BOTH else 0)
+        return _BYTES_OF_READING + columns + max(held, self.given_pairs * a_pair)
 
     def render(self) -> str:
         """Return one line for people."""
         return (
             f"training on {self.train_rows:,} documents of {self.train_queries:,} queries, {self.n_features} features;"
-            f" {self.bins}; "
+            f" {self.learnt_from}; {self.bins}; "
             + (f"bins {self.bin_bytes / 1e6:,.0f} MB mapped from {self.mapped_from}; " if self.mapped_from else "")
             + f"about {self.bytes_needed / 1e6:,.0f} MB beside the interpreter"
             + self._which_rounds()
@@ -152,13 +156,15 @@ def plan_of(
     directions_of(parameters.monotone, dataset.feature_names)
     bins = dataset.bin_set()
     base = None if base_model is None else BaseModel(base_model, dataset.feature_names, parameters.monotone)
-    if resume is not None:
-        after = after_base(resume, base)
-        check_resumable(after, parameters, dataset.feature_names, _facts(dataset, bins.binspec))
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
-    rows = read_columns(dataset, "train", parameters)
-    objective = objective_of(rows, parameters)
+    whole = read_columns(dataset, "train", parameters)
+    own = settled(whole, parameters)
+    rows = rows_learnt_from(whole, own)
+    objective = objective_of(rows, own)
     criterion = criterion_of(objective, parameters)
+    if resume is not None:
+        facts = {**_facts(dataset, bins.binspec), **learnt_from_facts(whole, own)}
+        check_resumable(after_base(resume, base), parameters, dataset.feature_names, facts)
     return TrainingPlan(
         train_rows=train.n_rows,
         train_queries=len(train),
@@ -166,8 +172,9 @@ def plan_of(
         n_features=len(dataset.feature_names),
         parameters=parameters,
         pool_bytes=pool_bytes,
-        column_bytes=bytes_held(rows) - rows.grades.nbytes + (0 if base is None else 8 * train.n_rows),
-        given_pairs=0 if rows.pairs is None else len(rows.pairs.better),
+        column_bytes=bytes_held(whole) - whole.grades.nbytes + (0 if base is None else 8 * train.n_rows),
+        learnt_from=what_is_learnt_from(whole, own),
+        given_pairs=given_pairs(rows),
         objective_bytes=objective.bytes_held(rows),
         n_outputs=objective.n_outputs,
         link=objective.link,

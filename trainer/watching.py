@@ -14,6 +14,7 @@ from trainer import _kernels
 from trainer.errors import InvalidParameter, TrainingDataRejected
 from trainer.growing.tree import Tree
 from trainer.history import TRAIN, QueryValues
+from trainer.learnt_from import rows_learnt_from
 from trainer.measures import DEVIANCE, Measure, parse_measure, stop_measure
 from trainer.objectives.protocol import Objective
 from trainer.objectives.registry import objective_of
@@ -87,7 +88,7 @@ class Watch:
             if rows.n_rows == 0:
                 raise TrainingDataRejected(f"the eval set {name!r} holds no rows; leave it out")
             try:
-                own = objective_of(rows, parameters) if measured else None
+                own = objective_of(rows_learnt_from(rows, parameters), parameters) if measured else None
                 self._sets[name] = _EvalSet(rows, objective, _Measured(rows, objective, policy, metrics, own), n_bins)
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None

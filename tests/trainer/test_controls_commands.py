@@ -173,7 +173,8 @@ def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
     ]
     Path("pairs.txt").write_text("\n".join(rng.permutation(lines)) + "\n")
     assert execute(["data", "ingest", "--format", "pairs", "pairs.txt", "-o", "d"]) == 0, capsys.readouterr().err
-    dataset, own = Dataset.open(Path("d")), {"n_rounds": 8, "max_leaves": 6, "objective": "ranknet"}
+    own = {"n_rounds": 8, "max_leaves": 6, "objective": "ranknet", "learn_from": "pairs"}
+    dataset = Dataset.open(Path("d"))
     forest = train(dataset, TrainParameters(**own), n_threads=1).forest
     given = {name: value for name, value in arrays.items() if name not in {"label", "y"}}
     ranker = Ranker(**own, n_threads=1).fit(

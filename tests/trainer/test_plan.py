@@ -116,7 +116,10 @@ def test_given_pairs_and_optional_columns_are_counted(tmp_path):
     parameters = TrainParameters(objective="ranknet", criterion="ole", ole_pairs=0.0)
     plain = plan_of(Dataset.open(tmp_path / "d"), parameters)
     add_pairs([tmp_path / "pairs.txt"], tmp_path / "d")
-    paired = plan_of(Dataset.open(tmp_path / "d"), parameters)
+    unused = plan_of(Dataset.open(tmp_path / "d"), parameters)
+    assert unused.column_bytes - plain.column_bytes == 100 * (4 + 4 + 8 + 8) + 101 * 8
+    assert (unused.given_pairs, unused.pair_bytes) == (0, plain.pair_bytes)
+    paired = plan_of(Dataset.open(tmp_path / "d"), replace(parameters, learn_from="pairs"))
     assert plain.column_bytes == 400 * 16 + 101 * 8 + 100 * 8  # weights, offsets; starts and names of queries
     assert paired.column_bytes - plain.column_bytes == 100 * (4 + 4 + 8 + 8) + 101 * 8
     assert (plain.given_pairs, paired.given_pairs) == (0, 100)

@@ -72,6 +72,7 @@ class Objective(ABC):
     criteria: ClassVar[tuple[str, ...]]  # by which splits may be chosen, the default first: of rwse, se, ole
     additive: ClassVar[bool] = False  # a sum of terms with one score each: ole is rwse then (METHODS 1, Theorem 1)
     learns_labels: ClassVar[bool] = False  # fits ``rows.targets``, which may be any numbers, and not grades alone
+    takes_pairs: ClassVar[bool] = False  # sums over ``rows.pairs`` where there are such, and not over pairs of grades
     bytes_a_pair: ClassVar[int] = 16  # while pairs are listed, the list included
     stops_by_deviance: ClassVar[bool] = False  # scores order rows otherwise than targets do: stop by the loss
     Options: ClassVar[type[Any]] = NoOptions

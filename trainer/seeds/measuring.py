@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from scorer.metrics import Metric
 from scorer.metrics.queries import PreparedQueries, mean_of
 from scorer.predict import Predictor
 from trainer.history import QueryValues
+from trainer.learnt_from import LEARNT_FROM, rows_learnt_from
 from trainer.measures import DEVIANCE, parse_measure, stop_measure
 from trainer.objectives.registry import objective_of
 from trainer.parameters import TrainParameters
@@ -32,7 +34,8 @@ def measure(
     Documents are scored a batch of features at a time; held are a few numbers of each.  Offsets of the dataset are added to
     the scores, as in a training.  The deviance is left out where scores are made of several sums of trees.
     """
-    rows = read_columns(dataset, split, parameters)
+    own = replace(parameters, learn_from=str(forest.info.get(LEARNT_FROM, "")))
+    rows = rows_learnt_from(read_columns(dataset, split, parameters), own)
     if rows.n_rows == 0:
         return {}, {}
     predictor = Predictor(forest)
@@ -52,9 +55,7 @@ def measure(
     queries = PreparedQueries(rows.grades, rows.starts, policy_of(metrics, parameters, dataset.max_grade))
     values = queries.evaluate(metrics, scores)
     means = {
-        str(each): mean_of(values[each])
-        if isinstance(each, Metric)
-        else objective_of(rows, parameters).deviance(scores)
+        str(each): mean_of(values[each]) if isinstance(each, Metric) else objective_of(rows, own).deviance(scores)
         for each in measures
     }
     return means, {str(each): QueryValues(values[each], queries.weights(each)) for each in metrics}

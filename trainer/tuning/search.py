@@ -104,6 +104,7 @@ class TunePlan:
         on = f"{self.parameters.folds} folds of the train split" if self.by_folds else "the valid split"
         return (
             f"{options.trials} trials drawn from {len(self.space.parts)} parameters, by {self.measure} on {on};"
+            f" {self.training.learnt_from};"
             + (
                 f" halving by {options.factor} after {how} rounds;"
                 if how

@@ -16,7 +16,7 @@ from trainer.objectives.pairwise.preferences import Pairs, merged_pairs
 from trainer.objectives.protocol import QUERIES, Objective
 from trainer.objectives.sharing import QueryShares
 from trainer.objectives.weights import relative_weights
-from trainer.parameters import TrainParameters
+from trainer.parameters import BOTH, TrainParameters
 from trainer.rows import RankedRows
 from trainer.workers import Team
 
@@ -79,9 +79,15 @@ class GbRank(Objective):
     sums_over: ClassVar[str] = QUERIES
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "ole")
     additive: ClassVar[bool] = True
+    takes_pairs: ClassVar[bool] = True
     Options: ClassVar[type[GbRankOptions]] = GbRankOptions
 
-    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GbRankOptions) -> None:  # noqa: ARG002
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: GbRankOptions) -> None:
+        if parameters.learn_from == BOTH:
+            raise InvalidParameter(
+                "gbrank learns from grades or from pairs: its targets for both are not the sum of the two; set learn_from to"
+                " one of them, or take ranknet or lambdamart"
+            )
         self._grades, self._starts, self._options = rows.grades, rows.starts, options
         self.steps_a_round = options.trees
         self._weights = relative_weights(rows.weights, rows.n_rows)

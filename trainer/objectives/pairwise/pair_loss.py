@@ -123,6 +123,7 @@ class PairObjective(Objective):
     """
 
     sums_over: ClassVar[str] = QUERIES
+    takes_pairs: ClassVar[bool] = True
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se", "ole")
 
     def start(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from trainer.errors import InvalidParameter
 from trainer.objectives.pairwise.pair_loss import (
     PairObjective,
     PairRules,
@@ -13,7 +14,7 @@ from trainer.objectives.pairwise.pair_loss import (
     checked_truncation,
     divides_by_pairs,
 )
-from trainer.parameters import TrainParameters
+from trainer.parameters import BOTH, TrainParameters
 from trainer.rows import RankedRows
 
 
@@ -60,6 +61,10 @@ class RankNet(PairObjective):
     Options: ClassVar[type[RankNetOptions]] = RankNetOptions
 
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: RankNetOptions) -> None:
+        if options.ties and parameters.learn_from == BOTH:
+            raise InvalidParameter(
+                "ranknet(ties=true): pairs of equal grade are for learn_from grades; with both, leave ties out"
+            )
         self._set_up(
             rows,
             Weighing.even(rows),

@@ -1,0 +1,127 @@
+"""What a training learns from: the grades, the pairs that are given, or both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from trainer.errors import InvalidParameter, TrainingDataRejected
+from trainer.objectives.registry import OBJECTIVES, objective_class
+from trainer.objectives.spelling import parse_spelling
+from trainer.objectives.weights import relative_weights
+from trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
+from trainer.rows import Preferences, RankedRows
+
+LEARNT_FROM = "learnt_from"  # in the model, where the data had pairs and the objective takes such
+
+
+def settled(rows: RankedRows, parameters: TrainParameters) -> TrainParameters:
+    """Return the parameters with ``learn_from`` as it is for these rows, which are learnt from: grades, pairs or both.
+
+    Where it is left open: the grades if some query has two of them, else the pairs if there are any.
+
+    Raises
+    ------
+    InvalidParameter
+        The objective takes no pairs, and they are asked for.
+    TrainingDataRejected
+        There are no pairs, and they are asked for.
+    """
+    asked, takes = parameters.learn_from, takes_pairs(parameters)
+    if asked in {PAIRS, BOTH}:
+        if not takes:
+            known = ", ".join(sorted(name for name in OBJECTIVES if objective_class(name).takes_pairs))
+            raise InvalidParameter(
+                f"learn_from {asked!r}: {parameters.objective} cannot learn from pairs; these objectives can: {known}"
+            )
+        if not given_pairs(rows):
+            raise TrainingDataRejected(
+                f"learn_from {asked!r}: the train split has no pairs; add some with rankmill data ingest --format pairs"
+                " (pairs= of Ranker.fit), or learn from grades"
+            )
+        return parameters
+    pairs_alone = not asked and takes and given_pairs(rows) > 0 and not _has_two_grades(rows)
+    return replace(parameters, learn_from=PAIRS if pairs_alone else GRADES)
+
+
+def rows_learnt_from(rows: RankedRows, parameters: TrainParameters) -> RankedRows:
+    """Return ``rows`` with the pairs that the loss is to sum over; without pairs it takes those that grades make.
+
+    ``parameters`` are `settled`; where ``learn_from`` is still open, pairs count if there are any.
+    """
+    if rows.pairs is None or parameters.learn_from in {"", PAIRS}:
+        return rows
+    if parameters.learn_from == GRADES:
+        return replace(rows, pairs=None)
+    return replace(rows, pairs=_with_pairs_of_grades(rows, rows.pairs, parameters.pairs_weight))
+
+
+def what_is_learnt_from(rows: RankedRows, parameters: TrainParameters) -> str:
+    """Return in words what the `settled` parameters learn of ``rows``, for people who are about to train."""
+    n, name = given_pairs(rows), parameters.objective
+    if parameters.learn_from == PAIRS:
+        return f"learning from the {n:,} pairs, not from grades"
+    if parameters.learn_from == BOTH:
+        return f"learning from grades and from the {n:,} pairs (pairs_weight {parameters.pairs_weight:g})"
+    text = "learning from " + ("labels" if rows.labels is not None else "grades")
+    if not n:
+        return text
+    if not takes_pairs(parameters):
+        return f"{text}; the {n:,} pairs are NOT used: {name} cannot learn from pairs"
+    return f"{text}; the {n:,} pairs are NOT used: set learn_from to pairs or both (--learn-from) to use them"
+
+
+def learnt_from_facts(rows: RankedRows, parameters: TrainParameters) -> dict[str, str]:
+    """Return what the model is to know of it; nothing where there was no choice."""
+    return {LEARNT_FROM: parameters.learn_from} if given_pairs(rows) and takes_pairs(parameters) else {}
+
+
+def given_pairs(rows: RankedRows) -> int:
+    """Count the pairs that came with the rows."""
+    return 0 if rows.pairs is None else len(rows.pairs.better)
+
+
+def takes_pairs(parameters: TrainParameters) -> bool:
+    """Whether the objective can learn from given pairs."""
+    return objective_class(parse_spelling(parameters.objective)[0]).takes_pairs
+
+
+def _has_two_grades(rows: RankedRows) -> bool:
+    """Whether a query has documents of different grades."""
+    differ = rows.grades[1:] != rows.grades[:-1]
+    first = rows.starts[1:-1]
+    differ[first[(first > 0) & (first < rows.n_rows)] - 1] = (
+        False  # the first of a query and the last of the one before
+    )
+    return bool(differ.any())
+
+
+def _with_pairs_of_grades(rows: RankedRows, given: Preferences, pairs_weight: float) -> Preferences:
+    """Return all pairs of different grades, of weight 1, and the given ones, of weight ``pairs_weight`` on average."""
+    weight = pairs_weight * relative_weights(given.weight, len(given.weight))
+    parts: list[tuple[np.ndarray, ...]] = []
+    sizes = np.zeros(rows.n_queries, dtype=np.int64)
+    for q in range(rows.n_queries):
+        first, last = int(rows.starts[q]), int(rows.starts[q + 1])
+        grades = rows.grades[first:last]
+        better, worse = np.nonzero(grades[:, None] > grades[None, :])
+        own = slice(int(given.starts[q]), int(given.starts[q + 1]))
+        sizes[q] = len(better) + own.stop - own.start
+        certain = np.ones(len(better))
+        parts.append(
+            (
+                np.concatenate([better + first, given.better[own]]),
+                np.concatenate([worse + first, given.worse[own]]),
+                np.concatenate([certain, weight[own]]),
+                np.concatenate([certain, given.probability[own]]),
+            )
+        )
+    better, worse, weights, probability = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return Preferences(
+        better=better.astype(np.int32),
+        worse=worse.astype(np.int32),
+        weight=weights,
+        probability=probability,
+        starts=np.concatenate(([0], np.cumsum(sizes))),
+    )
