@@ -103,8 +103,12 @@ def split_gain(g, h, left, lambda_l2):
     return score(left) + score(~left) - score(np.ones(len(g), dtype=bool))
 
 
-def splits(bins, g, h, *, lambda_l2=0.0, min_hessian=0.0, min_rows=1):
-    """Yield (gain, feature, bin, missing_left) of every split that the bounds allow, in the order that breaks ties."""
+def splits(bins, g, h, *, lambda_l2=0.0, min_hessian=0.0, min_rows=1, curvatures=None):
+    """Yield (gain, feature, bin, missing_left) of every split that the bounds allow, in the order that breaks ties.
+
+    ``min_hessian`` is for sums of ``curvatures``, of h where they are left out.
+    """
+    curvatures = h if curvatures is None else curvatures
     for feature in range(bins.shape[1]):
         column = bins[:, feature]
         missing = column == 0
@@ -112,7 +116,9 @@ def splits(bins, g, h, *, lambda_l2=0.0, min_hessian=0.0, min_rows=1):
             present = (column >= 1) & (column <= threshold)
             for missing_left in (False, True) if missing.any() else (None,):
                 left = present | missing if missing_left else present
-                if min(left.sum(), (~left).sum()) < min_rows or min(h[left].sum(), h[~left].sum()) < min_hessian:
+                if min(left.sum(), (~left).sum()) < min_rows:
+                    continue
+                if min(curvatures[left].sum(), curvatures[~left].sum()) < min_hessian:
                     continue
                 yield split_gain(g, h, left, lambda_l2), feature, threshold, missing_left
 

@@ -21,10 +21,7 @@ NO_PAIRS = PairCurvatures(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros
 
 
 def prepared(name, **parameters):
-    """An objective, and a grower of trees by all features, on the small data.
-
-    Any row may have a leaf of its own: rwse only estimates rows on a side until it has split, ole counts them.
-    """
+    """An objective, and a grower of trees by all features, on the small data; any row may have a leaf of its own."""
     rows = rows_of(small_data()[0], small_data()[2], width=16)
     given = TrainParameters(
         objective=name,

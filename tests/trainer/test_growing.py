@@ -54,7 +54,7 @@ def test_leaves_are_split_in_the_order_asked_for(grow, seed, max_leaves):
 @pytest.mark.parametrize("bounds", [{}, {"lambda_l2": 0.5}, {"min_rows": 6}])
 def test_oblivious_trees_equal_those_of_the_grower_that_tries_everything(seed, missing, bounds):
     bins, g, _ = small_case(seed, n=60, missing=missing)
-    h = np.ones(len(g))  # rows estimated from curvatures are then exact
+    h = np.ones(len(g))
     scores = np.zeros(len(g))
     parameters = {"lambda_l2": bounds.get("lambda_l2", 0.0), "min_rows_in_leaf": bounds.get("min_rows", 1)}
     tree = make(bins, grow="oblivious", max_depth=3, **parameters).grow(g, h, scores)

@@ -33,15 +33,21 @@ FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SU
 NODE_FIELDS = 13
 # What ``state`` holds, written by worker 0 between meetings: counts of nodes, leaves, waiting nodes and free slots;
 # the node to divide (-1: the tree is done); the children to count and to search (-1: none); whether the larger one
-# has to be counted too, because its parent's histogram is gone
-N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH = range(8)
-STATE_FIELDS = 8
-# What ``limits`` holds
-MAX_LEAVES, MAX_DEPTH, MIN_ROWS, POLICY, CONSTRAINED, SHARED_ROWS, LOOKS, CLOCK, PAIRED, SCREENED = range(10)
-LIMIT_FIELDS = 10
+# has to be counted too, because its parent's histogram is gone; the node whose best split was refused (-1: none) and
+# which has to be searched with counted sides, whether curvatures have to be summed for that, and whether the gains of
+# its features have to be found anew
+N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, REFUSED, SUM_CURVATURES, SEARCH_ANEW = range(11)
+STATE_FIELDS = 11
+# What ``limits`` holds; BY_H: splits are searched by curvatures, not by weights
+MAX_LEAVES, MAX_DEPTH, MIN_ROWS, POLICY, CONSTRAINED, SHARED_ROWS, LOOKS, CLOCK, PAIRED, SCREENED, BY_H = range(11)
+LIMIT_FIELDS = 11
 BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
-# What ``bounds`` holds: units of packed gradient and curvature, lambda, min gain, min curvature, min rows
-UNIT_G, UNIT_H, LAMBDA, MIN_GAIN, MIN_H, MIN_SIDE = range(6)
+# What ``bounds`` holds: units of packed gradient and curvature, lambda, min gain; packed steps of curvature that a side
+# needs at least (LEAST_H), also because of its rows (LEAST_SIDE); fine steps per unit of gradient, of what splits are
+# searched by, and of curvature; and the least sum of curvatures of a side in fine steps
+UNIT_G, UNIT_H, LAMBDA, MIN_GAIN, LEAST_H, LEAST_SIDE, FINE_G, FINE_W, FINE_H, FINE_LEAST_H = range(10)
+BOUND_FIELDS = 10
+EPSILON = 2.0**-52
 # Phases that ``ticks`` counts nanoseconds of, as worker 0 sees them
 COUNTING, SEARCHING, DECIDING, PARTING = range(4)
 PAIR_STEPS = 1048576.0  # steps of a pair's curvature to one of packed curvature: sums of 2 ** 31 of these fit a double
@@ -184,20 +190,25 @@ def count_bins(column, stride, rows, first, last, counts):
         counts[column[rows[i] * stride]] += 1
 
 
-# -- splits ----------------------------------------------------------------------------------------------------------
+@njit(nogil=True, cache=True, error_model="numpy")
+def sum_curvatures(column, stride, rows, first, last, curvatures, scale, sums):
+    """sums[bin] = sum of round(curvature * scale) over rows[first:last] with that bin of one feature."""
+    sums[:] = 0
+    for i in range(first, last):
+        sums[column[rows[i] * stride]] += np.int64(np.rint(curvatures[rows[i]] * scale))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _least_side(total_h, n_rows, counted, bounds):
-    """Return the steps of curvature that either side of a split must have, one at least.
+def total_and_least(packed):
+    """Return the sum of packed values, and the least curvature among them in steps (0 for no values)."""
+    total, least = np.int64(0), _LOW
+    for i in range(packed.shape[0]):
+        total += packed[i]
+        least = min(least, packed[i] & _LOW)
+    return total, least if packed.shape[0] > 0 else np.int64(0)
 
-    Rows on a side are estimated as n_rows * H_side / H, to the nearest; no need to for a bound of one, nor where they
-    are ``counted``.
-    """
-    needed = max(1.0, bounds[MIN_H] / bounds[UNIT_H])
-    if counted or bounds[MIN_SIDE] <= 1.0:
-        return needed
-    return max(needed, (bounds[MIN_SIDE] - 0.5) * total_h / n_rows)
+
+# -- splits ----------------------------------------------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -264,17 +275,21 @@ def _left_is_heavier(left, total_h):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last, n_rows, min_rows, out):
-    """out[b] = -inf where the split after bin b leaves a side with too few rows.
+def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last, min_rows, least_h, out):
+    """out[b] = -inf where the split after bin b leaves a side with too few rows or too little curvature.
 
-    The missing go left if ``missing_left``, or, where they are ``weightless``, to the heavier side.
+    counts[0, b] rows and counts[1, b] fine steps of curvature have bin b.  The missing go left if ``missing_left``,
+    or, where they are ``weightless``, to the heavier side.
     """
-    present = np.int64(0)
+    all_rows, all_h = counts[0, :last].sum(), counts[1, :last].sum()
+    rows, h = np.int64(0), np.int64(0)
     for b in range(1, last):
-        present += counts[b]
+        rows += counts[0, b]
+        h += counts[1, b]
         with_missing = _left_is_heavier(prefix[b], total_h) if weightless else missing_left
-        rows_left = present + counts[0] if with_missing else present
-        if rows_left < min_rows or n_rows - rows_left < min_rows:
+        rows_left = rows + counts[0, 0] if with_missing else rows
+        h_left = h + counts[1, 0] if with_missing else h
+        if min(rows_left, all_rows - rows_left) < min_rows or min(h_left, all_h - h_left) < least_h:
             out[b] = -np.inf
 
 
@@ -295,17 +310,18 @@ def _highest(values, last):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def best_split(
-    hist, counts, n_bins, enabled, monotone, first_feature, last_feature, total, n_rows, limits, bounds, low, high,
-    work, gain_out, split_out, of_feature,
+    hist, counts, n_bins, enabled, monotone, first_feature, last_feature, total, needed, least_h, limits, bounds, low,
+    high, work, gain_out, split_out, of_feature,
 ):  # fmt: skip
     """Best (feature, bin, side of the missing) of one node over a range of features.
 
-    Rows on a side are estimated, unless ``counts`` (256,) holds the rows of each bin of the one feature asked for.  ``gain_out[0]``
-    gets the gain (0: no split), ``split_out`` gets [feature, bin, missing left, packed sum of the left side].  Equal
-    gains go to the lowest feature, then the lowest bin, then missing right; missing values that weigh nothing in this
-    node follow the heavier side.  With ``limits[CONSTRAINED]`` the children's values lie in ``low`` .. ``high`` and
-    obey ``monotone[feature]``.  ``work`` (3, 256) float64 is scratch space.  ``of_feature`` (n_features,), where it has
-    cells, gets the gain of each feature's best split.
+    A side has ``needed`` packed steps of curvature at least.  If ``counts`` (2, 256) has cells, it holds the rows and the
+    fine steps of curvature of each bin of the one feature asked for, and a side has ``limits[MIN_ROWS]`` and ``least_h``
+    of them.  ``gain_out[0]`` gets the gain (0: no split), ``split_out`` gets [feature, bin, missing left, packed sum of
+    the left side].  Equal gains go to the lowest feature, then the lowest bin, then missing right; missing values that
+    weigh nothing in this node follow the heavier side.  With ``limits[CONSTRAINED]`` the children's values lie in
+    ``low`` .. ``high`` and obey ``monotone[feature]``.  ``work`` (3, 256) float64 is scratch space.  ``of_feature``
+    (n_features,), where it has cells, gets the gain of each feature's best split.
     """
     counted = counts.shape[0] > 0
     prefix = work[0].view(np.int64)
@@ -321,7 +337,6 @@ def best_split(
     if total_h == 0.0:
         return
     constrained = limits[CONSTRAINED] != 0
-    needed = _least_side(total_h, n_rows, counted, bounds)
     whole_g = total_g * bounds[UNIT_G]
     parent = whole_g * whole_g / denominator + bounds[MIN_GAIN]
     for f in range(first_feature, last_feature):
@@ -341,10 +356,9 @@ def best_split(
             else:
                 _gains(prefix, extra, last, total_g, total_h, needed, bounds, parent, out)
         if counted:
-            _forbid_small_sides(
-                counts, prefix, total_h, missing == 0, False, last, n_rows, bounds[MIN_SIDE], missing_right
-            )
-            _forbid_small_sides(counts, prefix, total_h, False, True, last, n_rows, bounds[MIN_SIDE], missing_left)
+            min_rows = limits[MIN_ROWS]
+            _forbid_small_sides(counts, prefix, total_h, missing == 0, False, last, min_rows, least_h, missing_right)
+            _forbid_small_sides(counts, prefix, total_h, False, True, last, min_rows, least_h, missing_left)
         highest = _highest(missing_right, last)
         if missing != 0:
             highest = max(highest, _highest(missing_left, last))
@@ -445,9 +459,10 @@ def _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _forbid_unsound_sides(
-    prefix, extra, inside_left, inside_right, counts, missing_left, weightless, last, n_rows, total_h, min_rows, out
-):
-    """out[b] = -inf where a side has too few rows, or so little of L'' left that it may be nothing but rounding."""
+    prefix, extra, inside_left, inside_right, counts, missing_left, weightless, last, n_rows, total_g, total_h, min_rows,
+    out,
+):  # fmt: skip
+    """out[b] = -inf where a side has too few rows, or where rounding may be all of L'' of a side, or of both L'."""
     present = np.int64(0)
     for b in range(1, last):
         present += counts[b]
@@ -459,8 +474,10 @@ def _forbid_unsound_sides(
         curvature_left = h_left - 2.0 / PAIR_STEPS * np.float64(inside_left[b])
         curvature_right = (total_h - h_left) - 2.0 / PAIR_STEPS * np.float64(inside_right[b])
         few = rows_left < min_rows or rows_right < min_rows
+        g_left = np.float64(left >> np.int64(32))
+        flat = abs(g_left) <= 0.5 * rows_left and abs(total_g - g_left) <= 0.5 * rows_right
         # half a step for every row
-        if few or curvature_left < 0.5 * rows_left or curvature_right < 0.5 * rows_right:
+        if few or flat or curvature_left < 0.5 * rows_left or curvature_right < 0.5 * rows_right:
             out[b] = -np.inf
 
 
@@ -479,7 +496,7 @@ def search_paired(
     """
     total_g, total_h = np.float64(total >> np.int64(32)), np.float64(total & _LOW)
     n_rows, missing = last_row - first_row, hist[0]
-    least = max(1.0, bounds[MIN_H] / bounds[UNIT_H])
+    least = bounds[LEAST_H]
     parent = bounds[MIN_GAIN]
     # of a node of whole queries L' and L'' are 0, up to the rounding of every row: its step gains nothing
     whole = total_h - 2.0 / PAIR_STEPS * np.float64(inside)
@@ -507,8 +524,8 @@ def search_paired(
             count_bins(column, stride, rows, first_row, last_row, counts)
             counted = True
         _forbid_unsound_sides(
-            prefix, extra, inside_left, inside_right, counts, side == 1, missing == 0, last, n_rows, total_h,
-            limits[MIN_ROWS], out,
+            prefix, extra, inside_left, inside_right, counts, side == 1, missing == 0, last, n_rows, total_g,
+            total_h, limits[MIN_ROWS], out,
         )  # fmt: skip
         for b in range(1, last):
             # of equals the lowest feature, then the lowest bin, then missing right, which comes last here
@@ -726,42 +743,138 @@ def _settle(child, node, size, gains, splits, limits, bounds, priority, gains_of
         _release(nodes, node, free, state)
 
 
+@njit(nogil=True, cache=True)
+def _next_to_count(uppers, enabled, first_feature, last_feature, best, of_feature):
+    """Return the feature whose bound is highest, of equals the lowest; -1 where none can beat ``best`` of ``of_feature``."""
+    f = np.int64(-1)
+    for other in range(first_feature, last_feature):
+        if enabled[other] and (f < 0 or uppers[other] > uppers[f]):
+            f = other
+    if f < 0 or uppers[f] <= 0.0 or uppers[f] < best or (uppers[f] == best and f > of_feature):
+        return np.int64(-1)
+    return f
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _count_sides(words, f, rows, first, last, curvatures, bounds, with_curvatures, counts):
+    """Fill ``counts`` (2, 256) with the rows and, if asked for, the curvatures of each bin of feature ``f``."""
+    column, stride = column_of(words, f), words.shape[2] * 8
+    count_bins(column, stride, rows, first, last, counts[0])
+    if with_curvatures:
+        sum_curvatures(column, stride, rows, first, last, curvatures, bounds[FINE_H], counts[1])
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def _search_counted(
-    node, words, n_bins, enabled, monotone, rows, limits, bounds, nodes, ranges, histogram, counts, counted, work,
-    gain_out, split_out,
+    node, with_curvatures, first_feature, last_feature, words, n_bins, enabled, monotone, rows, curvatures, limits,
+    bounds, nodes, ranges, histogram, counts, uppers, work, gain_out, split_out,
 ):  # fmt: skip
-    """Find the node's best split that leaves no side with too few rows, really counted; ``gain_out[0]`` 0: none.
+    """Find the node's best split over a range of features with its sides counted row by row; ``gain_out[0]`` 0: none.
 
-    Features whose best split an estimate of rows has wrongly allowed are searched with their rows counted by bin.
+    ``uppers`` (n_features,), the gains that the search without rows has found, are upper bounds.  Features are counted
+    from the highest down, until none is left that could beat what has been found; those counted become -inf.
+    ``counts`` (2, 256) is scratch space.
     """
     first, last, total = nodes[node, FIRST], nodes[node, LAST], nodes[node, TOTAL]
-    n_features, width = n_bins.shape[0], words.shape[2] * 8
-    estimate = np.empty(0, dtype=np.int64)
+    least_h = bounds[FINE_LEAST_H] if with_curvatures else 0.0
     low, high = ranges[node, 0], ranges[node, 1]
-    still_estimated = enabled.copy()
     gain, split, nothing = np.zeros(1), np.zeros(4, dtype=np.int64), np.empty(0)
-    counted[:] = 0
+    gain_out[0] = 0.0
+    split_out[0] = -1
+    counts[1] = 0
     while True:
-        best_split(
-            histogram, estimate, n_bins, still_estimated, monotone, np.int64(0), n_features, total, last - first, limits, bounds,
-            low, high, work, gain_out, split_out, nothing,
-        )  # fmt: skip
-        for f in range(n_features):
-            if counted[f]:
-                best_split(
-                    histogram, counts[f], n_bins, enabled, monotone, f, f + 1, total, last - first, limits, bounds,
-                    low, high, work, gain, split, nothing,
-                )  # fmt: skip
-                if gain[0] > gain_out[0] or (gain[0] == gain_out[0] and gain[0] > 0.0 and f < split_out[0]):
-                    gain_out[0] = gain[0]
-                    split_out[:] = split
-        if gain_out[0] <= 0.0 or counted[split_out[0]]:
+        f = _next_to_count(uppers, enabled, first_feature, last_feature, gain_out[0], split_out[0])
+        if f < 0:
             return
-        f = split_out[0]
-        count_bins(column_of(words, f), width, rows, first, last, counts[f])
-        counted[f] = 1
-        still_estimated[f] = 0
+        uppers[f] = -np.inf
+        _count_sides(words, f, rows, first, last, curvatures, bounds, with_curvatures, counts)
+        best_split(
+            histogram, counts, n_bins, enabled, monotone, f, f + 1, total, bounds[LEAST_SIDE], least_h, limits, bounds,
+            low, high, work, gain, split, nothing,
+        )  # fmt: skip
+        if gain[0] > gain_out[0] or (gain[0] == gain_out[0] and gain[0] > 0.0 and f < split_out[0]):
+            gain_out[0] = gain[0]
+            split_out[:] = split
+
+
+# -- admission -------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _reaches(values, scale, rows, first, last, least):
+    """Tell whether the sum of round(value * scale) over rows[first:last], values of 0 or more, is at least ``least``."""
+    total = np.int64(0)
+    for i in range(first, last):
+        if total >= least:
+            return True
+        total += np.int64(np.rint(values[rows[i]] * scale))
+    return total >= least
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g_right, off_h_right):
+    """Tell whether G/H of two sides differ by more than errors of at most ``off`` in each of the four sums explain.
+
+    G_l/H_l = G_r/H_r exactly where G_l H_r - G_r H_l = 0, and that is where a split gains nothing.  The errors move
+    this difference by ``off_g_l (H_r + off_h_r) + off_h_r |G_l| + ..`` at most, and its own rounding by a few epsilon.
+    """
+    left, right = g_left * h_right, g_right * h_left
+    off = off_g_left * (h_right + off_h_right) + off_h_right * abs(g_left)
+    off += off_g_right * (h_left + off_h_left) + off_h_left * abs(g_right)
+    return abs(left - right) > off + 2.0 * EPSILON * (abs(left) + abs(right))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _packed_means_differ(left, total, n_left, n_right):
+    """Tell whether the packed sums of two sides of so many rows, each rounded by half a step, show that G/H differ."""
+    right = total - left
+    off_left, off_right = 0.5 * n_left, 0.5 * n_right
+    return means_differ(
+        np.float64(left >> np.int64(32)), np.float64(left & _LOW), off_left, off_left,
+        np.float64(right >> np.int64(32)), np.float64(right & _LOW), off_right, off_right,
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def fine_means_differ(column, stride, threshold, missing_left, rows, first, last, gradients, weights, scale_g, scale_w):
+    """As ``_packed_means_differ``, by sums of fine steps, a pass over all rows[first:last].
+
+    A gradient is off by half a step, and, being a float64, by half an epsilon of itself.
+    """
+    n, g, size, w = np.zeros(2), np.zeros(2, np.int64), np.zeros(2), np.zeros(2, np.int64)
+    for i in range(first, last):
+        row = np.int64(rows[i])
+        b = column[row * stride]
+        side = 0 if (b <= threshold) & ((b != 0) | (missing_left != 0)) else 1
+        n[side] += 1.0
+        g[side] += np.int64(np.rint(gradients[row] * scale_g))
+        size[side] += abs(gradients[row]) * scale_g
+        w[side] += np.int64(np.rint(weights[row] * scale_w))
+    off_g = 0.5 * n + 0.5 * EPSILON * size
+    off_w = 0.5 * n + 0.5 * EPSILON * w
+    return means_differ(
+        np.float64(g[0]), np.float64(w[0]), off_g[0], off_w[0], np.float64(g[1]), np.float64(w[1]), off_g[1], off_w[1]
+    )
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _gains_something(node, n_left, n_right, words, rows, gradients, weights, bounds, nodes):
+    """Tell whether the gain of the node's split is more than rounding; by fine steps where packed ones cannot tell."""
+    if _packed_means_differ(nodes[node, LEFT_SUM], nodes[node, TOTAL], n_left, n_right):
+        return True
+    f = nodes[node, FEATURE]
+    return fine_means_differ(
+        column_of(words, f), words.shape[2] * 8, nodes[node, THRESHOLD], nodes[node, MISSING_LEFT], rows,
+        nodes[node, FIRST], nodes[node, LAST], gradients, weights, bounds[FINE_G], bounds[FINE_W],
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _enough_curvature(packed_h, first, last, rows, curvatures, limits, bounds):
+    """Tell whether rows[first:last], one side of a split, have the least sum of curvatures."""
+    if limits[BY_H] != 0 and np.float64(packed_h) - 0.5 * (last - first) >= bounds[LEAST_H]:
+        return True
+    return _reaches(curvatures, bounds[FINE_H], rows, first, last, bounds[FINE_LEAST_H])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -828,32 +941,38 @@ def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priorit
 @njit(nogil=True, cache=True, error_model="numpy")
 def _search_child(
     child, worker, node, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes, ranges, pool,
-    work, gains, splits, screen,
+    work, gains, splits, uppers,
 ):  # fmt: skip
-    """One worker's features of one child: ``gains[child, worker]`` and ``splits[child, worker]`` get the best split."""
-    estimate = np.empty(0, dtype=np.int64)
+    """One worker's features of one child: ``gains[child, worker]`` and ``splits[child, worker]`` get the best split.
+
+    Rows are not known here.  ``uppers[SLOT of the node]`` gets the gain of each feature's best split.
+    """
+    needed = bounds[LEAST_SIDE]
+    if limits[PAIRED] != 0:  # a screen, whose features are counted later: here rows are estimated from curvatures
+        total_h = np.float64(nodes[node, TOTAL] & _LOW)
+        needed = max(needed, (limits[MIN_ROWS] - 0.5) * total_h / (nodes[node, LAST] - nodes[node, FIRST]))
     best_split(
-        pool[nodes[node, SLOT]], estimate, n_bins, enabled, monotone, first_feature, last_feature, nodes[node, TOTAL],
-        nodes[node, LAST] - nodes[node, FIRST], limits, bounds, ranges[node, 0], ranges[node, 1], work[worker],
-        gains[child, worker:], splits[child, worker], screen[child],
+        pool[nodes[node, SLOT]], np.empty((0, 0), dtype=np.int64), n_bins, enabled, monotone, first_feature,
+        last_feature, nodes[node, TOTAL], needed, 0.0, limits, bounds, ranges[node, 0], ranges[node, 1], work[worker],
+        gains[child, worker:], splits[child, worker], uppers[nodes[node, SLOT]],
     )  # fmt: skip
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _search_child_paired(
-    child, worker, size, node, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs, screen, counts, chosen,
+    child, worker, size, node, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs, uppers, counts, chosen,
     keyed, work, gains, splits,
 ):  # fmt: skip
     """As ``_search_child``, by the loss itself, the features that look best dealt out among the workers."""
     gains[child, worker] = 0.0
     splits[child, worker, 0] = -1
-    n_chosen = choose_features(screen[child], enabled, limits[SCREENED], chosen)
+    n_chosen = choose_features(uppers[nodes[node, SLOT]], enabled, limits[SCREENED], chosen)
     for i in range(worker, n_chosen, size):
         f = chosen[i]
         search_paired(
             f, column_of(words, f), words.shape[2] * 8, pool[nodes[node, SLOT], f], n_bins[f], rows,
             nodes[node, FIRST], nodes[node, LAST], pairs, nodes[node, PAIRS_FIRST], nodes[node, PAIRS_LAST],
-            nodes[node, TOTAL], nodes[node, INSIDE], limits, bounds, counts[f], keyed, work, gains[child, worker:],
+            nodes[node, TOTAL], nodes[node, INSIDE], limits, bounds, counts[0], keyed, work, gains[child, worker:],
             splits[child, worker],
         )  # fmt: skip
 
@@ -988,18 +1107,25 @@ def _sum_of(lefts, size):
 @njit(nogil=True, cache=True, error_model="numpy")
 def grow_by_node(
     worker, size, flags, words, used_words, blocks, n_bins, enabled, monotone, rows, packed, spare_rows, spare_packed,
-    limits, bounds, nodes, ranges, gains_of_nodes, priority, heap, free, state, pool, edges, edge_blocks, lefts, work,
-    gains, splits, counts, counted, pairs, spare_pairs, screen, chosen, keyed, stamp, ticks,
+    gradients, weights, curvatures, limits, bounds, nodes, ranges, gains_of_nodes, priority, heap, free, state, pool,
+    edges, edge_blocks, lefts, work, gains, splits, counts, uppers, pairs, spare_pairs, chosen, keyed, stamp,
+    ticks,
 ):  # fmt: skip
     """Split one node after another, each worker's part; the root is ``nodes[0]`` and holds a slot of the pool.
 
-    ``state`` begins with one node, one leaf, ``SMALL`` 0, ``LARGE`` -1.  Afterwards nodes[:state[N_NODES]] is the
-    tree.  Arrays as the wrapper makes them: ``nodes`` (2 max_leaves - 1, NODE_FIELDS), ``ranges`` (.., 2) the values
+    A split is chosen by packed sums and without regard to the rows of its sides.  When it is the node's turn and its
+    rows are parted, worker 0 looks whether the split may stand: a side with too few rows or too little curvature has
+    the node searched anew with its sides counted (its gain was an upper bound, so the order of nodes stays right), and
+    a gain that is nothing but rounding leaves the node a leaf.
+
+    ``state`` begins with one node, one leaf, ``SMALL`` 0, ``LARGE`` and ``REFUSED`` -1.  Afterwards
+    nodes[:state[N_NODES]] is the tree.  ``gradients``, ``weights`` (what splits are searched by) and ``curvatures`` are
+    (n_rows,).  Arrays as the wrapper makes them: ``nodes`` (2 max_leaves - 1, NODE_FIELDS), ``ranges`` (.., 2) the values
     that monotone constraints allow, ``heap`` and ``free`` as long as nodes and slots, ``pool`` (slots, n_features,
-    256), ``edges`` (size, width, 256), ``gains`` (2, size), ``splits`` (2, size, 4), ``lefts`` and ``edge_blocks`` a
-    cache line a worker.  With ``limits[PAIRED]`` splits are searched once more by the loss itself, over those
+    256), ``edges`` (size, width, 256), ``gains`` (2, size), ``splits`` (2, size, 4), ``counts`` (size, 2, 256),
+    ``uppers`` (slots, n_features), ``lefts`` and ``edge_blocks`` a cache line a worker.  With ``limits[PAIRED]`` splits are searched once more by the loss itself, over those
     ``limits[SCREENED]`` features that look best to the first search (0: over all): ``pairs`` and ``spare_pairs``
-    (n_pairs, 2), ``screen`` (2, n_features), ``chosen`` (size, n_features), ``keyed`` (size, 4, KEYS).
+    (n_pairs, 2), ``chosen`` (size, n_features), ``keyed`` (size, 4, KEYS).
     """
     paired = limits[PAIRED] != 0
     looks, clock = limits[LOOKS], limits[CLOCK]
@@ -1010,8 +1136,36 @@ def grow_by_node(
     if worker == 0:
         _tick(clock, COUNTING, stamp, ticks)
     while True:
-        small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
-        if small >= 0:
+        small, large, both, refused = state[SMALL], state[LARGE], state[COUNT_BOTH], state[REFUSED]
+        if refused >= 0:
+            if both:
+                number += 1
+                if not _count_together(
+                    worker, size, flags, number, looks, words, used_words, blocks, rows, packed, nodes[refused, FIRST],
+                    nodes[refused, LAST], n_bins, pool[nodes[refused, SLOT]], edges, edge_blocks,
+                ):  # fmt: skip
+                    return
+                _add_edges(size, edges, edge_blocks, n_bins, first_feature, last_feature, pool[nodes[refused, SLOT]])
+            if state[SEARCH_ANEW]:
+                _search_child(
+                    one, worker, refused, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
+                    ranges, pool, work, gains, splits, uppers,
+                )  # fmt: skip
+            _search_counted(
+                refused, state[SUM_CURVATURES] != 0, first_feature, last_feature, words, n_bins, enabled, monotone, rows,
+                curvatures, limits, bounds, nodes, ranges, pool[nodes[refused, SLOT]], counts[worker],
+                uppers[nodes[refused, SLOT]], work[worker], gains[0, worker:], splits[0, worker],
+            )  # fmt: skip
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            if worker == 0:
+                _tick(clock, SEARCHING, stamp, ticks)
+                _settle(
+                    one, refused, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free,
+                    state,
+                )  # fmt: skip
+        elif small >= 0:
             if large >= 0 and both:
                 number += 1
                 if not _count_together(
@@ -1035,14 +1189,14 @@ def grow_by_node(
             if _may_split(nodes, small, limits):
                 _search_child(
                     one, worker, small, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
-                    ranges, pool, work, gains, splits, screen,
+                    ranges, pool, work, gains, splits, uppers,
                 )  # fmt: skip
             if large >= 0 and _may_split(nodes, large, limits):
                 if not both:
                     subtract(pool[nodes[large, SLOT]], pool[nodes[small, SLOT]], n_bins, first_feature, last_feature)
                 _search_child(
                     other, worker, large, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes,
-                    ranges, pool, work, gains, splits, screen,
+                    ranges, pool, work, gains, splits, uppers,
                 )  # fmt: skip
             number += 1
             if not meet(flags, worker, size, number, looks):
@@ -1051,12 +1205,12 @@ def grow_by_node(
                 if _may_split(nodes, small, limits):
                     _search_child_paired(
                         one, worker, size, small, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
-                        screen, counts, chosen[worker], keyed[worker], work[worker], gains, splits,
+                        uppers, counts[worker], chosen[worker], keyed[worker], work[worker], gains, splits,
                     )  # fmt: skip
                 if large >= 0 and _may_split(nodes, large, limits):
                     _search_child_paired(
                         other, worker, size, large, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs,
-                        screen, counts, chosen[worker], keyed[worker], work[worker], gains, splits,
+                        uppers, counts[worker], chosen[worker], keyed[worker], work[worker], gains, splits,
                     )  # fmt: skip
                 number += 1
                 if not meet(flags, worker, size, number, looks):
@@ -1105,29 +1259,30 @@ def grow_by_node(
         if worker == 0:
             _tick(clock, PARTING, stamp, ticks)
             n_left = _sum_of(lefts, size)
-            if min(n_left, last - first - n_left) >= limits[MIN_ROWS]:
+            n_right = last - first - n_left
+            left_h, whole_h = nodes[node, LEFT_SUM] & _LOW, nodes[node, TOTAL] & _LOW
+            few = min(n_left, n_right) < limits[MIN_ROWS]
+            light = not few and not (
+                _enough_curvature(left_h, first, first + n_left, rows, curvatures, limits, bounds)
+                and _enough_curvature(whole_h - left_h, first + n_left, last, rows, curvatures, limits, bounds)
+            )
+            worth_it = paired or _gains_something(node, n_left, n_right, words, rows, gradients, weights, bounds, nodes)
+            state[SMALL] = -1
+            state[REFUSED] = -1
+            if (few or light) and not paired:
+                state[REFUSED] = node
+                state[SUM_CURVATURES] = light or limits[BY_H] == 0
+                state[COUNT_BOTH] = nodes[node, SLOT] < 0
+                # lacking curvature by rounding alone, it may have been searched by rows before
+                state[SEARCH_ANEW] = state[COUNT_BOTH] or (light and limits[BY_H] != 0)
+                if state[COUNT_BOTH]:
+                    nodes[node, SLOT] = _take(nodes, heap, priority, free, state)
+            elif few or light or not worth_it:
+                _release(nodes, node, free, state)
+            else:
                 _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priority, free, state)
                 if paired and state[SMALL] >= 0:
                     _divide_pairs(node, words, nodes, pairs, spare_pairs, splits[0, 0])
-            else:
-                # the search had only estimated the rows: find the best split that really holds, and wait again
-                state[SMALL] = -1
-                if nodes[node, SLOT] < 0:
-                    nodes[node, SLOT] = _take(nodes, heap, priority, free, state)
-                    count_share(
-                        words, used_words, blocks, rows, packed, first, last, n_bins, one, other, pool[nodes[node, SLOT]],
-                        edges[0],
-                    )  # fmt: skip
-                _search_counted(
-                    node, words, n_bins, enabled, monotone, rows, limits, bounds, nodes, ranges,
-                    pool[nodes[node, SLOT]], counts, counted, work[0], gains[0], splits[0, 0],
-                )  # fmt: skip
-                if gains[0, 0] > 0.0:
-                    _wait_for_turn(
-                        nodes, node, gains[0, 0], splits[0, 0], limits, bounds, priority, gains_of_nodes, heap, state
-                    )
-                else:
-                    _release(nodes, node, free, state)
             _tick(clock, DECIDING, stamp, ticks)
         number += 1
         if not meet(flags, worker, size, number, looks):
@@ -1138,22 +1293,28 @@ def grow_by_node(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_allowed(gains, last, out):
-    """out[b] += gains[b] where the split is allowed."""
+def _add_allowed(gains, last, least, out):
+    """out[b] += gains[b], no less than ``least``, where the split is allowed."""
     for b in range(np.uint64(1), np.uint64(last)):
-        out[b] += gains[b] if gains[b] > -np.inf else 0.0
+        out[b] += max(gains[b], least) if gains[b] > -np.inf else 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def best_level_split(
-    pool, nodes, first_node, last_node, n_bins, enabled, first_feature, last_feature, bounds, work, gain_out, split_out
-):
+    pool, nodes, first_node, last_node, n_bins, enabled, first_feature, last_feature, counts, least_h, limits, bounds,
+    work, gain_out, split_out, of_feature,
+):  # fmt: skip
     """Best (feature, bin, side of the missing) for all leaves of a level at once: the gains of the leaves are added up.
 
-    A leaf that the split would leave with too small a side adds nothing.  Equal gains go to the lowest feature, then
-    the lowest bin, then missing right; ``split_out`` gets [feature, bin, missing left], ``gain_out[0]`` the gain beyond
-    the least one, 0 for none.  ``work`` (4, 256) float64 is scratch space.
+    A leaf that the split would leave with too small a side adds nothing.  Without cells in ``counts`` rows are not
+    known: then a leaf counts if its sides may be large enough, with a gain of 0 or more, so that the sum is an upper
+    bound.  Otherwise counts[node - first_node] (2, 256) holds rows and fine steps of curvature of the one feature asked
+    for.  Equal gains go to the lowest feature, then the lowest bin, then missing right; ``split_out`` gets [feature,
+    bin, missing left], ``gain_out[0]`` the gain beyond the least one, 0 for none.  ``work`` (4, 256) float64 is
+    scratch space; ``of_feature`` (n_features,), where it has cells, gets the gain of each feature's best split.
     """
+    counted = counts.shape[0] > 0
+    floor = -np.inf if counted else 0.0
     prefix = work[0].view(np.int64)
     missing_right, missing_left, of_leaf = work[1], work[2], work[3]
     best = 0.0
@@ -1179,29 +1340,69 @@ def best_level_split(
                 prefix[b] = present
             whole_g = total_g * bounds[UNIT_G]
             parent = whole_g * whole_g / (total_h * bounds[UNIT_H] + bounds[LAMBDA])
-            needed = _least_side(total_h, nodes[node, LAST] - nodes[node, FIRST], False, bounds)
-            _gains(prefix, np.int64(0), last, total_g, total_h, needed, bounds, parent, of_leaf)
-            _add_allowed(of_leaf, last, missing_right)
-            if any_missing:
-                _gains(prefix, histogram[f, 0], last, total_g, total_h, needed, bounds, parent, of_leaf)
-                _add_allowed(of_leaf, last, missing_left)
+            for side in range(2 if any_missing else 1):
+                extra = histogram[f, 0] if side == 1 else np.int64(0)
+                _gains(prefix, extra, last, total_g, total_h, bounds[LEAST_SIDE], bounds, parent, of_leaf)
+                if counted:
+                    _forbid_small_sides(
+                        counts[node - first_node], prefix, total_h, False, side == 1, last, limits[MIN_ROWS], least_h,
+                        of_leaf,
+                    )  # fmt: skip
+                _add_allowed(of_leaf, last, floor, missing_left if side == 1 else missing_right)
+        highest = -np.inf
         for b in range(1, last):
+            highest = max(highest, missing_right[b] - bounds[MIN_GAIN])
             if missing_right[b] - bounds[MIN_GAIN] > best:
                 best = missing_right[b] - bounds[MIN_GAIN]
                 split_out[0] = f
                 split_out[1] = b
                 split_out[2] = 0
-            if any_missing and missing_left[b] - bounds[MIN_GAIN] > best:
-                best = missing_left[b] - bounds[MIN_GAIN]
-                split_out[0] = f
-                split_out[1] = b
-                split_out[2] = 1
+            if any_missing:
+                highest = max(highest, missing_left[b] - bounds[MIN_GAIN])
+                if missing_left[b] - bounds[MIN_GAIN] > best:
+                    best = missing_left[b] - bounds[MIN_GAIN]
+                    split_out[0] = f
+                    split_out[1] = b
+                    split_out[2] = 1
+        if of_feature.shape[0] > 0:
+            of_feature[f] = highest
     gain_out[0] = best
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _write_level_split(split, first_node, last_node, bounds, pool, nodes, gains_of_nodes):
-    """Give every leaf of the level the split, its sum on the left and its own gain.
+def _search_level_counted(
+    pool, nodes, first_node, last_node, words, n_bins, enabled, first_feature, last_feature, rows, curvatures, limits,
+    bounds, counts, uppers, work, gain_out, split_out,
+):  # fmt: skip
+    """As ``_search_counted``, for all leaves of a level at once; ``counts`` (leaves, 2, 256)."""
+    nothing, with_curvatures = np.empty(0), limits[BY_H] == 0
+    least_h = bounds[FINE_LEAST_H] if with_curvatures else 0.0
+    gain, split = np.zeros(1), np.zeros(4, dtype=np.int64)
+    gain_out[0] = 0.0
+    split_out[0] = -1
+    counts[: last_node - first_node, 1] = 0
+    while True:
+        f = _next_to_count(uppers, enabled, first_feature, last_feature, gain_out[0], split_out[0])
+        if f < 0:
+            return
+        uppers[f] = -np.inf
+        for node in range(first_node, last_node):
+            _count_sides(
+                words, f, rows, nodes[node, FIRST], nodes[node, LAST], curvatures, bounds, with_curvatures,
+                counts[node - first_node],
+            )  # fmt: skip
+        best_level_split(
+            pool, nodes, first_node, last_node, n_bins, enabled, f, f + 1, counts, least_h, limits, bounds, work, gain,
+            split, nothing,
+        )  # fmt: skip
+        if gain[0] > gain_out[0] or (gain[0] == gain_out[0] and gain[0] > 0.0 and f < split_out[0]):
+            gain_out[0] = gain[0]
+            split_out[:] = split
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _write_level_split(split, first_node, last_node, pool, nodes):
+    """Give every leaf of the level the split and its sum on the left.
 
     Missing values that weigh nothing in the whole level follow the heavier side.
     """
@@ -1214,41 +1415,77 @@ def _write_level_split(split, first_node, last_node, bounds, pool, nodes, gains_
             present += histogram[f, b]
         any_missing |= histogram[f, 0] != 0
         left = present + (histogram[f, 0] if missing_left else np.int64(0))
-        total = nodes[node, TOTAL]
         nodes[node, FEATURE] = f
         nodes[node, THRESHOLD] = threshold
         nodes[node, LEFT_SUM] = left
         left_h += np.float64(left & _LOW)
-        whole_h += np.float64(total & _LOW)
-        g, h = np.float64(total >> np.int64(32)) * bounds[UNIT_G], np.float64(total & _LOW) * bounds[UNIT_H]
-        g_left, h_left = np.float64(left >> np.int64(32)) * bounds[UNIT_G], np.float64(left & _LOW) * bounds[UNIT_H]
-        gains_of_nodes[node] = 0.0
-        needed = _least_side(np.float64(total & _LOW), nodes[node, LAST] - nodes[node, FIRST], False, bounds)
-        if min(left & _LOW, (total - left) & _LOW) >= needed:
-            gains_of_nodes[node] = (
-                g_left * g_left / (h_left + bounds[LAMBDA])
-                + (g - g_left) * (g - g_left) / (h - h_left + bounds[LAMBDA])
-                - g * g / (h + bounds[LAMBDA])
-            )
+        whole_h += np.float64(nodes[node, TOTAL] & _LOW)
     side = missing_left if any_missing else np.int64(2.0 * left_h >= whole_h)
     for node in range(first_node, last_node):
         nodes[node, MISSING_LEFT] = side
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _write_level_gains(first_node, last_node, rows, curvatures, limits, bounds, nodes, gains_of_nodes):
+    """Write the gain of each leaf of a level that has been parted, 0 where a side is too small.
+
+    Returns whether the search has seen the same gains, though it knew no rows.
+    """
+    seen = True
+    for node in range(first_node, last_node):
+        total, left = nodes[node, TOTAL], nodes[node, LEFT_SUM]
+        g, h = np.float64(total >> np.int64(32)) * bounds[UNIT_G], np.float64(total & _LOW) * bounds[UNIT_H]
+        g_left, h_left = np.float64(left >> np.int64(32)) * bounds[UNIT_G], np.float64(left & _LOW) * bounds[UNIT_H]
+        gains_of_nodes[node] = 0.0
+        if min(left & _LOW, (total - left) & _LOW) < bounds[LEAST_SIDE]:
+            continue
+        gain = (
+            g_left * g_left / (h_left + bounds[LAMBDA])
+            + (g - g_left) * (g - g_left) / (h - h_left + bounds[LAMBDA])
+            - g * g / (h + bounds[LAMBDA])
+        )
+        first, middle, last = nodes[node, FIRST], nodes[2 * node + 1, LAST], nodes[node, LAST]
+        left_h, right_h = left & _LOW, (total - left) & _LOW
+        if (
+            min(middle - first, last - middle) >= limits[MIN_ROWS]
+            and _enough_curvature(left_h, first, middle, rows, curvatures, limits, bounds)
+            and _enough_curvature(right_h, middle, last, rows, curvatures, limits, bounds)
+        ):
+            gains_of_nodes[node] = gain
+            seen &= gain >= 0.0
+        else:
+            seen = False
+    return seen
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _level_gains_something(first_node, last_node, words, rows, gradients, weights, bounds, nodes, gains_of_nodes):
+    """Tell whether the split of a level that has been parted gains more than rounding in one of its leaves."""
+    for node in range(first_node, last_node):
+        middle = nodes[2 * node + 1, LAST]
+        n_left, n_right = middle - nodes[node, FIRST], nodes[node, LAST] - middle
+        if gains_of_nodes[node] > 0.0:
+            if _gains_something(node, n_left, n_right, words, rows, gradients, weights, bounds, nodes):
+                return True
+    return False
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def grow_by_level(
-    worker, size, flags, words, used_words, blocks, n_bins, enabled, rows, packed, spare_rows, spare_packed, limits,
-    bounds, nodes, gains_of_nodes, state, pool, edges, edge_blocks, lefts, work, gains, splits, stamp, ticks,
+    worker, size, flags, words, used_words, blocks, n_bins, enabled, rows, packed, spare_rows, spare_packed, gradients,
+    weights, curvatures, limits, bounds, nodes, gains_of_nodes, state, pool, edges, edge_blocks, lefts, work, gains,
+    splits, counts, uppers, stamp, ticks,
 ):  # fmt: skip
     """Grow an oblivious tree, each worker's part: one split for all leaves of a depth, ``limits[MAX_DEPTH]`` times.
 
     Node k has the children 2k + 1 and 2k + 2; arrays as in ``grow_by_node``, with a slot of the pool for every two
-    leaves.  ``state[N_NODES]`` tells afterwards how many nodes there are.
+    leaves and ``counts`` (size, leaves of the last level that is split, 2, 256).  As there, a split chosen without regard
+    to rows is tried first, and if a leaf's side turns out to be too small the level is searched with counted sides.  ``state[N_NODES]`` tells afterwards how many nodes there are.
     """
     looks, clock = limits[LOOKS], limits[CLOCK]
     n_features = n_bins.shape[0]
     first_feature, last_feature = worker * n_features // size, (worker + 1) * n_features // size
-    number, depth = np.int64(0), 0
+    number, depth, unknown = np.int64(0), 0, np.empty((0, 0, 0), dtype=np.int64)
     if worker == 0:
         _tick(clock, COUNTING, stamp, ticks)
     while True:
@@ -1285,59 +1522,82 @@ def grow_by_level(
         if worker == 0:
             _tick(clock, COUNTING, stamp, ticks)
         best_level_split(
-            pool, nodes, first_node, first_node + n_nodes, n_bins, enabled, first_feature, last_feature, bounds,
-            work[worker], gains[0, worker:], splits[0, worker],
+            pool, nodes, first_node, first_node + n_nodes, n_bins, enabled, first_feature, last_feature, unknown, 0.0,
+            limits, bounds, work[worker], gains[0, worker:], splits[0, worker], uppers[0],
         )  # fmt: skip
-        number += 1
-        if not meet(flags, worker, size, number, looks):
-            return
-        if worker == 0:
-            _tick(clock, SEARCHING, stamp, ticks)
-            best = 0
-            for w in range(1, size):
-                if gains[0, w] > gains[0, best]:
-                    best = w
-            state[NODE] = -1
-            if gains[0, best] > 0.0:
-                state[NODE] = first_node
-                _write_level_split(
-                    splits[0, best], first_node, first_node + n_nodes, bounds, pool, nodes, gains_of_nodes
+        counted = False
+        while True:
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            if worker == 0:
+                _tick(clock, SEARCHING, stamp, ticks)
+                best = 0
+                for w in range(1, size):
+                    if gains[0, w] > gains[0, best]:
+                        best = w
+                state[NODE] = -1
+                if gains[0, best] > 0.0:
+                    state[NODE] = first_node
+                    _write_level_split(splits[0, best], first_node, first_node + n_nodes, pool, nodes)
+                _tick(clock, DECIDING, stamp, ticks)
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            if state[NODE] < 0:
+                return
+            for node in range(first_node, first_node + n_nodes):
+                first, last = nodes[node, FIRST], nodes[node, LAST]
+                feature, threshold = nodes[node, FEATURE], nodes[node, THRESHOLD]
+                missing_left = nodes[node, MISSING_LEFT]
+                if size > 1 and last - first >= limits[SHARED_ROWS]:
+                    number += 1
+                    if not _part_together(
+                        worker, size, flags, number, looks, words, rows, packed, first, last, feature, threshold,
+                        missing_left, spare_rows, spare_packed, lefts,
+                    ):  # fmt: skip
+                        return
+                    if worker == 0:
+                        _plant_children(nodes, node, 2 * node + 1, _sum_of(lefts, size))
+                    number += 1
+                    if not meet(flags, worker, size, number, looks):
+                        return
+                elif node % size == worker:
+                    n_left = _part_alone(
+                        words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
+                    )
+                    _plant_children(nodes, node, 2 * node + 1, n_left)
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            if worker == 0:
+                _tick(clock, PARTING, stamp, ticks)
+                seen = _write_level_gains(
+                    first_node, first_node + n_nodes, rows, curvatures, limits, bounds, nodes, gains_of_nodes
                 )
-            _tick(clock, DECIDING, stamp, ticks)
-        number += 1
-        if not meet(flags, worker, size, number, looks):
-            return
-        if state[NODE] < 0:
-            break
-        for node in range(first_node, first_node + n_nodes):
-            first, last = nodes[node, FIRST], nodes[node, LAST]
-            feature, threshold = nodes[node, FEATURE], nodes[node, THRESHOLD]
-            missing_left = nodes[node, MISSING_LEFT]
-            if size > 1 and last - first >= limits[SHARED_ROWS]:
-                number += 1
-                if not _part_together(
-                    worker, size, flags, number, looks, words, rows, packed, first, last, feature, threshold,
-                    missing_left, spare_rows, spare_packed, lefts,
-                ):  # fmt: skip
-                    return
-                if worker == 0:
-                    _plant_children(nodes, node, 2 * node + 1, _sum_of(lefts, size))
-                number += 1
-                if not meet(flags, worker, size, number, looks):
-                    return
-            elif node % size == worker:
-                n_left = _part_alone(
-                    words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
-                )
-                _plant_children(nodes, node, 2 * node + 1, n_left)
-        number += 1
-        if not meet(flags, worker, size, number, looks):
-            return
+                state[REFUSED] = first_node if not (seen or counted) else -1
+                if state[REFUSED] < 0 and not _level_gains_something(
+                    first_node, first_node + n_nodes, words, rows, gradients, weights, bounds, nodes, gains_of_nodes
+                ):
+                    state[NODE] = -1
+                _tick(clock, DECIDING, stamp, ticks)
+            number += 1
+            if not meet(flags, worker, size, number, looks):
+                return
+            if state[NODE] < 0:
+                return
+            if state[REFUSED] < 0:
+                break
+            counted = True
+            _search_level_counted(
+                pool, nodes, first_node, first_node + n_nodes, words, n_bins, enabled, first_feature, last_feature,
+                rows, curvatures, limits, bounds, counts[worker], uppers[0], work[worker], gains[0, worker:],
+                splits[0, worker],
+            )  # fmt: skip
         if worker == 0:
             for node in range(first_node, first_node + n_nodes):
                 nodes[node, LEFT] = 2 * node + 1
             state[N_NODES] = 4 * n_nodes - 1
-            _tick(clock, PARTING, stamp, ticks)
         depth += 1
         if depth == limits[MAX_DEPTH]:
             break

@@ -88,10 +88,11 @@ class Grower:
         self._work = aligned_empty((team.size, 4, BINS_A_FEATURE), np.float64)
         self._gains = np.zeros((2, team.size), dtype=np.float64)
         self._splits = np.zeros((2, team.size, 4), dtype=np.int64)
-        self._counts = np.empty((n_features, BINS_A_FEATURE), dtype=np.int64)
-        self._counted = np.zeros(n_features, dtype=np.uint8)
+        counted_leaves = (p.leaves // 2,) if self._oblivious else ()
+        self._counts = aligned_empty((team.size, *counted_leaves, 2, BINS_A_FEATURE), np.int64)
+        self._uppers = np.zeros((self._pool.n_slots, n_features), dtype=np.float64)
         self._pairs, self._spare_pairs = np.empty((2, 0, 2), dtype=np.int64)
-        self._screen, self._chosen = np.empty((2, 0)), np.empty((team.size, 0), dtype=np.int64)
+        self._chosen = np.zeros((team.size, n_features), dtype=np.int64)
         self._keyed = aligned_empty((team.size, 4, _kernels.KEYS), np.int64)
         self._limits = np.zeros(_kernels.LIMIT_FIELDS, dtype=np.int64)
         self._limits[_kernels.MAX_LEAVES] = p.leaves
@@ -142,16 +143,19 @@ class Grower:
             Newton's.
         """
         histogram_scale, leaf_scale = scales_of(gradients, curvatures, self._team)
+        searched, fine_scale = curvatures, leaf_scale
         if weights is not None:
-            histogram_scale, _ = scales_of(gradients, weights, self._team)
+            searched = weights
+            histogram_scale, fine_scale = scales_of(gradients, weights, self._team)
         self._choose(features)
-        n = self._start(gradients, curvatures if weights is None else weights, histogram_scale, rows)
+        n = self._start(gradients, searched, histogram_scale, rows)
+        self._set_bounds(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None)
         self._start_pairs(pairs, histogram_scale, rows)
         size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
 
         def work(worker: int) -> None:
             try:
-                self._grow_share(worker, size)
+                self._grow_share(worker, size, gradients, searched, curvatures)
             except BaseException:
                 self._give_up(size)
                 raise
@@ -202,43 +206,46 @@ class Grower:
                     gradients, curvatures, scale.gradient, scale.curvature, self._rows, first, last, self._packed
                 )
 
-        n, p = self._bins.n_rows if rows is None else len(rows), self._parameters
+        n = self._bins.n_rows if rows is None else len(rows)
         self._team.share(n, _LEAST_ROWS, begin)
-        self._bounds = np.array(
-            [
-                1.0 / scale.gradient,
-                1.0 / scale.curvature,
-                p.lambda_l2,
-                p.min_gain,
-                p.min_hessian_in_leaf,
-                p.min_rows_in_leaf,
-            ],
-            dtype=np.float64,
-        )
         self._nodes[0] = -1
         root = self._nodes[0]
         root[_kernels.FIRST], root[_kernels.LAST], root[_kernels.DEPTH] = 0, n, 0
-        root[_kernels.TOTAL] = self._packed[:n].sum()
         root[_kernels.SLOT] = 0
         self._ranges[0] = -np.inf, np.inf
         self._free[: self._pool.n_slots - 1] = np.arange(self._pool.n_slots - 1, 0, -1)
         self._state[:] = 0
         self._state[_kernels.N_NODES] = self._state[_kernels.N_LEAVES] = 1
         self._state[_kernels.N_FREE] = self._pool.n_slots - 1
-        self._state[_kernels.LARGE] = -1
+        self._state[[_kernels.LARGE, _kernels.REFUSED]] = -1
         self._flags[:] = 0
         self._stamp[2] = 0
         return n
+
+    def _set_bounds(self, n: int, scale: Scale, fine: Scale, leaf: Scale, *, by_h: bool) -> None:
+        """Say what a side of a split needs: ``by_h`` in packed curvature, else in that of its rows.
+
+        A side of m rows has at least m times the least packed curvature of a row, so a side with less has fewer rows.
+        """
+        p = self._parameters
+        total, least = _kernels.total_and_least(self._packed[:n])
+        self._nodes[0, _kernels.TOTAL] = total
+        least_h = max(1.0, p.min_hessian_in_leaf * scale.curvature) if by_h else 1.0
+        self._bounds = np.zeros(_kernels.BOUND_FIELDS, dtype=np.float64)
+        self._bounds[_kernels.UNIT_G], self._bounds[_kernels.UNIT_H] = 1.0 / scale.gradient, 1.0 / scale.curvature
+        self._bounds[_kernels.LAMBDA], self._bounds[_kernels.MIN_GAIN] = p.lambda_l2, p.min_gain
+        self._bounds[_kernels.LEAST_H] = least_h
+        self._bounds[_kernels.LEAST_SIDE] = max(least_h, float(p.min_rows_in_leaf * least))
+        self._bounds[_kernels.FINE_G], self._bounds[_kernels.FINE_W] = fine.gradient, fine.curvature
+        self._bounds[_kernels.FINE_H] = leaf.curvature
+        self._bounds[_kernels.FINE_LEAST_H] = p.min_hessian_in_leaf * leaf.curvature
+        self._limits[_kernels.BY_H] = by_h
 
     def _start_pairs(self, pairs: PairCurvatures | None, scale: Scale, rows: npt.NDArray[np.int32] | None) -> None:
         """Give the root those pairs of which both rows belong to the tree."""
         self._limits[_kernels.PAIRED] = pairs is not None
         if pairs is None:
             return
-        n_features = len(self._bins.n_bins)
-        if self._screen.shape[1] == 0:
-            self._screen = np.zeros((2, n_features), dtype=np.float64)
-            self._chosen = np.zeros((self._team.size, n_features), dtype=np.int64)
         if len(self._pairs) < len(pairs.first):
             self._pairs, self._spare_pairs = np.empty((2, len(pairs.first), 2), dtype=np.int64)
         n_pairs = _kernels.pack_pairs(
@@ -256,23 +263,31 @@ class Grower:
             drawn[rows] = True
         return drawn
 
-    def _grow_share(self, worker: int, size: int) -> None:
+    def _grow_share(
+        self,
+        worker: int,
+        size: int,
+        gradients: npt.NDArray[np.float64],
+        searched: npt.NDArray[np.float64],
+        curvatures: npt.NDArray[np.float64],
+    ) -> None:
         bins = self._bins
         if self._oblivious:
             _kernels.grow_by_level(
                 worker, size, self._flags, bins.words, self._used_words, self._chosen_blocks, bins.n_bins,
-                self._enabled, self._rows, self._packed, self._spare_rows, self._spare_packed, self._limits,
-                self._bounds, self._nodes, self._gains_of_nodes, self._state, self._pool.cells, self._edges,
-                self._edge_blocks, self._lefts, self._work, self._gains, self._splits, self._stamp, self.ticks,
+                self._enabled, self._rows, self._packed, self._spare_rows, self._spare_packed, gradients, searched,
+                curvatures, self._limits, self._bounds, self._nodes, self._gains_of_nodes, self._state,
+                self._pool.cells, self._edges, self._edge_blocks, self._lefts, self._work, self._gains, self._splits,
+                self._counts, self._uppers, self._stamp, self.ticks,
             )  # fmt: skip
             return
         _kernels.grow_by_node(
             worker, size, self._flags, bins.words, self._used_words, self._chosen_blocks, bins.n_bins, self._enabled,
-            self._monotone, self._rows, self._packed, self._spare_rows, self._spare_packed, self._limits, self._bounds,
-            self._nodes, self._ranges, self._gains_of_nodes, self._priority, self._heap, self._free, self._state,
-            self._pool.cells, self._edges, self._edge_blocks, self._lefts, self._work, self._gains, self._splits,
-            self._counts, self._counted, self._pairs, self._spare_pairs, self._screen, self._chosen, self._keyed,
-            self._stamp, self.ticks,
+            self._monotone, self._rows, self._packed, self._spare_rows, self._spare_packed, gradients, searched,
+            curvatures, self._limits, self._bounds, self._nodes, self._ranges, self._gains_of_nodes, self._priority,
+            self._heap, self._free, self._state, self._pool.cells, self._edges, self._edge_blocks, self._lefts,
+            self._work, self._gains, self._splits, self._counts, self._uppers, self._pairs, self._spare_pairs,
+            self._chosen, self._keyed, self._stamp, self.ticks,
         )  # fmt: skip
 
     def _finish(
@@ -307,13 +322,16 @@ class Grower:
         for node in np.flatnonzero(divided)[::-1].tolist():  # children come after their parent
             sums[node] = sums[left[node]] + sums[left[node] + 1]
         curvature = sums[:, 1] / scale.curvature + p.lambda_l2
+        enough = (
+            sums[:, 1] >= p.min_hessian_in_leaf * scale.curvature
+        )  # not so at the root alone, or in oblivious trees
         values = np.zeros(len(nodes), dtype=SCORE)
-        np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=curvature > 0.0)
+        np.divide(-(sums[:, 0] / scale.gradient), curvature, out=values, where=enough & (curvature > 0.0))
         if inside_leaves is not None:
             inside = inside_leaves(self._leaf_of_row(starts, n), len(leaves))
             exact = sums[leaves, 1] / scale.curvature - 2.0 * inside
             # of a leaf of whole queries both are 0, up to the rounding of every row and pair
-            sound = exact > 1e-9 * sums[leaves, 1] / scale.curvature
+            sound = (exact > 1e-9 * sums[leaves, 1] / scale.curvature) & (exact >= p.min_hessian_in_leaf)
             steps = np.zeros(len(leaves), dtype=SCORE)
             np.divide(-(sums[leaves, 0] / scale.gradient), exact + p.lambda_l2, out=steps, where=sound)
             values[leaves] = steps
@@ -323,7 +341,7 @@ class Grower:
             values[leaves] = own
             _average_over_children(nodes, values)
         if self._oblivious:
-            self._keep_parents_value(nodes, sums[:, 1] / scale.curvature, values)
+            self._keep_parents_value(nodes, enough & (sums[:, 1] > 0), values)
         elif searched_by_h:
             np.clip(values, self._ranges[: len(nodes), 0], self._ranges[: len(nodes), 1], out=values)
         elif self._monotone.any():
@@ -353,11 +371,11 @@ class Grower:
         return leaf_of_row
 
     def _keep_parents_value(
-        self, nodes: npt.NDArray[np.int64], curvature: npt.NDArray[np.float64], values: npt.NDArray[np.float64]
+        self, nodes: npt.NDArray[np.int64], enough: npt.NDArray[np.bool_], values: npt.NDArray[np.float64]
     ) -> None:
         """Let nodes that are too small for a value of their own, or empty, take that of the node above them."""
-        p, rows = self._parameters, nodes[:, _kernels.LAST] - nodes[:, _kernels.FIRST]
-        small = (rows < p.min_rows_in_leaf) | (curvature < p.min_hessian_in_leaf) | (curvature == 0.0)
+        rows = nodes[:, _kernels.LAST] - nodes[:, _kernels.FIRST]
+        small = (rows < self._parameters.min_rows_in_leaf) | ~enough
         for node in np.flatnonzero(small[1:]) + 1:  # a parent comes before its children
             values[node] = values[(node - 1) // 2]
 

@@ -31,7 +31,7 @@ def scales_of(
 
     The scale is the largest power of two ``s`` with ``s * sum|g| + n/2 < 2 ** bits``, so that no partial sum of
     rounded values overflows, whatever its rows.  Rounding moves a value by at most 1/2 step: the sum over m rows is
-    off by at most ``m / (2 s)``.  With n rows the mean ``|g|`` has about ``2 ** 31 / n`` steps: 256 at 8 million rows, 2 at
+    off by at most ``m / (2 s)``; gains that this may explain are checked with the scale of leaf sums.  With n rows the mean ``|g|`` has about ``2 ** 31 / n`` steps: 256 at 8 million rows, 2 at
     a billion.  A second word would give more, for twice the work: measured, NDCG does not fall down to 2 steps
     (``benchmarks/steps.py``), since rounding is to nearest and errors cancel in sums; leaf sums keep 62 bits.
     """
