@@ -59,7 +59,15 @@ class ArrayRows:
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
-    """Column names of a frame or an Arrow table; None for a plain array, and for a pandas frame that only counts its columns."""
+    """Column names of a frame or an Arrow table; None for a plain array, and for a pandas frame that only counts its columns.
+
+    Raises
+    ------
+    TrainingDataRejected
+        It is a lazy frame, which has no rows yet.
+    """
+    if _library(frame) == "polars" and hasattr(frame, "collect"):
+        raise TrainingDataRejected("X is a lazy frame; give X.collect()")
     if _library(frame) == "pyarrow":
         found = getattr(getattr(frame, "schema", None), "names", None)
     else:
@@ -138,8 +146,6 @@ def matrix_of(values: Any, names: tuple[str, ...] | None = None) -> Matrix:
     UserWarning
         The columns have no names, but the features wanted do.
     """
-    if _library(values) == "polars" and hasattr(values, "collect"):
-        raise TrainingDataRejected("X is a lazy frame; give X.collect()")
     own = names_of(values)
     if own is not None:
         repeated = next((name for i, name in enumerate(own) if name in own[:i]), None)

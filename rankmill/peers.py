@@ -87,6 +87,8 @@ def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:
     InvalidParameter
         One is no function, or of another library, which would call it with something else.
     """
+    if callbacks is None:
+        return []
     found = [callbacks] if callable(callbacks) or not isinstance(callbacks, Iterable) else list(callbacks)
     for callback in found:
         kind = callback if hasattr(callback, "__qualname__") else type(callback)
@@ -101,6 +103,8 @@ def checked_callbacks(callbacks: Any) -> list[Callable[..., Any]]:
 
 def checked_metrics(eval_metrics: Any) -> list[str]:
     """Return the names of metrics as a list, one name alone too; InvalidParameter for a function."""
+    if eval_metrics is None:
+        return []
     found = [eval_metrics] if isinstance(eval_metrics, str) or callable(eval_metrics) else list(eval_metrics)
     for metric in found:
         refuse_function("eval_metrics", metric)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -98,6 +100,25 @@ def test_callbacks_of_other_libraries_are_refused(arrays):
     seen = []
     small().fit(X, y, qid=qid, callbacks=seen.append)
     assert len(seen) == 8
+    plain = small().fit(X, y, qid=qid).forest_
+    assert small().fit(X, y, qid=qid, callbacks=None, eval_metrics=None).forest_.to_bytes() == plain.to_bytes()
+
+
+def test_callbacks_of_xgboost_are_refused(arrays):
+    X, y, qid = arrays
+    callback = peer("xgboost").callback.EarlyStopping(5)
+    with pytest.raises(
+        InvalidParameter, match="^callbacks: EarlyStopping is for XGBoost's training; here early_stopping"
+    ):
+        small().fit(X, y, qid=qid, callbacks=[callback])
+
+
+def test_a_lazy_frame_is_refused_wherever_it_is_given(arrays):
+    X, y, qid = arrays
+    lazy, fitted = pl.DataFrame(X).lazy(), small().fit(X, y, qid=qid)
+    for call in (small().fit, partial(cross_validate, small()), fitted.score):
+        with pytest.raises(TrainingDataRejected, match=r"X is a lazy frame; give X\.collect"):
+            call(lazy, y, qid=qid)
 
 
 NAMES = ["a", "b", "c", "d"]
