@@ -126,7 +126,7 @@ def test_features_are_found_by_name(arrays):
     joined = small(objective="l2", n_rounds=3).fit(other, y, qid=qid, base_model=base)
     assert joined.forest_.feature_names == ("new", "d", "c", "b", "a")
     before = joined.predict(other, n_rounds=base.forest_.n_rounds)
-    assert np.allclose(before - before[0], base.predict(X) - base.predict(X)[0])
+    assert np.allclose(before - before[0], base.predict(other) - base.predict(other)[0])
     used = base.forest_.used_features[0]
     with pytest.raises(InvalidParameter, match=f"asks for the feature '{names[used]}', which the data lack"):
         small().fit(other.drop(names[used]), y, qid=qid, base_model=base)
