@@ -74,13 +74,17 @@ def parameters(dataset, tmp_path_factory):
 
     def run(tool):
         name = re.sub(r"\W+", "-", tool).strip("-").lower()
-        words = ["train", str(dataset), *COMMANDS[tool][2:]]
+        words = ["train", str(dataset), *COMMANDS[tool][2:], "--n-threads", "1", "--registry", registry]
         words[words.index("--name") + 1] = name
-        written = dict(pairwise(words))
-        ask(*words, "--n-rounds", "2", "--n-threads", "1", "--registry", registry)
+        rounds = DEFAULTS["n_rounds"]
+        if "--n-rounds" in words:
+            at = words.index("--n-rounds")
+            rounds = int(words[at + 1])
+            del words[at : at + 2]
+        ask(*words, "--n-rounds", "2")
         shown = json.loads(ask("models", "show", f"{name}@latest", "--registry", registry, "--json"))
         found = Forest.from_bytes(Path(shown["model_path"]).read_bytes()).parameters
-        return {**found, "n_rounds": int(written.get("--n-rounds", DEFAULTS["n_rounds"]))}
+        return {**found, "n_rounds": rounds}
 
     return run
 
