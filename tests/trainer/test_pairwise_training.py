@@ -40,7 +40,7 @@ def test_sigma_changes_no_tree(objective, metric):
         ("lambdamart", "dcg", 0.89),
         ("lambdamart", "err@10", 0.87),
         ("lambdamart", "map", 0.82),
-        ("lambdamart", "mrr", 0.72),
+        ("lambdamart", "mrr", 0.70),
         ("lambdamart", "precision@5", 0.77),
         ("lambdamart(normalise=query)", "ndcg@10", 0.88),
         ("ranknet", "ndcg@10", 0.88),
