@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import tempfile
+import textwrap
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
 from itertools import islice
@@ -110,7 +111,7 @@ def render_answer(answer: Answer, width: int = 120, shown: int = 40) -> str:
         told += f"; {len(names) - len(widths)} of {len(names)} columns not shown"
     if any(room < need for room, need in zip(widths, needed, strict=False)):
         told += "; what ends in … is cut"
-    return "\n".join([*lines, told])
+    return "\n".join([*lines, *textwrap.wrap(told, width)])
 
 
 def _widths(needed: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:

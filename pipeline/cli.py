@@ -84,14 +84,13 @@ def describe(
 
     rankmill data describe DATASET --against DATASET-OF-YESTERDAY --fail-on-drift
     """
-    from shutil import get_terminal_size
-
     from pipeline.dataset import Dataset
     from pipeline.describe import describe as look
     from pipeline.drift.compare import compare
     from pipeline.errors import DriftAlarm, InputError
+    from pipeline.terminal import page_width
 
-    width = max(80, get_terminal_size((120, 24)).columns)
+    width = page_width(120)
     if against is None:
         if fail_on_drift:
             raise InputError("--fail-on-drift needs a former dataset; name it with --against")
@@ -126,13 +125,12 @@ def query(
 
     rankmill data query DATASET "SELECT b.f1 AS bin, avg(f.grade) FROM features f JOIN bins b USING (shard, row) GROUP BY 1"
     """
-    from shutil import get_terminal_size
-
     from pipeline.answer import render_answer, write_csv, write_json
     from pipeline.dataset import Dataset
     from pipeline.errors import InputError
     from pipeline.sizes import parse_size
     from pipeline.sql import query_dataset
+    from pipeline.terminal import page_width
 
     if as_json and as_csv:
         raise InputError("--json and --csv exclude each other")
@@ -143,7 +141,7 @@ def query(
         elif as_csv:
             write_csv(answer, sys.stdout)
         else:
-            typer.echo(render_answer(answer, max(80, get_terminal_size((120, 24)).columns)))
+            typer.echo(render_answer(answer, page_width(120)))
 
 
 @app.command()

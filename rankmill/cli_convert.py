@@ -24,7 +24,13 @@ def convert(
         ),
     ],
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FORMAT", help="lightgbm, xgboost, ranklib, solr, onnx or c.")
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="lightgbm, xgboost, ranklib, solr, onnx or c; by default what the suffix of -o says: .txt is lightgbm, .xml"
+            " ranklib, .onnx and .c themselves.",
+        ),
     ] = None,
     source: Annotated[str | None, typer.Option("--from", metavar="FORMAT", help="lightgbm or xgboost.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file to write.")] = None,
@@ -65,15 +71,19 @@ def convert(
     Thresholds are exact, missing values keep their direction, and the report says how exact scores are there.  What a
     format cannot say is refused with the reason.
 
-    Example: rankmill convert web --to lightgbm -o web.txt
+    Example: rankmill convert web -o web.onnx
+
+    Example: rankmill convert web --to xgboost -o web.json
 
     Example: rankmill convert web@7 --to ranklib -o web.xml --missing zero
 
     Example: rankmill convert old-model.json --from xgboost --name web
     """
-    from rankmill.convert import convert_from, convert_to, names_in, render
+    from rankmill.convert import convert_from, convert_to, names_in, render, target_of
 
     names = None if features is None else names_in(features)
+    if to is None and source is None and out is not None:
+        to = target_of(out)
     if (to is None) == (source is None):
         raise InputError(
             "say which way: --to FORMAT writes a model for another tool, --from FORMAT reads one of its own"

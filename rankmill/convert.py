@@ -14,7 +14,18 @@ from scorer.exchange.source import CONVERTED_FROM, SOURCE_SHA256, Imported
 from scorer.rerank import ModelIdentity
 
 SUFFIXES = {"xgboost": ".json"}  # where the tool knows its own files by their names
+TARGETS = {".onnx": "onnx", ".c": "c", ".txt": "lightgbm", ".xml": "ranklib"}
+"""Format by suffix of the file to write, where it can be no other: both XGBoost and Solr have ``.json``."""
 Report = dict[str, Any]
+
+
+def target_of(out: Path) -> str:
+    """Return the format that the suffix of the file ``out`` stands for; InputError where it is not known, or could be several."""
+    target = TARGETS.get(out.suffix.lower())
+    if target is None:
+        several = "it may be xgboost or solr" if out.suffix == ".json" else f"{', '.join(TARGETS)} are known"
+        raise InputError(f"{out}: the suffix does not say the format ({several}); say it with --to FORMAT")
+    return target
 
 
 def convert_to(

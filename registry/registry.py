@@ -189,8 +189,11 @@ class Registry:
         elif (target := state.target(selector)) is not None:
             number = target
         elif selector == PRODUCTION:
-            cure = f"promote one (rankmill models promote {name}@{len(state.versions)}) or name it ({name}@latest)"
-            raise UnknownModel(f"{name} has no production version yet; {cure}")
+            newest = f"{name}@{len(state.versions)}"
+            cure = (
+                f"name a version ({name}@latest), or make one production: rankmill models gate {newest} --on DATASET,"
+            )
+            raise UnknownModel(f"{name} has no production version yet; {cure} then rankmill models promote {newest}")
         else:
             raise UnknownModel.unknown(f"alias of {name}", selector, [*state.set_aliases(), LATEST])
         return self._version(name, state, number)

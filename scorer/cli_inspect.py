@@ -90,6 +90,7 @@ class _Where:
         return found
 
 
+@app.command("importance", hidden=True)  # the word of other tools
 @app.command()
 def influence(
     model: Model,
@@ -98,7 +99,7 @@ def influence(
     registry: RegistryFolder = Path("registry-data"),
     as_json: AsJson = False,
 ) -> None:
-    """Tell how much each feature has to do with the scores: its share in the gains of all splits.
+    """Show the importance of each feature: its share in the gains of all splits (also: inspect importance).
 
     Example: rankmill inspect influence web@latest --top 10
     """

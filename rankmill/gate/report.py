@@ -6,9 +6,11 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.terminal import page_width
 from scorer.evaluation import text_table
 
 _PAGE, _WORST = 100, 5
+_WIDE = 10_000  # where there is no terminal, a guardrail is one line
 
 
 def render(report: dict[str, Any]) -> str:
@@ -63,11 +65,12 @@ def _comparison(report: dict[str, Any], comparison: dict[str, Any], candidate: s
             ]
         )
     header = ["metric", candidate, other, "difference", "95 % interval", "effect", "wins", "ties", "losses", "queries"]
-    lines = [*textwrap.wrap(title, _PAGE), text_table(header, rows)]
+    page = min(_PAGE, page_width(_PAGE))
+    lines = [*textwrap.wrap(title, page), text_table(header, rows)]
     worst = (comparison["metrics"][report["metric"]] or {"worst": []})["worst"][:_WORST]
     if worst:
         listed = ", ".join(f"{row['qid']} ({row['difference']:+.4f})" for row in worst)
-        lines += textwrap.wrap(f"lost most in {report['metric']}: {listed}", _PAGE)
+        lines += textwrap.wrap(f"lost most in {report['metric']}: {listed}", page)
     return lines
 
 
@@ -79,5 +82,7 @@ def _guardrails(report: dict[str, Any]) -> list[str]:
     for row in rows:
         limit = row["limit"]
         bound = f" (limit {limit:g})" if isinstance(limit, int | float) and limit else ""
-        lines.append(f"{row['name']:<{width}}  {said[row['verdict']]:<6}  {row['words']}{bound}")
+        label = f"{row['name']:<{width}}  {said[row['verdict']]:<6}  "
+        words, indent = f"{row['words']}{bound}", " " * len(label)
+        lines.append(textwrap.fill(words, page_width(_WIDE), initial_indent=label, subsequent_indent=indent))
     return lines

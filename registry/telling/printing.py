@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -72,6 +73,6 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
     for row in rows:  # as plain text: what came from a manifest or a reason is neither markup nor control codes
         table.add_row(*(Text("\n".join(map(safe, cell.split("\n")))) for cell in row))
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 160  # lines of a file need not fold where a terminal would
     console.print(table)

@@ -263,6 +263,7 @@ def combination_report(
     ]
     words = [
         text_table(["scores", "a", str(found.metric)], rows),
+        "",
         f"the best for every a between {found.interval[0]!r} and {found.interval[1]!r}"
         if found.interval[0] < found.interval[1]
         else "an end of the range is better than all between",

@@ -57,6 +57,23 @@ def test_every_format_is_written_and_told(target, model, forest, tmp_path, capsy
     assert shown.count("note: ") == len(written.notes)
 
 
+@pytest.mark.parametrize("name", ["m.onnx", "m.c", "m.txt", "m.xml"])
+def test_the_suffix_says_the_format(name, model, tmp_path, capsys) -> None:
+    assert execute(["convert", str(model), "-o", str(tmp_path / name), "--json"]) == 0
+    target = json.loads(capsys.readouterr().out)["format"]
+    assert execute(["convert", str(model), "--to", target, "-o", str(tmp_path / f"again-{name}")]) == 0
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"again-{name}").read_bytes()
+
+
+@pytest.mark.parametrize(("name", "hint"), [("m.json", "it may be xgboost or solr"), ("m.bin", ".onnx")])
+def test_a_suffix_that_says_too_little_is_refused(name, hint, model, tmp_path, capsys) -> None:
+    assert execute(["convert", str(model), "-o", str(tmp_path / name)]) == 2
+    said = line(capsys)
+    assert hint in said
+    assert "--to FORMAT" in said
+    assert not (tmp_path / name).exists()
+
+
 def test_a_version_of_the_registry_keeps_its_name(tmp_path, forest, capsys) -> None:
     store = Registry(tmp_path / "registry")
     facts = {"features": list(forest.feature_names), "dataset_digest": None, "parameters": {}, "metrics": {}}

@@ -90,7 +90,7 @@ def test_what_is_not_there_is_said_with_what_is(web: Registry, reference: str, m
 
 def test_a_model_without_production_says_how_to_promote(registry: Registry, facts: dict[str, Any]) -> None:
     registry.register("web", b"model", manifest=facts)
-    with pytest.raises(UnknownModel, match=r"promote web@1\) or name it \(web@latest\)"):
+    with pytest.raises(UnknownModel, match=r"name a version \(web@latest\).*models gate web@1 .*models promote web@1"):
         registry.resolve("web", bare="production")
 
 
