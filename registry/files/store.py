@@ -351,9 +351,11 @@ class Store:
         """Raise IntegrityError if a symbolic link lies on the way from the root to ``folder``."""
         if folder in self._seen or not folder.is_relative_to(self.root):
             return
-        for part in [part for part in (folder, *folder.parents) if self.root in part.parents]:
+        part = folder
+        while part != self.root:
             if self.disk.is_link(part):
                 raise IntegrityError(f"{part} is a symbolic link, and the registry follows none; put the folder there")
+            part = part.parent
         self._seen.add(folder)
 
     def _read(self, path: Path, limit: int) -> bytes:

@@ -16,7 +16,7 @@ from tests.registry.invariants import look, published
 from tests.registry.model_disk import ROOT, Machine, ModelDisk, everything
 from tests.registry.operations import AT_ONCE, started
 
-pytestmark = pytest.mark.usefixtures("brisk")
+pytestmark = pytest.mark.usefixtures("brisk", "read_once")
 WAYS = {
     "killed before": CRASHES["before"],
     "killed after": CRASHES["after"],
