@@ -11,6 +11,8 @@ ENV NUMBA_CPU_NAME=${CPU} \
     NUMBA_CACHE_DIR=/opt/rankmill/numba-cache
 
 FROM base AS build
+# binutils has strip, for docker/install.sh; it stays in this stage.
+RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends binutils
 COPY . /src
 RUN sh /src/docker/install.sh /src /opt/rankmill
 

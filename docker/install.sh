@@ -30,6 +30,19 @@ for part in pyproject.toml README.md LICENSE rankmill pipeline trainer scorer re
     cp -R "$source/$part" "$copy/"
 done
 pip install --no-deps --no-build-isolation "$copy"
+pip uninstall --yes setuptools pip
+
+# Remove what no command reads: tests, headers and stubs (never licences, which are in *.dist-info), Flight and S3 of
+# pyarrow, since no command uses the network, and its second and third copy of the same library.  Where strip is
+# installed, remove symbol tables too, except from *.libs: these libraries were edited after linking, and strip can break them.
+packages=$("$prefix/bin/python" -I -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+find "$packages" -path '*.dist-info' -prune -o -type d \( -name test -o -name tests -o -name include -o -name includes \) -prune -exec rm -rf {} +
+find "$packages" -type f \( -name '*.a' -o -name '*.h' -o -name '*.pxd' -o -name '*.pyi' -o -name '*.pyx' \) -delete
+rm -f "$packages"/pyarrow/*flight* "$packages"/pyarrow/*s3* "$packages"/pyarrow/*cpp_tests* \
+    "$packages"/pyarrow/libarrow_python*.so "$packages"/pyarrow/libarrow_python*.so.*.*
+if command -v strip > /dev/null; then
+    find "$packages" -type f -name '*.so*' ! -path '*.libs/*' -exec strip --strip-unneeded {} +
+fi
 
 # -I: the installed packages are compiled, and not those that happen to stand in the current folder.
 "$prefix/bin/python" -I -m rankmill.warm
