@@ -225,7 +225,7 @@ TRAIN = ["train", "dataset", "--name", "new", "--n-rounds", "2"]
         ("dataset/features/*.parquet", flip_a_bit, TRAIN),
         ("dataset/_queries/*.parquet", flip_a_bit, TRAIN),
         ("dataset/features/*.parquet", flip_a_bit, ["data", "bin", "dataset", "--max-bin", "15"]),
-        ("dataset/features/*.parquet", flip_a_bit, ["evaluate", "dataset", "--model", "web"]),
+        ("dataset/features/*.parquet", flip_a_bit, ["evaluate", "dataset", "--model", "web", "--split", "all"]),
         ("dataset/_manifest.json", change_format, ["data", "describe", "dataset"]),
         ("dataset/_manifest.json", cut_short, ["train", "dataset", "--name", "web"]),
         ("dataset/features/*.parquet", cut_short, ["data", "describe", "dataset"]),
