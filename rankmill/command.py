@@ -19,14 +19,14 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What Typer raises for a mistake in the command line; it has no public name for it."""
 
 START_HERE = """\
-rankmill: learning to rank, from judgments to a model in production.  Start here:
+rankmill: learning to rank, from judgments to models.  Start here:
 
-  rankmill demo                                              see it all on generated judgments
-  rankmill data ingest judgments.csv -o web.dataset --split train=0.8,valid=0.1,test=0.1
-  rankmill data bin web.dataset                              then train, and see how good it is:
-  rankmill train web.dataset --name web
-  rankmill evaluate web.dataset --model web@latest --split test
-  rankmill models gate web --on web.dataset                  then promote it, and re-rank:
+  rankmill demo                                   (all of it, on generated data)
+  rankmill data ingest judged.csv -o ds --split train=0.8,valid=0.1,test=0.1
+  rankmill data bin ds
+  rankmill train ds --name web
+  rankmill evaluate ds --model web@latest
+  rankmill models gate web --on ds
   rankmill models promote web@latest --reason "first model"
   rankmill rerank candidates.csv --model web -o ranked
 

@@ -177,6 +177,7 @@ def test_without_a_command_it_says_where_to_start(capsys) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     assert len(out.splitlines()) < 20
+    assert max(map(len, out.splitlines())) <= 80
     for line in out.splitlines():  # each command that it names exists
         if line.startswith("  rankmill "):
             words = line.split("   ")[0].split()[1:]
