@@ -117,9 +117,7 @@ def test_what_is_not_there_is_told_in_one_line(arrays, here):
         with pytest.raises(error, match=line):
             rankmill.load_model(name)
     rankmill.register_model(fitted(arrays), "web")
-    with pytest.raises(
-        UnknownModel, match=r"^web has no production version yet; promote one .* or name it \(web@latest\)$"
-    ):
+    with pytest.raises(UnknownModel, match=r"^web has no production version yet; .*web@latest"):
         Ranker.load("web")
     with pytest.raises(RegistryInputError, match="unknown model 'wep'; did you mean 'web'"):
         Ranker.load("wep")
