@@ -46,7 +46,6 @@ OURS = {
         "sample_weight": "weight weights",
         "query_weight": "group_weight",
         "offset": "baseline base_margin init_scores",
-        "pair_weight": "pairs_weight",
         "eval_metrics": "eval_metric",
         "eval_set": "eval_sets valid_sets validation_data evals",
         "eval_names": "valid_names",
