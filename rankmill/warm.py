@@ -75,7 +75,7 @@ evaluate {folder}/bare.tsv --gain linear --nothing-relevant zero --ties pessimis
 evaluate {folder}/ranked.parquet --metric dcg --ties doc_id
 evaluate {folder}/ranked.run --qrels {folder}/qrels --complete --ties doc_id_descending
 evaluate {folder}/dataset --split test --model warm --registry {folder}/registry --ties optimistic
-compare warm@1 warm@2 --registry {folder}/registry --on {folder}/dataset
+compare warm@1 warm@2 --registry {folder}/registry --on {folder}/dataset --split all
 compare warm@1 warm@2 --registry {folder}/registry --on {folder}/dataset --split test --no-seeds
 inspect influence warm --registry {folder}/registry
 inspect dependence warm f1 --registry {folder}/registry
