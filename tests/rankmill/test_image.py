@@ -73,6 +73,7 @@ name = "web"
 n_rounds = 10
 [gate]
 margin = 1.0
+max_cost_ratio = 9.0
 [rerank]
 candidates = ["rankmill-demo/candidates.txt"]
 """
