@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.report import render, surroundings, table
-from pipeline.synth import SynthParameters, generate
 from rankmill import Ranker
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import with_team
+from rankmill.pipeline.synth import SynthParameters, generate
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import with_team
 
 Floats = npt.NDArray[np.float64]
 Part = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.int64]]  # features, grades, starts

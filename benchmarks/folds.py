@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.letor import PARTS, Split, make_fold
-from pipeline.binspec import BinSpec, apply_bins, matrix_bins
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries, mean_of
-from scorer.predict import predict
-from trainer.boosting import RankedRows, TrainingResult, boost
-from trainer.layout import BlockedBins
-from trainer.parameters import TrainParameters
+from rankmill.pipeline.binspec import BinSpec, apply_bins, matrix_bins
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
+from rankmill.scorer.predict import predict
+from rankmill.trainer.boosting import RankedRows, TrainingResult, boost
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.parameters import TrainParameters
 
 METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
 Scores = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ class BinnedFold:
     columns: npt.NDArray[np.uint8]  # (n_features, n_rows) bins of the rows that are learnt from
 
     def boost(self, parameters: TrainParameters, **options: Any) -> TrainingResult:
-        """Train; ``options`` are those of :func:`trainer.boosting.boost`."""
+        """Train; ``options`` are those of :func:`rankmill.trainer.boosting.boost`."""
         return boost(
             self.train,
             [("valid", self.valid)] if self.valid is not None else None,

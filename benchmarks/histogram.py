@@ -24,12 +24,12 @@ from numba import njit
 
 from benchmarks.cases import DOCUMENTS_PER_QUERY
 from benchmarks.report import render, spread, surroundings, table
-from pipeline.binspec import BinSpec, apply_bins, feature_bins
-from pipeline.synth import SynthParameters, generate
-from trainer.aligned import aligned_empty
-from trainer.dtypes import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW
-from trainer.growing import _kernels
-from trainer.layout import BlockedBins
+from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.pipeline.synth import SynthParameters, generate
+from rankmill.trainer.aligned import aligned_empty
+from rankmill.trainer.dtypes import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW
+from rankmill.trainer.growing import _kernels
+from rankmill.trainer.layout import BlockedBins
 
 DENSITIES = (1, 8, 64)
 LEAST_SECONDS = 0.05  # a measurement repeats the count until it takes so long

@@ -29,7 +29,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.report import render, spread, surroundings, table
-from pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 
 _BYTES_A_VALUE = 8.4
 _ROOT = Path(__file__).parents[1]
@@ -52,7 +52,7 @@ def write_text(path: Path, size: float, features: int, one_query: int = 0) -> No
 
 
 def ingest_once(text: Path, work: Path, threads: int) -> None:
-    from pipeline.ingest import IngestOptions, ingest
+    from rankmill.pipeline.ingest import IngestOptions, ingest
 
     out = work / "dataset"
     ingest([text], out, options=IngestOptions(shares={"train": 0.8, "valid": 0.2}, threads=threads))
@@ -60,8 +60,8 @@ def ingest_once(text: Path, work: Path, threads: int) -> None:
 
 
 def parse_once(text: Path, work: Path, threads: int) -> None:  # noqa: ARG001
-    from pipeline.sources.batch import ReadOptions
-    from pipeline.sources.letor import LetorSource
+    from rankmill.pipeline.sources.batch import ReadOptions
+    from rankmill.pipeline.sources.letor import LetorSource
 
     for _ in LetorSource(text, ReadOptions()).batches():
         pass

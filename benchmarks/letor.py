@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.ingest import ingest
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
 
 PARTS = 5
 

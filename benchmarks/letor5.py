@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.letor import PARTS, Fold, Split, make_fold, missing_parts
-from scorer.metrics import Metric, Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries, mean_of
-from scorer.predict import predict
-from trainer.parameters import TrainParameters
-from trainer.training import train
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
+from rankmill.scorer.predict import predict
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import train
 
 METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
 

@@ -23,9 +23,9 @@ import numpy as np
 from benchmarks.folds import METRICS, BinnedFold, letor_folds, mean_over
 from benchmarks.letor import missing_parts
 from benchmarks.report import render, surroundings, table
-from scorer.metrics import Policy
-from trainer.objectives.registry import OBJECTIVES, objective_class
-from trainer.parameters import TrainParameters
+from rankmill.scorer.metrics import Policy
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
+from rankmill.trainer.parameters import TrainParameters
 
 # What grades of a document do not teach, or what another line has
 LEFT_OUT = {

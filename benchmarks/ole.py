@@ -26,11 +26,11 @@ import numpy.typing as npt
 from benchmarks.folds import BinnedFold, binned, letor_folds
 from benchmarks.letor import Split, missing_parts
 from benchmarks.report import render, surroundings, table
-from pipeline.binspec import apply_bins
-from pipeline.synth import SynthParameters, generate
-from scorer.metrics import Policy
-from trainer.boosting import RankedRows, boost
-from trainer.parameters import TrainParameters
+from rankmill.pipeline.binspec import apply_bins
+from rankmill.pipeline.synth import SynthParameters, generate
+from rankmill.scorer.metrics import Policy
+from rankmill.trainer.boosting import RankedRows, boost
+from rankmill.trainer.parameters import TrainParameters
 
 METRICS = ("ndcg@1", "ndcg@3", "ndcg@10", "err")
 SYSTEMS = {"McRank": "mcrank", "LambdaMART": "lambdamart"}

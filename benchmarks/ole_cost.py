@@ -22,16 +22,16 @@ import numpy.typing as npt
 from benchmarks.folds import BinnedFold, binned, letor_folds
 from benchmarks.ole import drawn
 from benchmarks.report import render, surroundings, table
-from scorer.metrics import Policy
-from trainer.growing.grower import Grower
-from trainer.growing.packing import total_of
-from trainer.growing.tree import Tree
-from trainer.growing.walking import add_tree
-from trainer.layout import BlockedBins
-from trainer.objectives.protocol import PairCurvatures
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.workers import Team
+from rankmill.scorer.metrics import Policy
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.packing import total_of
+from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.growing.walking import add_tree
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.workers import Team
 
 ALL = 0
 

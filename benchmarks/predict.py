@@ -26,9 +26,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.report import render, spread, surroundings, table
-from scorer.exchange.formats import read_from
-from scorer.forest import Forest
-from scorer.predict import TILE, Predictor
+from rankmill.scorer.exchange.formats import read_from
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.predict import TILE, Predictor
 
 FEATURES = 136
 TRAINED_ON = 30_000

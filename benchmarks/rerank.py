@@ -43,7 +43,7 @@ def write_candidates(path: Path, rows: int, *, shuffled: bool) -> None:
 
 def write_model(path: Path) -> None:
     """Write a forest whose trees were grown by splitting random leaves at random cuts."""
-    from scorer.forest import Forest, compact_cuts
+    from rankmill.scorer.forest import Forest, compact_cuts
 
     rng = np.random.default_rng(8)
     grid = np.sort(rng.standard_normal((FEATURES, CUTS), dtype=np.float32), axis=1)
@@ -79,9 +79,9 @@ def read_alone(path: Path) -> None:
 
 def score_alone(model: Path, rows: int) -> None:
     """Score ``rows`` rows that are in memory, with all cores, as long as it takes."""
-    from pipeline.cores import available_cores
-    from scorer.forest import Forest
-    from scorer.predict import Predictor
+    from rankmill.pipeline.cores import available_cores
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.predict import Predictor
 
     values = np.random.default_rng(9).standard_normal((1 << 18, FEATURES), dtype=np.float32)
     predictor = Predictor(Forest.load(model))
@@ -91,7 +91,7 @@ def score_alone(model: Path, rows: int) -> None:
 
 def rerank_all(path: Path, model: Path, out: Path, memory: str) -> None:
     """Re-rank as a user would."""
-    from scorer.rerank import rerank
+    from rankmill.scorer.rerank import rerank
 
     rerank(path, model, out, top_k=100, memory_limit=memory, overwrite=True)
 

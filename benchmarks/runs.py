@@ -79,8 +79,8 @@ def _give_memory_back() -> None:
 
 
 def _run(folder: Path, name: str, task: Task) -> dict[str, Any]:
-    from scorer.metrics import Policy, parse_metric
-    from scorer.metrics.queries import PreparedQueries
+    from rankmill.scorer.metrics import Policy, parse_metric
+    from rankmill.scorer.metrics.queries import PreparedQueries
 
     system = SYSTEMS[name]
     tiny = Task(task.leaves, task.threads, 2)

@@ -18,13 +18,13 @@ import numpy as np
 
 from benchmarks.cases import CASES, Data, prepare
 from benchmarks.report import render, surroundings, table
-from pipeline.binspec import apply_bins, matrix_bins
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries
-from scorer.predict import predict
-from trainer.boosting import RankedRows, boost
-from trainer.growing import packing
-from trainer.parameters import TrainParameters
+from rankmill.pipeline.binspec import apply_bins, matrix_bins
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.predict import predict
+from rankmill.trainer.boosting import RankedRows, boost
+from rankmill.trainer.growing import packing
+from rankmill.trainer.parameters import TrainParameters
 
 ALL_BITS = packing.HISTOGRAM_BITS
 

@@ -70,10 +70,10 @@ def _rankmill_oblivious(task: Task) -> Settings:
 
 
 def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
-    from pipeline.binspec import apply_bins, matrix_bins
-    from scorer.predict import predict
-    from trainer.boosting import RankedRows, boost
-    from trainer.parameters import TrainParameters
+    from rankmill.pipeline.binspec import apply_bins, matrix_bins
+    from rankmill.scorer.predict import predict
+    from rankmill.trainer.boosting import RankedRows, boost
+    from rankmill.trainer.parameters import TrainParameters
 
     parameters = TrainParameters(**settings)  # refused before anything is built
     names = [f"f{i}" for i in range(data.x.shape[1])]
@@ -144,7 +144,7 @@ def _catboost(task: Task) -> Settings:
 
 
 def _catboost_oblivious(task: Task) -> Settings:
-    from trainer.parameters import TrainParameters
+    from rankmill.trainer.parameters import TrainParameters
 
     return {
         "loss_function": "RMSE", "grow_policy": "SymmetricTree", "depth": DEPTH, "learning_rate": RATE,

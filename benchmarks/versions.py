@@ -19,13 +19,13 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from registry.files.disk import Disk
-from registry.files.store import Store
-from registry.history.changes import Change, Move, Register
-from registry.history.entry import Entry
-from registry.history.log import Log
-from registry.history.state import GENESIS
-from registry.registry import Registry
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.store import Store
+from rankmill.registry.history.changes import Change, Move, Register
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.state import GENESIS
+from rankmill.registry.registry import Registry
 
 FACTS = {"features": ["f1"], "dataset_digest": None, "parameters": {}, "metrics": {"valid": {"ndcg@10": 0.5}}}
 

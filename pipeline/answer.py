@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pipeline.sql import Answer
+    from rankmill.pipeline.sql import Answer
 
 _COUNTED_ROWS = 100_000
 _LEAST_WIDTH = 8  # of a column of text that is shown, where it is longer

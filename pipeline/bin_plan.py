@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
+from rankmill.pipeline.errors import InputError
 
 if TYPE_CHECKING:
-    from pipeline.manifest import Manifest
+    from rankmill.pipeline.manifest import Manifest
 
 DEFAULT_MEMORY = 2 * 10**9
 MIN_MEMORY = 512 * 10**6

@@ -1,7 +1,7 @@
 """Binning a dataset: edges from its train split, then every shard written as bins beside its rows.
 
 The edges are exact quantiles as long as one column of the train split can be sorted in the memory that is given; beyond
-that they are quantiles of a sample of rows (`pipeline.sampled`).
+that they are quantiles of a sample of rows (`rankmill.pipeline.sampled`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.bin_plan import DEFAULT_MEMORY, BinPlan
-from pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, DatasetFormatError
-from pipeline.manifest import BinSet
-from pipeline.places import BINS, path_in
-from pipeline.publish import file_digest, fsync_folder, keep_by_digest, staging_folder, write_atomically
-from pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
-from pipeline.sampled import _kernels
-from pipeline.sampled.column import SampledColumn
-from pipeline.sampled.rows import sampled_places
-from pipeline.stored_shards import read_manifest
+from rankmill.pipeline.bin_plan import DEFAULT_MEMORY, BinPlan
+from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, DatasetFormatError
+from rankmill.pipeline.manifest import BinSet
+from rankmill.pipeline.places import BINS, path_in
+from rankmill.pipeline.publish import file_digest, fsync_folder, keep_by_digest, staging_folder, write_atomically
+from rankmill.pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
+from rankmill.pipeline.sampled import _kernels
+from rankmill.pipeline.sampled.column import SampledColumn
+from rankmill.pipeline.sampled.rows import sampled_places
+from rankmill.pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from pipeline.manifest import Shard, SplitName
+    from rankmill.pipeline.manifest import Shard, SplitName
 
 MIN_MAX_BIN = 15
 _COLUMN_BYTES = 64 << 20  # of columns that are looked at together, where nobody says how many

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from joblib import Parallel, delayed
 
-from pipeline import _kernels
-from pipeline.errors import DatasetFormatError
-from pipeline.quantiles import (
+from rankmill.pipeline import _kernels
+from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.pipeline.quantiles import (
     EDGE,
     MAX_BIN,
     Masses,

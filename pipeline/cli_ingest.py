@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 if TYPE_CHECKING:
-    from pipeline.ingest import IngestOptions
-    from pipeline.sources.batch import Absent, Labels
-    from pipeline.sources.grades import NegativeGrades, Unjudged
+    from rankmill.pipeline.ingest import IngestOptions
+    from rankmill.pipeline.sources.batch import Absent, Labels
+    from rankmill.pipeline.sources.grades import NegativeGrades, Unjudged
 
 _SPLITS = "Splits"
 _OTHER_FILES = "Judgments from other files"
@@ -241,16 +241,16 @@ def ingest(
 
     rankmill data ingest --format pairs clicks.tsv -o DATASET
     """
-    from pipeline.group.hashing import parse_shares
-    from pipeline.group.splits import fold_choice, parse_split_time
-    from pipeline.ingest import IngestOptions
-    from pipeline.ingest import ingest as build
-    from pipeline.judgments.rules import check_aggregate
-    from pipeline.progress import IngestBars
-    from pipeline.sizes import parse_size
-    from pipeline.sources.batch import ReadOptions
-    from pipeline.sources.grades import parse_words
-    from pipeline.sources.parts import parse_columns, parse_ignored
+    from rankmill.pipeline.group.hashing import parse_shares
+    from rankmill.pipeline.group.splits import fold_choice, parse_split_time
+    from rankmill.pipeline.ingest import IngestOptions
+    from rankmill.pipeline.ingest import ingest as build
+    from rankmill.pipeline.judgments.rules import check_aggregate
+    from rankmill.pipeline.progress import IngestBars
+    from rankmill.pipeline.sizes import parse_size
+    from rankmill.pipeline.sources.batch import ReadOptions
+    from rankmill.pipeline.sources.grades import parse_words
+    from rankmill.pipeline.sources.parts import parse_columns, parse_ignored
 
     if format == "pairs":
         _add_pairs(context, sources or [], out, max_rejects, parse_size(block_size, "--block-size"), overwrite, as_json)
@@ -302,8 +302,8 @@ def ingest(
 
 def _check_given(context: typer.Context, out: Path, options: IngestOptions) -> None:
     """Refuse what the command line says otherwise than the dataset that is added to, though it be a default."""
-    from pipeline.append.meaning import OPTIONS, options_for
-    from pipeline.stored_shards import read_manifest
+    from rankmill.pipeline.append.meaning import OPTIONS, options_for
+    from rankmill.pipeline.stored_shards import read_manifest
 
     sources = {name: context.get_parameter_source(called) for name, called in OPTIONS.items()}
     given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
@@ -320,8 +320,8 @@ def _add_pairs(
     as_json: bool,
 ) -> None:
     """Join pairs to a dataset that is there; the options that only an ingest of judgments has are refused."""
-    from pipeline.errors import InputError
-    from pipeline.pairs.adding import add_pairs
+    from rankmill.pipeline.errors import InputError
+    from rankmill.pipeline.pairs.adding import add_pairs
 
     for name in _OF_JUDGMENTS:
         given = context.get_parameter_source(name)

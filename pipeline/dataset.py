@@ -18,20 +18,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.binspec import BinSpec
-from pipeline.errors import DatasetConflict, DatasetFormatError, InputError
-from pipeline.manifest import (
+from rankmill.pipeline.binspec import BinSpec
+from rankmill.pipeline.errors import DatasetConflict, DatasetFormatError, InputError
+from rankmill.pipeline.manifest import (
     SPLITS,
     BinSet,
     Shard,
     SplitName,
 )
-from pipeline.pairs.stored import Pairs, by_rows
-from pipeline.places import BINS, MANIFEST_NAME, path_in
-from pipeline.publish import alone, write_atomically
-from pipeline.shard_files import batches, blocks
-from pipeline.sources.optional import OPTIONAL
-from pipeline.stored_shards import QUERY_WEIGHT, StoredShards, read_manifest
+from rankmill.pipeline.pairs.stored import Pairs, by_rows
+from rankmill.pipeline.places import BINS, MANIFEST_NAME, path_in
+from rankmill.pipeline.publish import alone, write_atomically
+from rankmill.pipeline.shard_files import batches, blocks
+from rankmill.pipeline.sources.optional import OPTIONAL
+from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -141,7 +141,7 @@ class GradeCount(_Strict):
 
 
 class FoldChoice(_Strict):
-    """One of K folds of cross-validation: which parts of the queries are which split (:mod:`pipeline.group.splits`)."""
+    """One of K folds of cross-validation: which parts of the queries are which split (:mod:`rankmill.pipeline.group.splits`)."""
 
     folds: int = Field(ge=3)
     fold: int = Field(ge=1)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipeline.errors import InputError
-from pipeline.sources.batch import BATCH_BYTES
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.sources.batch import BATCH_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

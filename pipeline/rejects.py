@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.arrow import schema_of
-from pipeline.errors import TooManyRejects
-from pipeline.publish import write_atomically
-from pipeline.sources.batch import Reject
+from rankmill.pipeline.arrow import schema_of
+from rankmill.pipeline.errors import TooManyRejects
+from rankmill.pipeline.publish import write_atomically
+from rankmill.pipeline.sources.batch import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pipeline.sources.batch import Quarantine
+    from rankmill.pipeline.sources.batch import Quarantine
 
 _SCHEMA = schema_of(
     [

@@ -6,9 +6,9 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.errors import DatasetConflict, InputError, PipelineError
-from pipeline.manifest import Manifest
-from pipeline.places import (
+from rankmill.pipeline.errors import DatasetConflict, InputError, PipelineError
+from rankmill.pipeline.manifest import Manifest
+from rankmill.pipeline.places import (
     FEATURES,
     JUDGMENT_REJECTS_NAME,
     MANIFEST_NAME,
@@ -21,8 +21,8 @@ from pipeline.places import (
     UNJUDGED,
     path_in,
 )
-from pipeline.publish import alone, fsync_file, fsync_folder, publish_folder
-from pipeline.stored_shards import read_manifest
+from rankmill.pipeline.publish import alone, fsync_file, fsync_folder, publish_folder
+from rankmill.pipeline.stored_shards import read_manifest
 
 _FOLDERS = (FEATURES, QUERIES, STATISTICS, PAIRS, UNJUDGED)
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
-from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
+from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pipeline.manifest import Manifest, Repeats, SourceFile
-    from pipeline.statistics.stored import Statistics
+    from rankmill.pipeline.manifest import Manifest, Repeats, SourceFile
+    from rankmill.pipeline.statistics.stored import Statistics
 
 GRADES_SHOWN = 12
 """How many different grades are listed for a person; the others are counted."""

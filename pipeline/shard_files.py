@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import open_parquet
-from pipeline.errors import DatasetFormatError
-from pipeline.places import wherever
+from rankmill.pipeline.arrow import open_parquet
+from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.pipeline.places import wherever
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

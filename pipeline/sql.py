@@ -19,15 +19,15 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cores import available_cores
-from pipeline.errors import DatasetFormatError, InputError
-from pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
+from rankmill.pipeline.cores import available_cores
+from rankmill.pipeline.errors import DatasetFormatError, InputError
+from rankmill.pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset import Dataset
 
 MIN_MEMORY = 512 * 10**6
 _RESIDENT = 220 * 10**6  # the process with its libraries

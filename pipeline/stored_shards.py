@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from pipeline.arrow import open_parquet
-from pipeline.errors import DatasetFormatError, InputError
-from pipeline.manifest import (
+from rankmill.pipeline.arrow import open_parquet
+from rankmill.pipeline.errors import DatasetFormatError, InputError
+from rankmill.pipeline.manifest import (
     FORMAT,
     SPLITS,
     Manifest,
@@ -29,7 +29,7 @@ from pipeline.manifest import (
     ShardStatistics,
     UnjudgedShard,
 )
-from pipeline.places import (
+from rankmill.pipeline.places import (
     FEATURES,
     MANIFEST_NAME,
     PAIRS,
@@ -39,9 +39,9 @@ from pipeline.places import (
     path_in,
     wherever,
 )
-from pipeline.publish import file_digest
-from pipeline.shard_files import blocks, decoding, row_major
-from pipeline.sources.times import TIME
+from rankmill.pipeline.publish import file_digest
+from rankmill.pipeline.shard_files import blocks, decoding, row_major
+from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ class StoredShards:
 
     @property
     def digest(self) -> str:
-        """Name of the data: see :meth:`pipeline.manifest.Manifest.data_digest`."""
+        """Name of the data: see :meth:`rankmill.pipeline.manifest.Manifest.data_digest`."""
         return self.manifest.data_digest()
 
     def features_path(self, shard: Shard) -> Path:
@@ -154,7 +154,7 @@ class StoredShards:
         return table if columns is None else table.select(columns)
 
     def statistics_table(self, shard: Shard) -> pa.Table:
-        """Return what was counted of the features of ``shard``, a row each; see :mod:`pipeline.statistics`."""
+        """Return what was counted of the features of ``shard``, a row each; see :mod:`rankmill.pipeline.statistics`."""
         if shard.statistics is None:
             raise ValueError(f"shard {shard.bucket} has no statistics")
         return self.read(self.statistics_path(shard.statistics))
@@ -221,7 +221,7 @@ class StoredShards:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read the manifest of the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`."""
+    """Read the manifest of the dataset at ``path``; errors as :meth:`rankmill.pipeline.dataset.Dataset.open`."""
     file = path_in(path, MANIFEST_NAME)
     try:
         data = file.read_bytes()

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import DataRejected
-from pipeline.manifest import SPLITS
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.manifest import SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.dataset import Dataset
     from rankmill.loading import load_model, register_model
+    from rankmill.pipeline.dataset import Dataset
     from rankmill.ranker import Ranker
+    from rankmill.registry.registry import Registry
+    from rankmill.scorer.evaluate import evaluate
+    from rankmill.scorer.rerank import rerank
+    from rankmill.trainer.objectives.user import check_lambdas
     from rankmill.validating import cross_validate
-    from registry.registry import Registry
-    from scorer.evaluate import evaluate
-    from scorer.rerank import rerank
-    from trainer.objectives.user import check_lambdas
 
 __all__ = [
     "Dataset",
@@ -35,15 +35,15 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
-    "Dataset": "pipeline.dataset",
+    "Dataset": "rankmill.pipeline.dataset",
     "Ranker": "rankmill.ranker",
     "cross_validate": "rankmill.validating",
     "load_model": "rankmill.loading",
     "register_model": "rankmill.loading",
-    "Registry": "registry.registry",
-    "evaluate": "scorer.evaluate",
-    "rerank": "scorer.rerank",
-    "check_lambdas": "trainer.objectives.user",
+    "Registry": "rankmill.registry.registry",
+    "evaluate": "rankmill.scorer.evaluate",
+    "rerank": "rankmill.scorer.rerank",
+    "check_lambdas": "rankmill.trainer.objectives.user",
 }
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.binspec import BinSpec, apply_bins
-from pipeline.group.hashing import digest_of_rows
-from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from rankmill.extras import Extras, check_finite
+from rankmill.pipeline.binspec import BinSpec, apply_bins
+from rankmill.pipeline.group.hashing import digest_of_rows
+from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.scalars import whole_number
 from rankmill.vectors import NUMBERS, array, vector
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.rows import Preferences, RankedRows
-from trainer.scalars import whole_number
 
 Matrix = npt.NDArray[np.float32]
 

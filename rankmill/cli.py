@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-import pipeline.cli
 import rankmill
 import rankmill.cli_convert
 import rankmill.cli_models
 import rankmill.cli_report
 import rankmill.cli_run
 import rankmill.cli_schedule
-import registry.cli
-import registry.cli_move
-import scorer.cli
-import scorer.cli_compare
-import scorer.cli_inspect
-import trainer.cli
-import trainer.cli_tune
-from pipeline.cores import available_cores
+import rankmill.pipeline.cli
+import rankmill.registry.cli
+import rankmill.registry.cli_move
+import rankmill.scorer.cli
+import rankmill.scorer.cli_compare
+import rankmill.scorer.cli_inspect
+import rankmill.trainer.cli
+import rankmill.trainer.cli_tune
 from rankmill.command import START_HERE, UsageError, adopt, usage_line
 from rankmill.exit_codes import BUG, READER_GONE, USAGE, known_code_of, one_line
-from scorer.metrics import parse_metric
+from rankmill.pipeline.cores import available_cores
+from rankmill.scorer.metrics import parse_metric
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,17 +97,21 @@ def demo(
 
 app.registered_commands += rankmill.cli_run.app.registered_commands
 app.registered_commands += rankmill.cli_schedule.app.registered_commands
-app.registered_commands += trainer.cli.app.registered_commands + trainer.cli_tune.app.registered_commands
-app.registered_commands += scorer.cli.app.registered_commands
-app.registered_commands += scorer.cli_compare.app.registered_commands
+app.registered_commands += (
+    rankmill.trainer.cli.app.registered_commands + rankmill.trainer.cli_tune.app.registered_commands
+)
+app.registered_commands += rankmill.scorer.cli.app.registered_commands
+app.registered_commands += rankmill.scorer.cli_compare.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.registered_commands += rankmill.cli_report.app.registered_commands
-app.add_typer(pipeline.cli.app, name="data")
-models = typer.Typer(no_args_is_help=True, help=registry.cli.app.info.help)
-registry.cli_move.metric_checks.append(parse_metric)  # a policy that no gate can satisfy would lock the alias
-models.registered_commands += registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands
+app.add_typer(rankmill.pipeline.cli.app, name="data")
+models = typer.Typer(no_args_is_help=True, help=rankmill.registry.cli.app.info.help)
+rankmill.registry.cli_move.metric_checks.append(parse_metric)  # a policy that no gate can satisfy would lock the alias
+models.registered_commands += (
+    rankmill.registry.cli.app.registered_commands + rankmill.cli_models.app.registered_commands
+)
 app.add_typer(models, name="models")
-app.add_typer(scorer.cli_inspect.app, name="inspect")
+app.add_typer(rankmill.scorer.cli_inspect.app, name="inspect")
 adopt(app)
 
 

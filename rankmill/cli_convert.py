@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rankmill.errors import InputError
-from scorer.cli import AsJson, RegistryFolder
+from rankmill.scorer.cli import AsJson, RegistryFolder
 
 app = typer.Typer()
 

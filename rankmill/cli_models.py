@@ -9,10 +9,10 @@ import typer
 
 from rankmill.errors import InputError
 from rankmill.gate.rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
-from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
-from registry.names import PRODUCTION
-from registry.telling.printing import print_json, print_table, safe
-from scorer.cli import (
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
+from rankmill.registry.names import PRODUCTION
+from rankmill.registry.telling.printing import print_json, print_table, safe
+from rankmill.scorer.cli import (
     Discount,
     Gain,
     MapNormalisation,
@@ -98,7 +98,7 @@ def gate(
 
     Example: rankmill models gate web@7 --show
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     store = Registry(registry)
     if show:
@@ -106,9 +106,9 @@ def gate(
 
         result = stored_result(store, model, alias)
     else:
-        from pipeline.dataset import Dataset
         from rankmill.gate.recording import gate as through_the_gate
-        from scorer.metrics.conventions import OURS, named_convention
+        from rankmill.pipeline.dataset import Dataset
+        from rankmill.scorer.metrics.conventions import OURS, named_convention
 
         if on is None:
             raise InputError("name the dataset to compare on with --on DATASET, or look at a stored report with --show")
@@ -166,7 +166,7 @@ def register(
     Example: rankmill models register best.rankmill --name web --metrics test.json
     """
     from rankmill.registering import register_file
-    from registry import Registry
+    from rankmill.registry import Registry
 
     done = register_file(Registry(registry), file, name, dataset=dataset, metrics=metrics, reason=reason)
     if as_json:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder
-from scorer.cli import NThreads
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder
+from rankmill.scorer.cli import NThreads
 
 app = typer.Typer()
 
@@ -71,7 +71,7 @@ def report(
 
 def _is_model(reference: str, registry: Path) -> bool:
     """Tell whether ``reference`` names a model of the registry, of whatever version."""
-    from registry import Registry
+    from rankmill.registry import Registry
 
     store = Registry(registry)
     return store.exists() and reference.partition("@")[0] in store.names()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pipeline.errors import UnusableColumns
+from rankmill.pipeline.errors import UnusableColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

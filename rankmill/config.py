@@ -15,21 +15,21 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from pipeline.bin_plan import checked_memory
-from pipeline.group.splits import fold_choice, split_time_of
-from pipeline.ingest import IngestOptions
-from pipeline.judgments.rules import Aggregate
-from pipeline.quantiles import MAX_BIN
-from pipeline.sizes import parse_size
-from pipeline.sources.batch import Format, ReadOptions
-from pipeline.sources.grades import NegativeGrades, Unjudged
 from rankmill.errors import ConfigError
 from rankmill.gate.rules import LIMITS, MAX_CONSTANT_RISE, MAX_COST_RATIO
-from registry.names import PRODUCTION
-from scorer.metrics import Policy
-from scorer.metrics.conventions import OURS
-from trainer.cli import HISTOGRAM_MEMORY
-from trainer.parameters import TrainParameters
+from rankmill.pipeline.bin_plan import checked_memory
+from rankmill.pipeline.group.splits import fold_choice, split_time_of
+from rankmill.pipeline.ingest import IngestOptions
+from rankmill.pipeline.judgments.rules import Aggregate
+from rankmill.pipeline.quantiles import MAX_BIN
+from rankmill.pipeline.sizes import parse_size
+from rankmill.pipeline.sources.batch import Format, ReadOptions
+from rankmill.pipeline.sources.grades import NegativeGrades, Unjudged
+from rankmill.registry.names import PRODUCTION
+from rankmill.scorer.metrics import Policy
+from rankmill.scorer.metrics.conventions import OURS
+from rankmill.trainer.cli import HISTOGRAM_MEMORY
+from rankmill.trainer.parameters import TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # in place of the path of a former dataset
@@ -165,7 +165,7 @@ class Train(TrainParameters):
 class Evaluate:
     """``[evaluate]``: what is reported on queries that the training has not seen, and under which conventions.
 
-    ``convention`` names one; the keys after it are the fields of `scorer.metrics.Policy`, and rule over it where given.
+    ``convention`` names one; the keys after it are the fields of `rankmill.scorer.metrics.Policy`, and rule over it where given.
     """
 
     metrics: Texts = DEFAULT_METRICS
@@ -189,7 +189,7 @@ class Evaluate:
 
     @property
     def conventions(self) -> dict[str, Any]:
-        """The conventions by name, as `scorer.evaluate.evaluate` takes them."""
+        """The conventions by name, as `rankmill.scorer.evaluate.evaluate` takes them."""
         return {"convention": self.convention, **self.options}
 
 

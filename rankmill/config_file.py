@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.errors import PipelineError
-from pipeline.sizes import parse_size
-from pipeline.sources.parts import check_columns
 from rankmill.config import Config
 from rankmill.errors import ConfigError, InputError
 from rankmill.gate.rules import METRIC
 from rankmill.peers import unknown_name
-from registry.errors import RegistryError
-from registry.names import check_alias, check_name
-from scorer.errors import ScorerError
-from scorer.memory import MemoryPlan
-from scorer.metrics import parse_metric
-from scorer.metrics.conventions import named_convention
-from trainer.measures import parse_measure
+from rankmill.pipeline.errors import PipelineError
+from rankmill.pipeline.sizes import parse_size
+from rankmill.pipeline.sources.parts import check_columns
+from rankmill.registry.errors import RegistryError
+from rankmill.registry.names import check_alias, check_name
+from rankmill.scorer.errors import ScorerError
+from rankmill.scorer.memory import MemoryPlan
+from rankmill.scorer.metrics import parse_metric
+from rankmill.scorer.metrics.conventions import named_convention
+from rankmill.trainer.measures import parse_measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

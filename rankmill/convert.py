@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.publish import write_atomically
 from rankmill.errors import InputError
-from scorer.exchange.formats import read_from, write_as
-from scorer.exchange.source import CONVERTED_FROM, SOURCE_SHA256, Imported
-from scorer.rerank import ModelIdentity
+from rankmill.pipeline.publish import write_atomically
+from rankmill.scorer.exchange.formats import read_from, write_as
+from rankmill.scorer.exchange.source import CONVERTED_FROM, SOURCE_SHA256, Imported
+from rankmill.scorer.rerank import ModelIdentity
 
 SUFFIXES = {"xgboost": ".json"}  # where the tool knows its own files by their names
 TARGETS = {".onnx": "onnx", ".c": "c", ".txt": "lightgbm", ".xml": "ranklib"}
@@ -47,10 +47,10 @@ def convert_to(
     ------
     InputError
         ``out`` is there and is not to be replaced, or has a suffix by which the tool would not know it.
-    ScorerError, registry.errors.RegistryError
+    ScorerError, rankmill.registry.errors.RegistryError
         There is no such model or format, or the format cannot say the model.
     """
-    from scorer.cli import find_model
+    from rankmill.scorer.cli import find_model
 
     checked_out(out, overwrite=overwrite)
     suffix = SUFFIXES.get(target)
@@ -96,11 +96,11 @@ def convert_from(
     InputError
         There is no such file, ``out`` is there and is not to be replaced, or both or neither of ``out`` and ``name`` are
         given.
-    ScorerError, registry.errors.RegistryError
+    ScorerError, rankmill.registry.errors.RegistryError
         It is no sound model of that tool, cannot be said here, or the registry refuses the name.
     """
-    from registry import Registry
-    from registry.names import check_name
+    from rankmill.registry import Registry
+    from rankmill.registry.names import check_name
 
     if (out is None) == (name is None):
         raise InputError("name one place for the model: --name NAME registers it, -o FILE.rankmill writes a file")

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.dataset import Dataset
-from pipeline.sources.batch import ReadOptions
-from pipeline.sources.opening import open_source
-from pipeline.synth import ideal_scores
 from rankmill.errors import InputError
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.synth import ideal_scores
+from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import evaluate_queries, mean_of
 from rankmill.yardsticks import best_single_feature
-from scorer.evaluate_scored import evaluate_scored
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import evaluate_queries, mean_of
 
 METRICS = ("ndcg@10", "err@10", "map")
 MAX_GRADE = 4

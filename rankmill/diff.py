@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.registry import Registry
+from rankmill.registry.names import MODEL_SUFFIX
 from rankmill.same_scores import same_scores, same_start, same_trees
-from registry import Registry
-from registry.names import MODEL_SUFFIX
-from scorer.forest import Forest
-from scorer.inspect.influence import relative_influence
-from trainer.lineage import CIRCUMSTANCES, circumstances_in
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.trainer.lineage import CIRCUMSTANCES, circumstances_in
 
 Values = dict[str, Any]
 
@@ -40,9 +40,9 @@ class Side:
 
         Raises
         ------
-        registry.errors.RegistryError
+        rankmill.registry.errors.RegistryError
             There is no such version, or its bytes are damaged.
-        scorer.errors.ScorerError
+        rankmill.scorer.errors.ScorerError
             There is no such file, or it is no sound model.
         """
         if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():

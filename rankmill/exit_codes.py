@@ -6,11 +6,11 @@ import os
 import signal
 from collections.abc import Iterable
 
-import pipeline.errors
 import rankmill.errors
-import registry.errors
-import scorer.errors
-import trainer.errors
+import rankmill.pipeline.errors
+import rankmill.registry.errors
+import rankmill.scorer.errors
+import rankmill.trainer.errors
 
 DONE = 0
 BUG = 1
@@ -42,25 +42,25 @@ MEANINGS: dict[int, str] = {
 """All codes there are."""
 
 EXIT_CODES: dict[type[Exception], int] = {
-    pipeline.errors.DatasetFormatError: INTEGRITY,
-    scorer.errors.ModelFormatError: INTEGRITY,
-    registry.errors.IntegrityError: INTEGRITY,
-    pipeline.errors.DataRejected: DATA_REJECTED,
-    trainer.errors.TrainingDataRejected: DATA_REJECTED,
-    scorer.errors.CandidatesRejected: DATA_REJECTED,
-    scorer.errors.ConversionRefused: DATA_REJECTED,
-    pipeline.errors.DriftAlarm: DRIFT,
-    registry.errors.PromotionRefused: GATE_NOT_PASSED,
-    registry.errors.ConflictError: TRY_AGAIN,
-    pipeline.errors.DatasetConflict: TRY_AGAIN,
-    scorer.errors.ConflictError: TRY_AGAIN,
-    trainer.errors.WorkerLost: TRY_AGAIN,
+    rankmill.pipeline.errors.DatasetFormatError: INTEGRITY,
+    rankmill.scorer.errors.ModelFormatError: INTEGRITY,
+    rankmill.registry.errors.IntegrityError: INTEGRITY,
+    rankmill.pipeline.errors.DataRejected: DATA_REJECTED,
+    rankmill.trainer.errors.TrainingDataRejected: DATA_REJECTED,
+    rankmill.scorer.errors.CandidatesRejected: DATA_REJECTED,
+    rankmill.scorer.errors.ConversionRefused: DATA_REJECTED,
+    rankmill.pipeline.errors.DriftAlarm: DRIFT,
+    rankmill.registry.errors.PromotionRefused: GATE_NOT_PASSED,
+    rankmill.registry.errors.ConflictError: TRY_AGAIN,
+    rankmill.pipeline.errors.DatasetConflict: TRY_AGAIN,
+    rankmill.scorer.errors.ConflictError: TRY_AGAIN,
+    rankmill.trainer.errors.WorkerLost: TRY_AGAIN,
     rankmill.errors.RunUnderWay: TRY_AGAIN,
     rankmill.errors.Unhealthy: TRY_AGAIN,
-    pipeline.errors.InputError: USAGE,
-    trainer.errors.InvalidParameter: USAGE,
-    scorer.errors.InputError: USAGE,
-    registry.errors.InputError: USAGE,
+    rankmill.pipeline.errors.InputError: USAGE,
+    rankmill.trainer.errors.InvalidParameter: USAGE,
+    rankmill.scorer.errors.InputError: USAGE,
+    rankmill.registry.errors.InputError: USAGE,
     rankmill.errors.InputError: USAGE,
     rankmill.errors.ConfigError: USAGE,
     OSError: INPUT_OUTPUT,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.weights import check_weights
+from rankmill.trainer.rows import Preferences
 from rankmill.vectors import NUMBERS, vector
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.weights import check_weights
-from trainer.rows import Preferences
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from rankmill.ranker import Ranker
 from rankmill.registering import facts_of
-from registry.names import default_folder
-from registry.registry import Registry
-from scorer.cli import find_model
-from scorer.forest import Forest
+from rankmill.registry.names import default_folder
+from rankmill.registry.registry import Registry
+from rankmill.scorer.cli import find_model
+from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:
-    from registry.version import Version
+    from rankmill.registry.version import Version
 
 
 def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
@@ -35,9 +35,9 @@ def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str
 
     Raises
     ------
-    scorer.errors.InputError, scorer.errors.ModelFormatError
+    rankmill.scorer.errors.InputError, rankmill.scorer.errors.ModelFormatError
         There is no such file, or it is no sound model.
-    registry.errors.RegistryError
+    rankmill.registry.errors.RegistryError
         There is no such registry, model, version or alias; or its bytes are damaged.
     """
     forest, name = load_forest(model, registry)
@@ -55,7 +55,7 @@ def register_model(
     ------
     InvalidParameter
         The ranker has not been fitted.
-    registry.errors.RegistryError
+    rankmill.registry.errors.RegistryError
         The name breaks the rules, the folder holds something else, or another writer was faster.
     """
     forest = model if isinstance(model, Forest) else model.fitted("register_model")

@@ -12,9 +12,6 @@ from typing import Any, Never, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.binning import MIN_MAX_BIN
-from pipeline.binspec import BinSpec, matrix_bins
-from pipeline.quantiles import MAX_BIN
 from rankmill.arrays import (
     ArrayRows,
     check_same_rows,
@@ -28,23 +25,26 @@ from rankmill.arrays import (
 from rankmill.eval_sets import EvalSet, eval_sets_of
 from rankmill.extras import Extras
 from rankmill.peers import checked_callbacks, checked_metrics, refuse_function, unknown_argument, unknown_name
+from rankmill.pipeline.binning import MIN_MAX_BIN
+from rankmill.pipeline.binspec import BinSpec, matrix_bins
+from rankmill.pipeline.quantiles import MAX_BIN
 from rankmill.routing import Routed, keywords_of
-from scorer.forest import Forest
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries
-from scorer.predict import predict
-from trainer.base_model import BaseModel, after_base
-from trainer.boosting import RankedRows, RoundRecord
-from trainer.errors import InvalidParameter
-from trainer.fitting import fit
-from trainer.history import CrossValidation
-from trainer.learnt_from import given_pairs, settled, what_is_learnt_from
-from trainer.objectives.registry import learns_labels
-from trainer.objectives.user import spelled
-from trainer.parameters import GRADES, TrainParameters
-from trainer.progress import verbosely
-from trainer.scalars import whole_number
-from trainer.workers import workers_for
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.predict import predict
+from rankmill.trainer.base_model import BaseModel, after_base
+from rankmill.trainer.boosting import RankedRows, RoundRecord
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.fitting import fit
+from rankmill.trainer.history import CrossValidation
+from rankmill.trainer.learnt_from import given_pairs, settled, what_is_learnt_from
+from rankmill.trainer.objectives.registry import learns_labels
+from rankmill.trainer.objectives.user import spelled
+from rankmill.trainer.parameters import GRADES, TrainParameters
+from rankmill.trainer.progress import verbosely
+from rankmill.trainer.scalars import whole_number
+from rankmill.trainer.workers import workers_for
 
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
@@ -54,7 +54,7 @@ IMPORTANCES = ("gain", "split")
 class Ranker(Routed):
     """Gradient-boosted trees on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
 
-    Parameters are those of :class:`trainer.parameters.TrainParameters`, numbers of any kind among them, and
+    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters`, numbers of any kind among them, and
 
     monotone
         1 where scores may never fall with a feature, -1 where they may never rise: ``{"bm25": 1}`` by name,
@@ -70,19 +70,19 @@ class Ranker(Routed):
         every N rounds; 0: nothing.  Never changes the model.
     objective
         Besides names also a function ``(scores, targets, starts, g, h)`` that writes derivatives and curvatures: see
-        :class:`trainer.objectives.user.UserObjective`.
+        :class:`rankmill.trainer.objectives.user.UserObjective`.
     delta
         A function ``(grades, i, j)``, what swapping the ranks i and j is worth, for ``objective="lambdamart"`` in place of
-        the metric's: see :func:`trainer.objectives.user.remember_delta`.
+        the metric's: see :func:`rankmill.trainer.objectives.user.remember_delta`.
 
     Attributes
     ----------
     forest_
-        The trained :class:`scorer.forest.Forest`; ``forest_.save(path)`` writes the model file.
+        The trained :class:`rankmill.scorer.forest.Forest`; ``forest_.save(path)`` writes the model file.
     best_round_
         Rounds that were kept.
     history_
-        One :class:`trainer.boosting.RoundRecord` a round.
+        One :class:`rankmill.trainer.boosting.RoundRecord` a round.
     cross_validation_
         What said how many rounds to take, where ``rounds_by`` is ``cv``.
     loaded_from_

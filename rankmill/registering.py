@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.dataset import Dataset
-from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.errors import InputError
-from registry.names import check_name
-from registry.registry import Registry, Version
-from scorer.forest import Forest
-from trainer.lineage import dataset_facts, shape_of
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.registry.names import check_name
+from rankmill.registry.registry import Registry, Version
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.lineage import dataset_facts, shape_of
 
 FROM_INFO = ("binspec_digest", "max_grade", "best_round", "rounds_trained")
 """Facts of a training that the model file keeps and the manifest tells under the same name."""

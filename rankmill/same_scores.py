@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import Forest
+from rankmill.scorer.forest import Forest
 
 
 def same_start(old: Forest, new: Forest) -> bool:

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy.typing as npt
 
-from pipeline.binspec import matrix_bins
 from rankmill.arrays import check_same_rows, made_up_names, matrix_of, queries_of, rows_of, with_queries
 from rankmill.extras import Extras
 from rankmill.peers import checked_metrics
+from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker
-from trainer.cross_validation import OnFold
-from trainer.cross_validation import cross_validate as cross_validate_rows
-from trainer.history import CrossValidation, RoundRecord
-from trainer.objectives.registry import learns_labels
-from trainer.progress import verbosely
+from rankmill.trainer.cross_validation import OnFold
+from rankmill.trainer.cross_validation import cross_validate as cross_validate_rows
+from rankmill.trainer.history import CrossValidation, RoundRecord
+from rankmill.trainer.objectives.registry import learns_labels
+from rankmill.trainer.progress import verbosely
 
 
 def cross_validate(

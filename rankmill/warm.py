@@ -111,7 +111,7 @@ _NO_OFFSETS = ("mcrank", "ordinal")
 
 def command_lines() -> Iterator[str]:
     """Yield the commands; ``{folder}`` is where they work."""
-    from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF
+    from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF
 
     spelled = {name: f"{name}@5" for name in NEED_CUTOFF} | {"rbp": "rbp(p=0.8)"}
     metrics = " ".join(f"--metric {spelled.get(name, name)}" for name in METRIC_NAMES)
@@ -124,7 +124,7 @@ def command_lines() -> Iterator[str]:
 
 def _trainings() -> Iterator[str]:
     """Yield trainings that lead through every objective by every criterion, with optional columns and without."""
-    from trainer.objectives.registry import OBJECTIVES, objective_class
+    from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
 
     def line(dataset: str, objective: str, options: str) -> str:
         name = objective.partition("(")[0]
@@ -242,7 +242,7 @@ def _gather_in_parts() -> None:
     """Put rows in their places, as an ingest does where those of a bucket do not fit into its memory."""
     import numpy as np
 
-    from pipeline.group import _kernels
+    from rankmill.pipeline.group import _kernels
 
     rows = np.zeros((1, 1), dtype=np.float32)
     _kernels.put_rows(rows, np.zeros(1, dtype=np.int64), rows.copy())
@@ -250,8 +250,8 @@ def _gather_in_parts() -> None:
 
 def _bin_a_sample(folder: Path) -> None:
     """Bin a dataset as one that is too large for exact quantiles."""
-    from pipeline.binning import bin_dataset, bin_plan
-    from pipeline.dataset import Dataset
+    from rankmill.pipeline.binning import bin_dataset, bin_plan
+    from rankmill.pipeline.dataset import Dataset
 
     dataset = Dataset.open(folder)
     bin_dataset(dataset, 31, plan=replace(bin_plan(dataset), sampled_rows=100))
@@ -261,11 +261,11 @@ def _go_every_way_down(registry: Path) -> None:
     """Add trees to scores in every way: of few documents and many, of usual trees and oblivious ones, in both widths."""
     import numpy as np
 
-    from registry import Registry
-    from scorer import _kernels, _tree_kernels
-    from scorer.cut_search import search_of
-    from scorer.forest import Forest
-    from scorer.tree_layout import laid_out
+    from rankmill.registry import Registry
+    from rankmill.scorer import _kernels, _tree_kernels
+    from rankmill.scorer.cut_search import search_of
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.tree_layout import laid_out
 
     for version in Registry(registry).versions("warm"):  # some of them are oblivious
         forest = Forest.from_bytes(version.read())
@@ -291,7 +291,7 @@ def _fit_arrays() -> None:
     import numpy as np
 
     from rankmill.ranker import Ranker
-    from trainer.objectives.registry import OBJECTIVES
+    from rankmill.trainer.objectives.registry import OBJECTIVES
 
     generator = np.random.Generator(np.random.PCG64(1))
     x = generator.normal(size=(200, 5))

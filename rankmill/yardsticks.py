@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.binning import columns_of
-from pipeline.dataset import Dataset
-from scorer.metrics import Metric, Policy
-from scorer.metrics.queries import PreparedQueries
+from rankmill.pipeline.binning import columns_of
+from rankmill.pipeline.dataset import Dataset
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.queries import PreparedQueries
 
 if TYPE_CHECKING:
-    from pipeline.manifest import SplitName
+    from rankmill.pipeline.manifest import SplitName
 
 
 @dataclass(frozen=True, slots=True)

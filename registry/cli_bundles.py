@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
-from registry.telling.printing import print_json, size_text
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
+from rankmill.registry.telling.printing import print_json, size_text
 
 app = typer.Typer()
 
@@ -29,7 +29,7 @@ def export_bundle(
     Example: rankmill models export web -o web.tar
     One version: rankmill models export web@production -o web-production.tar
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     bundle = Registry(registry).bundle(model)
     versions, entries = len(bundle.versions), len(bundle.contents.log)
@@ -61,7 +61,7 @@ def import_bundle(
     Example: rankmill models import web.tar
     By another name: rankmill models import web.tar --as web-of-berlin
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     done = Registry(registry).import_(bundle, name=name, reason=reason)
     if as_json:

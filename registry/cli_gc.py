@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
-from registry.errors import InputError, IntegrityError
-from registry.telling.printing import print_json, print_table, safe, size_text
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
+from rankmill.registry.errors import InputError, IntegrityError
+from rankmill.registry.telling.printing import print_json, print_table, safe, size_text
 
 if TYPE_CHECKING:
-    from registry.retention.collecting import Collected
+    from rankmill.registry.retention.collecting import Collected
 
 app = typer.Typer()
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 24 * 3600.0}
@@ -41,8 +41,8 @@ def gc(
 
     Example: rankmill models gc --dry-run
     """
-    from registry import Registry
-    from registry.retention.keeping import Rules
+    from rankmill.registry import Registry
+    from rankmill.registry.retention.keeping import Rules
 
     store = Registry(registry)
     if not store.exists():  # a misspelt folder must not look clean
@@ -75,7 +75,7 @@ def fsck(
 
     Example: rankmill models fsck
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     store = Registry(registry)
     if not store.exists():

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder
-from registry.telling.printing import print_json
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder
+from rankmill.registry.telling.printing import print_json
 
 app = typer.Typer()
 
@@ -29,7 +29,7 @@ def init(
 
     Example: rankmill models init --registry /srv/models --protect staging
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     done = Registry(registry).initialise(leave_open=leave_open, protect=protect or [])
     if as_json:

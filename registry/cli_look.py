@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
-from registry.errors import InputError, IntegrityError, RegistryError
-from registry.telling.printing import print_json, print_lines, print_table, safe, size_text
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
+from rankmill.registry.errors import InputError, IntegrityError, RegistryError
+from rankmill.registry.telling.printing import print_json, print_lines, print_table, safe, size_text
 
 if TYPE_CHECKING:
-    from registry import Registry
-    from registry.history.state import State
+    from rankmill.registry import Registry
+    from rankmill.registry.history.state import State
 
 app = typer.Typer()
 
@@ -33,7 +33,7 @@ def list_models(
 
     Example: rankmill models list web
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     store = Registry(registry)
     if name is not None:
@@ -78,7 +78,7 @@ def _told(store: Registry, model: str) -> dict[str, Any]:
 
 
 def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
-    from registry.telling import listing
+    from rankmill.registry.telling import listing
 
     wanted, total = listing.parse_tags(tags), 0
 
@@ -110,8 +110,8 @@ def show(
 
     Example: rankmill models show web@production
     """
-    from registry import Registry
-    from registry.telling.story import Story
+    from rankmill.registry import Registry
+    from rankmill.registry.telling.story import Story
 
     store = Registry(registry)
     version = store.resolve(model, bare="latest")
@@ -133,8 +133,8 @@ def log(
 
     Example: rankmill models log web --last 20
     """
-    from registry import Registry
-    from registry.telling.sentences import entry_json, stands_out, what_of, when_of, who_of, why_of
+    from rankmill.registry import Registry
+    from rankmill.registry.telling.sentences import entry_json, stands_out, what_of, when_of, who_of, why_of
 
     store = Registry(registry)
     after = 0 if last is None else max(0, store.state(bare_name(name)).head - last)
@@ -162,7 +162,7 @@ def verify(
 
     Example: rankmill models verify
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     store = Registry(registry)
     if not store.exists():  # a misspelt folder must not look healthy

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
-from registry.errors import InputError, InvalidName
-from registry.names import PRODUCTION, check_tag
-from registry.telling.printing import print_json, print_table, safe
-from registry.telling.sentences import entry_json, what_of, when_of
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
+from rankmill.registry.errors import InputError, InvalidName
+from rankmill.registry.names import PRODUCTION, check_tag
+from rankmill.registry.telling.printing import print_json, print_table, safe
+from rankmill.registry.telling.sentences import entry_json, what_of, when_of
 
 if TYPE_CHECKING:
-    from registry.history.entry import Entry
-    from registry.history.promotion import Expected
+    from rankmill.registry.history.entry import Entry
+    from rankmill.registry.history.promotion import Expected
 
 app = typer.Typer()
 
@@ -47,7 +47,7 @@ def promote(
 
     Example: rankmill models promote web@7 --reason "won the test of May"
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     if "@" not in model:
         raise InvalidName(f"{model!r}: say which version to promote, such as {model}@7 or {model}@latest")
@@ -74,7 +74,7 @@ def rollback(
 
     Example: rankmill models rollback web --reason "slow on phones"
     """
-    from registry import Registry
+    from rankmill.registry import Registry
 
     store = Registry(registry)
     state = store.state(bare_name(name))
@@ -119,8 +119,8 @@ def alias(
 
     Example: rankmill models alias web production --protect --metric ndcg@10 --margin 0.002
     """
-    from registry import Registry
-    from registry.telling import aliases
+    from rankmill.registry import Registry
+    from rankmill.registry.telling import aliases
 
     bare_name(name)
     asked = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
@@ -171,8 +171,8 @@ def tag(
 
     Example: rankmill models tag web@7 owner=search-team season=autumn
     """
-    from registry import Registry
-    from registry.telling.listing import parse_tags
+    from rankmill.registry import Registry
+    from rankmill.registry.telling.listing import parse_tags
 
     if "@" not in model:
         raise InvalidName(f"{model!r}: say which version to tag, such as {model}@7 or {model}@latest")

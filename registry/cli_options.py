@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from registry.errors import InvalidName
-from registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
+from rankmill.registry.errors import InvalidName
+from rankmill.registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
 
 __all__ = ["DEFAULT_FOLDER", "AsJson", "Reason", "RegistryFolder", "bare_name"]
 

@@ -27,7 +27,7 @@ class InputError(RegistryError):
 
 
 class InvalidName(InputError):
-    """A name of a model or alias, or a reference built of them, breaks the rules of ``registry.names``."""
+    """A name of a model or alias, or a reference built of them, breaks the rules of ``rankmill.registry.names``."""
 
 
 class UnknownModel(InputError):

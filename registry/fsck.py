@@ -19,15 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from registry.errors import IntegrityError, LaterEntry
-from registry.files.store import Store
-from registry.history import checkpoint
-from registry.history.changes import Register
-from registry.history.log import Log, is_entry_name
-from registry.history.state import State
-from registry.names import NAME
-from registry.retention import leases, trash
-from registry.retention.collecting import blobs, in_quarantine
+from rankmill.registry.errors import IntegrityError, LaterEntry
+from rankmill.registry.files.store import Store
+from rankmill.registry.history import checkpoint
+from rankmill.registry.history.changes import Register
+from rankmill.registry.history.log import Log, is_entry_name
+from rankmill.registry.history.state import State
+from rankmill.registry.names import NAME
+from rankmill.registry.retention import leases, trash
+from rankmill.registry.retention.collecting import blobs, in_quarantine
 
 OLD = 24 * 3600.0  # seconds; a file is staged for moments
 WRITABLE = 0o222

@@ -12,26 +12,35 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from registry.bundle.exporting import Bundle, Exported
-from registry.bundle.importing import Imported, import_bundle
-from registry.bundle.opening import OpenedBundle
-from registry.errors import InputError, IntegrityError, RegistryError, UnknownModel
-from registry.files.disk import Disk
-from registry.files.initialise import Initialised, initialise
-from registry.files.store import LARGEST_BLOB, Store
-from registry.fsck import FsckReport, fsck
-from registry.history.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
-from registry.history.entry import Entry
-from registry.history.log import Log
-from registry.history.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
-from registry.history.state import State
-from registry.manifest import canonical_json, first_fault, manifest_bytes
-from registry.names import LATEST, NAME, PRODUCTION, Reference, check_alias, check_name, check_tag, default_folder
-from registry.retention.collecting import Collected, collect
-from registry.retention.keeping import Rules
-from registry.retention.leases import kept, lease
-from registry.verify import VerifyReport, verify
-from registry.version import Version
+from rankmill.registry.bundle.exporting import Bundle, Exported
+from rankmill.registry.bundle.importing import Imported, import_bundle
+from rankmill.registry.bundle.opening import OpenedBundle
+from rankmill.registry.errors import InputError, IntegrityError, RegistryError, UnknownModel
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.initialise import Initialised, initialise
+from rankmill.registry.files.store import LARGEST_BLOB, Store
+from rankmill.registry.fsck import FsckReport, fsck
+from rankmill.registry.history.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
+from rankmill.registry.history.state import State
+from rankmill.registry.manifest import canonical_json, first_fault, manifest_bytes
+from rankmill.registry.names import (
+    LATEST,
+    NAME,
+    PRODUCTION,
+    Reference,
+    check_alias,
+    check_name,
+    check_tag,
+    default_folder,
+)
+from rankmill.registry.retention.collecting import Collected, collect
+from rankmill.registry.retention.keeping import Rules
+from rankmill.registry.retention.leases import kept, lease
+from rankmill.registry.verify import VerifyReport, verify
+from rankmill.registry.version import Version
 
 __all__ = ["Registry", "Version"]
 
@@ -68,7 +77,7 @@ class Registry:
         self._store.prepare(protected)
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Make the registry on purpose; see `registry.files.initialise.initialise`."""
+        """Make the registry on purpose; see `rankmill.registry.files.initialise.initialise`."""
         return initialise(self._store, leave_open=leave_open, protect=protect)
 
     def names(self) -> list[str]:
@@ -96,7 +105,7 @@ class Registry:
         model
             The bytes of a model file; they are not looked into.
         manifest
-            JSON facts; see `registry.manifest.Manifest` for those that must be there.
+            JSON facts; see `rankmill.registry.manifest.Manifest` for those that must be there.
         attachments
             Further bytes that belong to the version, by what they are: names as those of models.  They do not tell versions
             apart: those of the first registration stay.
@@ -452,7 +461,7 @@ class Registry:
         return fsck(self._store, repair=repair)
 
     def gc(self, name: str | None = None, *, rules: Rules | None = None, dry_run: bool = False) -> Collected:
-        """Mark and sweep versions of one model or of all, and delete what nothing refers to; see `registry.retention`.
+        """Mark and sweep versions of one model or of all, and delete what nothing refers to; see `rankmill.registry.retention`.
 
         Raises
         ------

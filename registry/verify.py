@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from registry.errors import IntegrityError
-from registry.files.store import Store
-from registry.history.changes import Register
-from registry.history.log import Log, is_entry_name
-from registry.history.state import State
+from rankmill.registry.errors import IntegrityError
+from rankmill.registry.files.store import Store
+from rankmill.registry.history.changes import Register
+from rankmill.registry.history.log import Log, is_entry_name
+from rankmill.registry.history.state import State
 
 
 @dataclass(slots=True)

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from registry.errors import IntegrityError, UnknownModel
-from registry.history.entry import Entry
-from registry.history.log import Log
-from registry.history.state import Registered, State
+from rankmill.registry.errors import IntegrityError, UnknownModel
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.state import Registered, State
 
 
 @dataclass(unsafe_hash=True)  # not frozen: ten thousand of them are made for a list, and that would take twice as long

@@ -214,7 +214,7 @@ def _ordinal_score(values, outputs, i):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def apply_link(ordinal, values, outputs, first, last, scores):
-    """scores[i] = expected value of document i for first <= i < last; ``scorer.links`` says how.
+    """scores[i] = expected value of document i for first <= i < last; ``rankmill.scorer.links`` says how.
 
     ``outputs`` is (K, n); ``values`` holds what each grade is worth: K of them, or K + 1 where ``ordinal``.
     """

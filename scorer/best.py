@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array
-from pipeline.sources.grades import UNKNOWN_GRADE
-from scorer import _kernels
-from scorer.schemas import GRADE_COUNTS
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.scorer import _kernels
+from rankmill.scorer.schemas import GRADE_COUNTS
 
 if TYPE_CHECKING:
-    from pipeline.sources.batch import RowBatch
+    from rankmill.pipeline.sources.batch import RowBatch
 
 BYTES_OF_A_QUERY = 64  # besides its best scores: its id, and how many they are
 FEW = 4  # where fewer than one row in so many is left of whole lists, no more are looked for

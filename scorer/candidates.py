@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.sources.batch import ReadOptions, Source
-from pipeline.sources.trec_run import FEATURES, RunSource
-from scorer.errors import CandidatesRejected
-from scorer.predict import Predictor
+from rankmill.pipeline.sources.batch import ReadOptions, Source
+from rankmill.pipeline.sources.trec_run import FEATURES, RunSource
+from rankmill.scorer.errors import CandidatesRejected
+from rankmill.scorer.predict import Predictor
 
 SHOWN = 5  # names in a message
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pipeline.group.sketch import QuerySketch
-    from registry import Version
-    from scorer.forest import Forest
-    from scorer.rerank import ModelIdentity
-    from scorer.seen import TrainedModel
+    from rankmill.pipeline.group.sketch import QuerySketch
+    from rankmill.registry import Version
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.rerank import ModelIdentity
+    from rankmill.scorer.seen import TrainedModel
 
 app = typer.Typer()
 
@@ -154,8 +154,8 @@ def rerank(
 
     Example: rankmill rerank candidates.parquet --model web@7 --model web@8 -o both --top-k 100
     """
-    from pipeline.sources.parts import parse_columns
-    from scorer import rerank as reranking
+    from rankmill.pipeline.sources.parts import parse_columns
+    from rankmill.scorer import rerank as reranking
 
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     options["columns"] = parse_columns(columns or ())
@@ -238,8 +238,8 @@ def evaluate(
 
     Example: rankmill evaluate ranked --metric ndcg@10 --by query_size --by grade_mix
     """
-    from pipeline.sources.parts import parse_columns
-    from scorer import evaluate as evaluating
+    from rankmill.pipeline.sources.parts import parse_columns
+    from rankmill.scorer import evaluate as evaluating
 
     if per_query is not None:
         evaluating.checked_per_query(per_query)
@@ -285,7 +285,7 @@ def explain_metric(
 
     Example: rankmill explain-metric ranked --qid 10 --metric ndcg@10 --convention lightgbm
     """
-    from scorer import explain_metric as explaining
+    from rankmill.scorer import explain_metric as explaining
 
     explanation = explaining.explain_metric(
         scored, qid, metric, qrels=qrels, convention=convention, gain=gain, discount=discount, ties=ties,
@@ -300,13 +300,13 @@ def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
 
     The reference is resolved once; what it meant is in the identity.
     """
-    from scorer.forest import Forest
-    from scorer.rerank import ModelIdentity
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.rerank import ModelIdentity
 
     if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
         forest = Forest.load(reference)
         return forest, ModelIdentity(sha256=forest.sha256)
-    from registry import Registry
+    from rankmill.registry import Registry
 
     version = Registry(registry).resolve(reference, bare="production")
     forest = Forest.from_bytes(version.read(), str(version))
@@ -318,11 +318,11 @@ def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, refer
 
     ``reference`` is what a file is called.
     """
-    from scorer.seen import TrainedModel
+    from rankmill.scorer.seen import TrainedModel
 
     if identity.name is None:
         return TrainedModel.of(forest, reference)
-    from registry import Registry
+    from rankmill.registry import Registry
 
     version = Registry(registry).resolve(f"{identity.name}@{identity.number}", bare="latest")
     return TrainedModel.of(forest, str(version), train_queries(version))
@@ -330,7 +330,7 @@ def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, refer
 
 def train_queries(version: Version) -> QuerySketch | None:
     """Return the sketch of the queries that a version was trained on; None where nobody kept it."""
-    from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+    from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 
     data = version.attachment(TRAIN_QUERIES)
     return None if data is None else QuerySketch.from_bytes(data, f"{version}, {TRAIN_QUERIES}")
@@ -349,7 +349,7 @@ def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Fo
     InputError
         Two of them have the same name.
     """
-    from scorer.errors import InputError
+    from rankmill.scorer.errors import InputError
 
     models: dict[str, tuple[Forest, ModelIdentity]] = {}
     said: dict[str, str] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scorer.cli import (
+from rankmill.scorer.cli import (
     MODEL_SUFFIX,
     Absent,
     AsJson,
@@ -34,9 +34,9 @@ from scorer.cli import (
 )
 
 if TYPE_CHECKING:
-    from registry import Version
-    from scorer.compare import Ranking
-    from scorer.forest import Forest
+    from rankmill.registry import Version
+    from rankmill.scorer.compare import Ranking
+    from rankmill.scorer.forest import Forest
 
 app = typer.Typer()
 
@@ -107,9 +107,9 @@ def compare(
 
     Example: rankmill compare old.run new.run other.run --qrels qrels.txt --metric ndcg@10 --convention trec
     """
-    from pipeline.sources.parts import parse_columns
-    from scorer import compare as comparing
-    from scorer.evaluate import DEFAULT_METRICS
+    from rankmill.pipeline.sources.parts import parse_columns
+    from rankmill.scorer import compare as comparing
+    from rankmill.scorer.evaluate import DEFAULT_METRICS
 
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     options["columns"] = parse_columns(columns or ())
@@ -126,10 +126,10 @@ def compare(
 
 def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
     """Find what ``subject`` means: a model file or a scored list if there is such a path, else a registry's version."""
-    from scorer.compare import Ranking
-    from scorer.errors import InputError
-    from scorer.forest import Forest
-    from scorer.model_file import is_model_file
+    from rankmill.scorer.compare import Ranking
+    from rankmill.scorer.errors import InputError
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.model_file import is_model_file
 
     path = Path(subject)
     if subject.endswith(MODEL_SUFFIX) or (path.is_file() and is_model_file(path)):
@@ -138,7 +138,7 @@ def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
         return Ranking(name=subject, source=path)
     if looks_like_a_list(subject):
         raise InputError(f"{subject}: no such file")
-    from registry import Registry
+    from rankmill.registry import Registry
 
     store = Registry(registry)
     version = store.resolve(subject, bare="production")
@@ -149,7 +149,7 @@ def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
 
 
 def _forest(version: Version) -> Forest:
-    from scorer.forest import Forest
+    from rankmill.scorer.forest import Forest
 
     return Forest.from_bytes(version.read(), str(version))
 

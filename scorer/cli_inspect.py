@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scorer.cli import (
+from rankmill.scorer.cli import (
     MODEL_SUFFIX,
     Absent,
     AsJson,
@@ -27,12 +27,12 @@ from scorer.cli import (
 )
 
 if TYPE_CHECKING:
-    from scorer.forest import Forest
-    from scorer.inspect.documents import Documents
-    from scorer.inspect.paths import Paths
-    from scorer.metrics import Metric, Policy
-    from scorer.rerank import ModelIdentity
-    from scorer.seen import TrainedModel
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.inspect.documents import Documents
+    from rankmill.scorer.inspect.paths import Paths
+    from rankmill.scorer.metrics import Metric, Policy
+    from rankmill.scorer.rerank import ModelIdentity
+    from rankmill.scorer.seen import TrainedModel
 
 app = typer.Typer(no_args_is_help=True, help="Look into a model: features, contributions, mixtures, optimality.")
 
@@ -72,8 +72,8 @@ class _Where:
     columns: list[str] | None
 
     def read(self, paths: Paths, *models: TrainedModel) -> Documents:
-        from pipeline.sources.parts import parse_columns
-        from scorer.inspect.documents import read_documents
+        from rankmill.pipeline.sources.parts import parse_columns
+        from rankmill.scorer.inspect.documents import read_documents
 
         options: Any = {"input_format": self.input_format, "absent": self.absent, "index_base": self.index_base}
         options["columns"] = parse_columns(self.columns or ())
@@ -103,7 +103,7 @@ def influence(
 
     Example: rankmill inspect influence web@latest --top 10
     """
-    from scorer.inspect.reports import influence_report
+    from rankmill.scorer.inspect.reports import influence_report
 
     forest, identity = find_model(model, registry)
     forest = forest if n_rounds is None else forest.truncated(n_rounds)
@@ -148,9 +148,9 @@ def dependence(
 
     Example: rankmill inspect dependence web@latest bm25 clicks --on web.dataset --split test
     """
-    from scorer.errors import InputError
-    from scorer.inspect.dependence import dependence_at, some_steps
-    from scorer.inspect.reports import dependence_report
+    from rankmill.scorer.errors import InputError
+    from rankmill.scorer.inspect.dependence import dependence_at, some_steps
+    from rankmill.scorer.inspect.reports import dependence_report
 
     identity, paths = _laid_out(model, registry, n_rounds)
     if on is None and (split is not None or qid):
@@ -195,8 +195,8 @@ def interaction(
 
     Example: rankmill inspect interaction web@latest --on web.dataset --split test
     """
-    from scorer.inspect.interaction import interactions_at
-    from scorer.inspect.reports import interaction_report
+    from rankmill.scorer.inspect.interaction import interactions_at
+    from rankmill.scorer.inspect.reports import interaction_report
 
     identity, paths = _laid_out(model, registry, n_rounds)
     where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
@@ -237,10 +237,10 @@ def shap(
 
     Example: rankmill inspect shap web@latest --on web.dataset --split test -o contributions.parquet
     """
-    from scorer.errors import InputError
-    from scorer.inspect.reports import shap_report
-    from scorer.inspect.shap import Explainer
-    from scorer.inspect.shap_file import checked_name, explain_documents
+    from rankmill.scorer.errors import InputError
+    from rankmill.scorer.inspect.reports import shap_report
+    from rankmill.scorer.inspect.shap import Explainer
+    from rankmill.scorer.inspect.shap_file import checked_name, explain_documents
 
     if out is not None:
         checked_name(out)
@@ -282,10 +282,10 @@ def why(
     """
     import numpy as np
 
-    from scorer.inspect.reports import why_report
-    from scorer.inspect.shap import Explainer
-    from scorer.inspect.why import chosen_two, why_at
-    from scorer.predict import Predictor
+    from rankmill.scorer.inspect.reports import why_report
+    from rankmill.scorer.inspect.shap import Explainer
+    from rankmill.scorer.inspect.why import chosen_two, why_at
+    from rankmill.scorer.predict import Predictor
 
     forest, identity = find_model(model, registry)
     explainer = Explainer(forest, n_rounds=n_rounds)
@@ -334,10 +334,10 @@ def combine(
 
     Example: rankmill inspect combine web bm25.run --on candidates.parquet
     """
-    from scorer.errors import InputError
-    from scorer.inspect import combine as combining
-    from scorer.inspect.documents import listed_scores
-    from scorer.inspect.reports import combination_report
+    from rankmill.scorer.errors import InputError
+    from rankmill.scorer.inspect import combine as combining
+    from rankmill.scorer.inspect.documents import listed_scores
+    from rankmill.scorer.inspect.reports import combination_report
 
     where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
     forest, identity = find_model(model, registry)
@@ -396,8 +396,8 @@ def optimality(
 
     Example: rankmill inspect optimality web@latest --on web.dataset --split train --metric ndcg@10
     """
-    from scorer.inspect.optimality import optimality_at
-    from scorer.inspect.reports import optimality_report
+    from rankmill.scorer.inspect.optimality import optimality_at
+    from rankmill.scorer.inspect.reports import optimality_report
 
     identity, paths = _laid_out(model, registry, n_rounds)
     where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
@@ -412,7 +412,7 @@ def optimality(
 
 def _is_list(path: Path) -> bool:
     """Whether there is a file or folder that is no model."""
-    from scorer.model_file import is_model_file
+    from rankmill.scorer.model_file import is_model_file
 
     if path.suffix == MODEL_SUFFIX or not path.exists():
         return False
@@ -420,7 +420,7 @@ def _is_list(path: Path) -> bool:
 
 
 def _laid_out(model: str, registry: Path, n_rounds: int | None) -> tuple[ModelIdentity, Paths]:
-    from scorer.inspect.paths import leaf_paths
+    from rankmill.scorer.inspect.paths import leaf_paths
 
     forest, identity = find_model(model, registry)
     return identity, leaf_paths(forest, n_rounds=n_rounds)
@@ -429,8 +429,8 @@ def _laid_out(model: str, registry: Path, n_rounds: int | None) -> tuple[ModelId
 def _scored(forest: Forest, where: _Where, trained: Sequence[TrainedModel]) -> tuple[Documents, Any]:
     import numpy as np
 
-    from scorer.inspect.paths import leaf_paths
-    from scorer.predict import Predictor
+    from rankmill.scorer.inspect.paths import leaf_paths
+    from rankmill.scorer.predict import Predictor
 
     documents = where.read(leaf_paths(forest), *trained)
     return documents, Predictor(forest).scores(documents.values, columns=np.arange(documents.values.shape[1]))
@@ -438,8 +438,8 @@ def _scored(forest: Forest, where: _Where, trained: Sequence[TrainedModel]) -> t
 
 def _policy(metric: str, convention: str, forest: Forest, documents: Documents) -> tuple[Metric, Policy, str]:
     """Read the metric and the policy it is computed under; the highest grade is that of the training, else of the documents."""
-    from scorer.metrics import parse_metric
-    from scorer.metrics.conventions import named_convention
+    from rankmill.scorer.metrics import parse_metric
+    from rankmill.scorer.metrics.conventions import named_convention
 
     wanted, rules = parse_metric(metric), named_convention(convention)
     known = forest.info.get("max_grade")
@@ -450,6 +450,6 @@ def _policy(metric: str, convention: str, forest: Forest, documents: Documents) 
 
 
 def _threads(n_threads: int) -> int:
-    from pipeline.cores import available_cores
+    from rankmill.pipeline.cores import available_cores
 
     return n_threads or available_cores()

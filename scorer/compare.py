@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.group.sketch import QuerySketch
-from scorer.comparison import Comparison, Difference, SeedNoise
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import DEFAULT_METRICS, chosen_queries, evaluate
-from scorer.evaluation import Evaluation
-from scorer.forest import Forest
-from scorer.metrics import Metric, parse_metric
-from scorer.metrics.randomisation import FLIPS, holm, sign_flip_p
-from scorer.paired import MOST_SHOWN, Paired
-from scorer.paired import compare as compare_values
-from scorer.rerank import PathLike
-from scorer.seen import ALL, TrainedModel, scope_of_candidates
+from rankmill.pipeline.group.sketch import QuerySketch
+from rankmill.scorer.comparison import Comparison, Difference, SeedNoise
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate import DEFAULT_METRICS, chosen_queries, evaluate
+from rankmill.scorer.evaluation import Evaluation
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Metric, parse_metric
+from rankmill.scorer.metrics.randomisation import FLIPS, holm, sign_flip_p
+from rankmill.scorer.paired import MOST_SHOWN, Paired
+from rankmill.scorer.paired import compare as compare_values
+from rankmill.scorer.rerank import PathLike
+from rankmill.scorer.seen import ALL, TrainedModel, scope_of_candidates
 
 _FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
 _NAMED = 3  # queries in a message
@@ -38,7 +38,7 @@ class Ranking:
     name
         What it is called.
     source
-        A model, which ranks the candidates; or a scored list: a path or table, as `scorer.evaluate.evaluate` takes it.
+        A model, which ranks the candidates; or a scored list: a path or table, as `rankmill.scorer.evaluate.evaluate` takes it.
     seeds
         Other versions of the model that differ from it in their seed only, by name: they say how much chance in training
         moves the metrics.
@@ -84,9 +84,9 @@ def compare(
     worst
         How many queries to name at most, those that lost most.
     flips
-        Choices of signs drawn where they are too many to count out (`scorer.metrics.randomisation`).
+        Choices of signs drawn where they are too many to count out (`rankmill.scorer.metrics.randomisation`).
     **how
-        What else `scorer.evaluate.evaluate` takes: ``qrels``, ``convention``, ``n_threads`` and so on.
+        What else `rankmill.scorer.evaluate.evaluate` takes: ``qrels``, ``convention``, ``n_threads`` and so on.
 
     Notes
     -----

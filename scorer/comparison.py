@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scorer.evaluation import IDEAL_WORDS, Evaluation, labelled, text_table
-from scorer.metrics import Metric
-from scorer.metrics.bootstrap import REPLICATES, SEED
-from scorer.metrics.randomisation import EXACT_UP_TO
-from scorer.metrics.randomisation import SEED as SEED_OF_SIGNS
-from scorer.paired import TIED, Paired
-from scorer.seen import Scope
+from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation, labelled, text_table
+from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
+from rankmill.scorer.metrics.randomisation import EXACT_UP_TO
+from rankmill.scorer.metrics.randomisation import SEED as SEED_OF_SIGNS
+from rankmill.scorer.paired import TIED, Paired
+from rankmill.scorer.seen import Scope
 
 _LEAST_SHOWN = 1e-5
 _FEW_NAMES = 5

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import Forest
+from rankmill.scorer.forest import Forest
 
 BUCKETS = 512  # of a feature: 2 kB, so that those of some hundred features stay in the second-level cache
 WORTH = 2  # steps that buckets must save
@@ -15,7 +15,7 @@ GREATEST = float(np.finfo(np.float32).max)
 
 
 class CutSearch(NamedTuple):
-    """What `scorer._kernels.bin_rows` takes, in its order, for each of the features asked for."""
+    """What `rankmill.scorer._kernels.bin_rows` takes, in its order, for each of the features asked for."""
 
     cuts: npt.NDArray[np.float32]
     starts: npt.NDArray[np.int64]

@@ -17,33 +17,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.cores import available_cores
-from pipeline.dataset import Dataset
-from pipeline.places import MANIFEST_NAME, path_in
-from pipeline.publish import file_digest, write_atomically
-from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
-from pipeline.sources.columns import TableColumns
-from pipeline.sources.files import find_files
-from scorer.errors import InputError
-from scorer.evaluate_scored import evaluate_scored
-from scorer.evaluation import Evaluation
-from scorer.forest import Forest
-from scorer.links import MAX_GAINED_GRADE
-from scorer.lists import read_grade_counts
-from scorer.metrics import Metric, parse_metric
-from scorer.metrics.conventions import OURS, Convention, named_convention
-from scorer.opening import open_sources, read_options
-from scorer.predict import Predictor
-from scorer.progress import DocumentBar
-from scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
-from scorer.ranked_file import BESIDE, FACTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
-from scorer.rerank import PathLike
-from scorer.schemas import SCORED_ROW
-from scorer.scored_file import as_scored, read_scored
-from scorer.scoring import Place, Scored, score_in_order
-from scorer.seen import Scope, TrainedModel, scope_of, scope_of_candidates
-from scorer.slices import slices_of
-from scorer.trec import read_qrels
+from rankmill.pipeline.cores import available_cores
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.places import MANIFEST_NAME, path_in
+from rankmill.pipeline.publish import file_digest, write_atomically
+from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
+from rankmill.pipeline.sources.columns import TableColumns
+from rankmill.pipeline.sources.files import find_files
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.evaluation import Evaluation
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.links import MAX_GAINED_GRADE
+from rankmill.scorer.lists import read_grade_counts
+from rankmill.scorer.metrics import Metric, parse_metric
+from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
+from rankmill.scorer.opening import open_sources, read_options
+from rankmill.scorer.predict import Predictor
+from rankmill.scorer.progress import DocumentBar
+from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
+from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
+from rankmill.scorer.rerank import PathLike
+from rankmill.scorer.schemas import SCORED_ROW
+from rankmill.scorer.scored_file import as_scored, read_scored
+from rankmill.scorer.scoring import Place, Scored, score_in_order
+from rankmill.scorer.seen import Scope, TrainedModel, scope_of, scope_of_candidates
+from rankmill.scorer.slices import slices_of
+from rankmill.scorer.trec import read_qrels
 
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "err@10", "map", "mrr", "precision@10")
 BLOCK_BYTES = 16 << 20
@@ -95,23 +95,23 @@ def evaluate(
     qrels
         TREC judgments; they rule over grades in the subject.
     metrics
-        Such as "ndcg@10"; see `scorer.metrics.parse_metric`.
+        Such as "ndcg@10"; see `rankmill.scorer.metrics.parse_metric`.
     split
         The split of the dataset to evaluate on, or ``all``.  None: where the model was trained on this dataset, the split
         that it has not seen, ``test`` before ``valid``; else all of it.
     trained
-        What the model was trained on, where more is known than it says itself; see `scorer.seen`.
+        What the model was trained on, where more is known than it says itself; see `rankmill.scorer.seen`.
     convention
-        Whose conventions: "rankmill" or a tool's, see `scorer.metrics.conventions`.
+        Whose conventions: "rankmill" or a tool's, see `rankmill.scorer.metrics.conventions`.
     gain, discount, ties, ties_seed, nothing_relevant, relevant_from, max_grade, short_lists, map_normalisation, precision_normalisation
-        What rules over the convention, see `scorer.metrics.Policy`.  Where neither says ``max_grade``, it is that of
+        What rules over the convention, see `rankmill.scorer.metrics.Policy`.  Where neither says ``max_grade``, it is that of
         the model's training data, else the highest grade there is.
     complete
         With qrels: judged queries that the run lacks count as well, with nothing retrieved.
     input_format, absent, index_base, n_features, columns
         How to read candidates (see `rerank`).
     by
-        What to slice the queries by: ``query_size``, ``grade_mix``, or a column of the subject (see `scorer.slices`).
+        What to slice the queries by: ``query_size``, ``grade_mix``, or a column of the subject (see `rankmill.scorer.slices`).
     announce
         Tell on stderr what was guessed of the columns of candidates.
     n_rounds, n_threads
@@ -288,7 +288,7 @@ def chosen_queries(
     Raises
     ------
     InputError, CandidatesRejected
-        As `scorer.seen.scope_of`; or ``split`` is given for files.
+        As `rankmill.scorer.seen.scope_of`; or ``split`` is given for files.
     """
     if (split is not None and len(paths) == 1 and paths[0].is_dir()) or names_dataset(paths):
         dataset = Dataset.open(paths[0])

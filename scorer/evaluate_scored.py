@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluation import Counts, Evaluation, QueryFacts
-from scorer.lists import ScoredLists, graded_lists, judged_lists, with_grade_counts
-from scorer.metrics import Metric, Policy
-from scorer.metrics._kernels import count_tied
-from scorer.metrics.bootstrap import REPLICATES, SEED, percentile_interval
-from scorer.metrics.conventions import Convention, as_convention
-from scorer.metrics.queries import PreparedQueries
-from scorer.scored_file import as_scored, read_scored
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluation import Counts, Evaluation, QueryFacts
+from rankmill.scorer.lists import ScoredLists, graded_lists, judged_lists, with_grade_counts
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics._kernels import count_tied
+from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED, percentile_interval
+from rankmill.scorer.metrics.conventions import Convention, as_convention
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.scored_file import as_scored, read_scored
 
 
 def evaluate_scored(
@@ -36,7 +36,7 @@ def evaluate_scored(
     Parameters
     ----------
     scored
-        A table with the columns of `scorer.scored_file.read_scored`, or a path that it can read.  A rank written there
+        A table with the columns of `rankmill.scorer.scored_file.read_scored`, or a path that it can read.  A rank written there
         is ignored: documents are ranked by score, ties by the policy.
     metrics, policy
         What to compute, and under which conventions: one policy for all, or a tool's.

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.terminal import page_width
-from scorer.metrics import Metric, Policy
-from scorer.metrics.conventions import Convention
-from scorer.metrics.queries import mean_of
-from scorer.seen import Scope
-from scorer.slices import Slices
+from rankmill.pipeline.terminal import page_width
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.conventions import Convention
+from rankmill.scorer.metrics.queries import mean_of
+from rankmill.scorer.seen import Scope
+from rankmill.scorer.slices import Slices
 
 IDEAL_WORDS = {
     "list": "the scored documents of the query",

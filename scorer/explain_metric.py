@@ -15,16 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scorer.errors import InputError
-from scorer.evaluate import recorded_facts, with_scale
-from scorer.evaluate_scored import prepared, read_lists
-from scorer.evaluation import IDEAL_WORDS, labelled, text_table
-from scorer.lists import ScoredLists
-from scorer.metrics import Metric, Policy, parse_metric
-from scorer.metrics.arrangement import tie_order
-from scorer.metrics.conventions import OURS, Convention, named_convention
-from scorer.metrics.queries import POOLED, PreparedQueries
-from scorer.metrics.steps import RankedQuery, Steps, ideal_steps, steps_of
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.evaluate import recorded_facts, with_scale
+from rankmill.scorer.evaluate_scored import prepared, read_lists
+from rankmill.scorer.evaluation import IDEAL_WORDS, labelled, text_table
+from rankmill.scorer.lists import ScoredLists
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.scorer.metrics.arrangement import tie_order
+from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
+from rankmill.scorer.metrics.queries import POOLED, PreparedQueries
+from rankmill.scorer.metrics.steps import RankedQuery, Steps, ideal_steps, steps_of
 
 _TIES_WORDS = {
     "doc_id": "documents of equal score stand by ascending id",
@@ -120,13 +120,13 @@ def explain_metric(
     Parameters
     ----------
     scored
-        A scored list or TREC run, as `scorer.evaluate.evaluate` reads it without a model.
+        A scored list or TREC run, as `rankmill.scorer.evaluate.evaluate` reads it without a model.
     qid, metric
         One query, one metric.
     qrels
         TREC judgments; they rule over grades in the list.
     convention, options
-        As `scorer.evaluate.evaluate` takes them.
+        As `rankmill.scorer.evaluate.evaluate` takes them.
 
     Raises
     ------

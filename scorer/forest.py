@@ -2,7 +2,7 @@
 
 ``score(x) = base_score + w_1 * tree_1(x) + w_2 * tree_2(x) + ...``, added in this order in float64.  A forest of K outputs
 has K such sums, all from ``base_score``: tree t (the first is 0) adds to output ``t % K``.  Its ``link`` makes one score of
-them (``scorer.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
+them (``rankmill.scorer.links``).  A boosting round is ``trees_a_round`` trees, a multiple of K.
 
 Nodes of one tree lie together, the root first, each child after its parent.  At an inner node with feature ``f`` and
 cut ``c`` a value goes left if ``x <= cuts[cut_starts[f] + c]``, right if it is greater, and where ``missing_left`` says
@@ -23,11 +23,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.publish import write_atomically
-from scorer import model_file, structure
-from scorer.errors import InputError, ModelFormatError
-from scorer.links import link_fault
-from scorer.model_file import shortened
+from rankmill.pipeline.publish import write_atomically
+from rankmill.scorer import model_file, structure
+from rankmill.scorer.errors import InputError, ModelFormatError
+from rankmill.scorer.links import link_fault
+from rankmill.scorer.model_file import shortened
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -77,7 +77,7 @@ class Forest:
     Raises
     ------
     ValueError
-        An array has another shape or dtype than stated here, or breaks one of the rules of ``scorer.structure``.
+        An array has another shape or dtype than stated here, or breaks one of the rules of ``rankmill.scorer.structure``.
     """
 
     feature_names: tuple[str, ...]  # all features of the dataset it was trained on, in order
@@ -95,7 +95,7 @@ class Forest:
     tree_weights: npt.NDArray[np.float64]  # (n_trees,)
     base_score: float
     objective: str
-    link: str = "identity"  # one of scorer.links.LINKS
+    link: str = "identity"  # one of rankmill.scorer.links.LINKS
     n_outputs: int = 1
     trees_a_round: int = 0  # 0 stands for n_outputs, and is replaced by it
     parameters: Mapping[str, JSON] = field(default_factory=dict)

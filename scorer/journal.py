@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipeline.publish import file_digest, write_atomically
-from scorer.model_file import canonical_json
-from scorer.ranked_file import Written
-from scorer.scoring import Place
-from scorer.sorting import Spilled
+from rankmill.pipeline.publish import file_digest, write_atomically
+from rankmill.scorer.model_file import canonical_json
+from rankmill.scorer.ranked_file import Written
+from rankmill.scorer.scoring import Place
+from rankmill.scorer.sorting import Spilled
 
 NAME = "journal.json"
 
@@ -61,7 +61,7 @@ class OfModel(BaseModel):
 class Journal(BaseModel):
     """How far the run ``key`` is: the place in the input, whether that was the last, and each model by its label.
 
-    Of the documents of a first stage: those with a row so far (`scorer.first_stage.FirstStage.seen_as_text`), while rows are
+    Of the documents of a first stage: those with a row so far (`rankmill.scorer.first_stage.FirstStage.seen_as_text`), while rows are
     read, and in the end how many had none.
     """
 

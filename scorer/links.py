@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from scorer import _kernels
+from rankmill.scorer import _kernels
 
 Link: TypeAlias = Literal["identity", "softmax_grade", "softmax_gain", "ordinal_grade", "ordinal_gain"]
 LINKS: tuple[Link, ...] = get_args(Link)

@@ -12,9 +12,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.schemas import GRADE_COUNTS
-from scorer.trec import read_qrels
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.schemas import GRADE_COUNTS
+from rankmill.scorer.trec import read_qrels
 
 Ideal = Literal["list", "qrels", "grade counts"]
 _NOT_JUDGED = 0  # the grade of a document that nobody graded
@@ -42,7 +42,7 @@ class ScoredLists:
 
 
 def graded_lists(table: pa.Table, where: str) -> ScoredLists:
-    """Take the grades from the table itself (columns of `scorer.scored_file.read_scored`).
+    """Take the grades from the table itself (columns of `rankmill.scorer.scored_file.read_scored`).
 
     Raises
     ------

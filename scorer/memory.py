@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scorer.errors import InputError
+from rankmill.scorer.errors import InputError
 
 MB = 1_000_000
 MIB = 1 << 20
@@ -36,7 +36,7 @@ class MemoryPlan:
     sort_bytes: int
     """Bytes that the sort may hold before it spills; its buffers outside of the count take about as much again."""
     held: int = 0
-    """Bytes that the documents of a run take all the time (`scorer.first_stage`)."""
+    """Bytes that the documents of a run take all the time (`rankmill.scorer.first_stage`)."""
 
     @classmethod
     def of(cls, total: int) -> MemoryPlan:
@@ -61,7 +61,7 @@ class MemoryPlan:
 
     @property
     def bars_bytes(self) -> int:
-        """Bytes for the best scores of each query so far (`scorer.best.Bars`)."""
+        """Bytes for the best scores of each query so far (`rankmill.scorer.best.Bars`)."""
         return BLOCKS_FOR_BARS * self.block_bytes
 
     def columns_bytes(self, n_threads: int) -> int:

@@ -12,8 +12,8 @@ Layout, little-endian::
     -32  32 bytes  sha256 of everything before
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
-so two arrays cannot overlap.  This module knows no trees: ``scorer.forest`` says which arrays there are.
-What format 1 can say is written as format 1; ``scorer.forest`` says what needs 2.  A new number goes in ``FORMATS`` when
+so two arrays cannot overlap.  This module knows no trees: ``rankmill.scorer.forest`` says which arrays there are.
+What format 1 can say is written as format 1; ``rankmill.scorer.forest`` says what needs 2.  A new number goes in ``FORMATS`` when
 old readers would misread new files: a reader names the number that it found and those that it knows, and stops.
 """
 
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import ModelFormatError
+from rankmill.scorer.errors import ModelFormatError
 
 MAGIC = b"RANKMILL"
 FORMATS = (1, 2)

@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.sources.batch import Format, ReadOptions, Source
-from pipeline.sources.columns import guesses_line, guesses_of
-from scorer.errors import InputError
-from scorer.forest import Forest
+from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
+from rankmill.pipeline.sources.columns import guesses_line, guesses_of
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.forest import Forest
 
 
 def read_options(
@@ -51,9 +51,9 @@ def open_sources(
     InputError
         There is none, one is there twice, or columns are named for text that has none; that of the pipeline for one that is no file.
     """
-    from pipeline.sources.jsonl.source import share_features
-    from pipeline.sources.letor import check_made_ids
-    from pipeline.sources.opening import open_source
+    from rankmill.pipeline.sources.jsonl.source import share_features
+    from rankmill.pipeline.sources.letor import check_made_ids
+    from rankmill.pipeline.sources.opening import open_source
 
     if not paths:
         raise InputError("no candidates: name at least one file")

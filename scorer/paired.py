@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.metrics.bootstrap import percentile_interval
-from scorer.metrics.queries import mean_of
+from rankmill.scorer.metrics.bootstrap import percentile_interval
+from rankmill.scorer.metrics.queries import mean_of
 
 TIED = 1e-9  # differences up to this are rounding
 MOST_SHOWN = 20  # queries that lost most
@@ -34,7 +34,7 @@ class Paired:
         Mean over the queries of candidate - other, or of other - candidate where lower is better: above 0 the candidate
         is better.
     interval
-        95 % percentile bootstrap interval of ``difference`` (see `scorer.metrics.bootstrap`).
+        95 % percentile bootstrap interval of ``difference`` (see `rankmill.scorer.metrics.bootstrap`).
     wins, ties, losses
         Queries in which the candidate is better, within 1e-9, worse.
     effect_size
@@ -86,7 +86,7 @@ def compare(
     qids
         (q,) ids, an Arrow array of strings.
     weights
-        (q,) of the queries in the mean, where they differ (`scorer.metrics.queries.PreparedQueries.weights`).
+        (q,) of the queries in the mean, where they differ (`rankmill.scorer.metrics.queries.PreparedQueries.weights`).
     higher_is_better
         Whether a larger value is a better one.
     most_shown

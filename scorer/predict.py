@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from scorer import _kernels, _tree_kernels
-from scorer.cut_search import search_of
-from scorer.forest import Forest, checked_rounds
-from scorer.links import class_values
-from scorer.tree_layout import layout_of
+from rankmill.scorer import _kernels, _tree_kernels
+from rankmill.scorer.cut_search import search_of
+from rankmill.scorer.forest import Forest, checked_rounds
+from rankmill.scorer.links import class_values
+from rankmill.scorer.tree_layout import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

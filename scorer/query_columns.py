@@ -12,13 +12,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from pipeline.dataset import Dataset
-from pipeline.sources.batch import Format, ReadOptions, Source
-from pipeline.sources.delimited import DelimitedSource
-from pipeline.sources.parquet import ParquetSource
-from scorer.errors import InputError
-from scorer.opening import open_sources
-from scorer.scored_file import delimiter_of, open_text, read_cells, scored_shards
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
+from rankmill.pipeline.sources.delimited import DelimitedSource
+from rankmill.pipeline.sources.parquet import ParquetSource
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.opening import open_sources
+from rankmill.scorer.scored_file import delimiter_of, open_text, read_cells, scored_shards
 
 BLOCK_BYTES = 16 << 20
 

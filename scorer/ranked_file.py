@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.schemas import GRADE_COUNTS, RANKED
-from scorer.sorting import RankedBatch
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.schemas import GRADE_COUNTS, RANKED
+from rankmill.scorer.sorting import RankedBatch
 
 SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
 ROW_GROUP_ROWS = 131_072

@@ -16,28 +16,28 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict, Unpack
 
-from pipeline.cores import available_cores
-from pipeline.publish import file_digest, staging_folder
-from pipeline.sizes import parse_size
-from pipeline.sources.batch import Format, ReadOptions, Source
-from pipeline.sources.columns import guesses_of
-from pipeline.sources.files import find_files
-from scorer import memory, ranked_file
-from scorer.errors import InputError
-from scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking
-from scorer.forest import Forest
-from scorer.journal import Journal, OfModel, Shard, run_key
-from scorer.memory import MB, MemoryPlan, peak_bytes
-from scorer.model_file import canonical_json
-from scorer.opening import open_sources, read_options, say, shared_options
-from scorer.predict import Predictor
-from scorer.progress import DocumentBar
-from scorer.ranked_file import MANIFEST, SEVERAL
-from scorer.replacing import replace_folder
-from scorer.scoring import Place, Scored, score_in_order
-from scorer.sorting import Spill
-from scorer.targets import check_apart, check_target, check_unchanged
-from scorer.writing import Lists, publish_file, write_lists
+from rankmill.pipeline.cores import available_cores
+from rankmill.pipeline.publish import file_digest, staging_folder
+from rankmill.pipeline.sizes import parse_size
+from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
+from rankmill.pipeline.sources.columns import guesses_of
+from rankmill.pipeline.sources.files import find_files
+from rankmill.scorer import memory, ranked_file
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
+from rankmill.scorer.memory import MB, MemoryPlan, peak_bytes
+from rankmill.scorer.model_file import canonical_json
+from rankmill.scorer.opening import open_sources, read_options, say, shared_options
+from rankmill.scorer.predict import Predictor
+from rankmill.scorer.progress import DocumentBar
+from rankmill.scorer.ranked_file import MANIFEST, SEVERAL
+from rankmill.scorer.replacing import replace_folder
+from rankmill.scorer.scoring import Place, Scored, score_in_order
+from rankmill.scorer.sorting import Spill
+from rankmill.scorer.targets import check_apart, check_target, check_unchanged
+from rankmill.scorer.writing import Lists, publish_file, write_lists
 
 FORMAT = 1
 SETTLED_ROWS = 1_000_000
@@ -141,7 +141,7 @@ def rerank(
     memory_limit
         Bytes that the whole process may take, or a text such as "2GB"; at least 512 MB.
     absent, index_base, n_features
-        How to read text (see `pipeline.sources.batch.ReadOptions`); None takes what the model was trained with.
+        How to read text (see `rankmill.pipeline.sources.batch.ReadOptions`); None takes what the model was trained with.
     columns
         The columns of tables that are qid, doc_id and grade, by other names; what is left open is guessed.
     run
@@ -172,7 +172,7 @@ def rerank(
         Another run has written ``out`` since this one began, and it is not to be replaced.
     CandidatesRejected
         The candidates lack what the model needs, or hold nothing; a document of ``run`` has no row, or two.
-    pipeline.errors.DataRejected
+    rankmill.pipeline.errors.DataRejected
         The candidates break their format.
     """
     forest = model if isinstance(model, Forest) else Forest.load(model)

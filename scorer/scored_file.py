@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from pipeline.sources.batch import shorten
-from pipeline.sources.blocks import compression_of
-from pipeline.sources.names import uncompressed
-from scorer.errors import CandidatesRejected, InputError
-from scorer.ranked_file import is_ranked_folder
-from scorer.trec import read_run
+from rankmill.pipeline.sources.batch import shorten
+from rankmill.pipeline.sources.blocks import compression_of
+from rankmill.pipeline.sources.names import uncompressed
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.ranked_file import is_ranked_folder
+from rankmill.scorer.trec import read_run
 
 _COLUMNS: dict[str, pa.DataType] = {
     "qid": pa.string(),

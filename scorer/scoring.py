@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import as_array
-from pipeline.sources.batch import ReadOptions, ReadTask, RowBatch, Source, tasks_of
-from pipeline.sources.by_column import ColumnBatch, ColumnTask
-from pipeline.sources.columnar import ColumnarSource
-from pipeline.sources.grades import UNKNOWN_GRADE
-from pipeline.workers import Failure, in_order
-from scorer.best import Bars, first_of_queries
-from scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row
-from scorer.first_stage import FirstStage, Listed, columns_of, rows_of
-from scorer.predict import Predictor
-from scorer.schemas import SCORED_ROW
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.sources.batch import ReadOptions, ReadTask, RowBatch, Source, tasks_of
+from rankmill.pipeline.sources.by_column import ColumnBatch, ColumnTask
+from rankmill.pipeline.sources.columnar import ColumnarSource
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.pipeline.workers import Failure, in_order
+from rankmill.scorer.best import Bars, first_of_queries
+from rankmill.scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row
+from rankmill.scorer.first_stage import FirstStage, Listed, columns_of, rows_of
+from rankmill.scorer.predict import Predictor
+from rankmill.scorer.schemas import SCORED_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

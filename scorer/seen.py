@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.dataset import Dataset
-from pipeline.errors import InputError as UnknownName
-from pipeline.group.sketch import Overlap, QuerySketch, overlap
-from pipeline.manifest import SPLITS
-from scorer.errors import CandidatesRejected, InputError
-from scorer.forest import DATASETS_OF_BASE, Forest
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import InputError as UnknownName
+from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
+from rankmill.pipeline.manifest import SPLITS
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
 
 ALL = "all"
 TRAIN, VALID = "train", "valid"
@@ -137,7 +137,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
 
     Raises
     ------
-    pipeline.errors.InputError
+    rankmill.pipeline.errors.InputError
         There is no such split.
     InputError
         All queries were trained on and nobody has asked for these.

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from scorer.errors import CandidatesRejected
-from scorer.metrics import Metric
-from scorer.metrics.bootstrap import percentile_interval
+from rankmill.scorer.errors import CandidatesRejected
+from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics.bootstrap import percentile_interval
 
 if TYPE_CHECKING:
-    from scorer.evaluation import Evaluation
+    from rankmill.scorer.evaluation import Evaluation
 
 QUERY_SIZE, GRADE_MIX = "query_size", "grade_mix"
 FEW_VALUES = 10  # up to so many different numbers are a slice each

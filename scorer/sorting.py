@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.publish import fsync_file, fsync_folder
-from pipeline.workers import ahead
-from scorer.schemas import GRADE_COUNTS, RANKED, SCORED_ROW
+from rankmill.pipeline.publish import fsync_file, fsync_folder
+from rankmill.pipeline.workers import ahead
+from rankmill.scorer.schemas import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
 BATCH_ROWS = 131_072  # rows of a batch of the spill, and of one that comes back, at most

@@ -18,7 +18,7 @@ MAX_CUTS_OF_A_FEATURE = 65_534  # a bin code, missing included, must fit 16 bits
 MAX_SCORE = 1e300  # of what the leaves of any path can add up to, so that no score overflows into infinity or NaN
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
-"""The arrays of `scorer.forest.Forest` by name, each of its dtype."""
+"""The arrays of `rankmill.scorer.forest.Forest` by name, each of its dtype."""
 
 
 def rounds_fault(n_trees: int, n_outputs: int, trees_a_round: int) -> str | None:

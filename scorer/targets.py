@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from scorer import ranked_file
-from scorer.errors import ConflictError, InputError
-from scorer.ranked_file import counts_belong_to, grades_path, is_ranked_folder
-from scorer.replacing import restore_replaced
+from rankmill.scorer import ranked_file
+from rankmill.scorer.errors import ConflictError, InputError
+from rankmill.scorer.ranked_file import counts_belong_to, grades_path, is_ranked_folder
+from rankmill.scorer.replacing import restore_replaced
 
 
 def check_apart(target: Path, candidates: Sequence[Path]) -> None:

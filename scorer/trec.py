@@ -12,15 +12,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import schema_of
-from pipeline.errors import DataRejected
-from pipeline.judgments.text import FORM, judgment_lines
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES
-from pipeline.sources.blocks import read_blocks
-from scorer.errors import CandidatesRejected, InputError
+from rankmill.pipeline.arrow import schema_of
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.judgments.text import FORM, judgment_lines
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES
+from rankmill.pipeline.sources.blocks import read_blocks
+from rankmill.scorer.errors import CandidatesRejected, InputError
 
 if TYPE_CHECKING:
-    from pipeline.judgments.text import JudgmentLines
+    from rankmill.pipeline.judgments.text import JudgmentLines
 
 _RUN_FIELDS = 6
 _QRELS_FIELDS = 4
@@ -72,7 +72,7 @@ def read_run(path: Path) -> pa.Table:
 def read_qrels(path: Path) -> pa.Table:
     """Read judgments, ``qid iteration doc_id grade`` a line, into columns qid, doc_id (string) and grade (int32).
 
-    The text may be compressed.  A grade may be below 0: such a document counts as not relevant (see `scorer.metrics.Policy`).
+    The text may be compressed.  A grade may be below 0: such a document counts as not relevant (see `rankmill.scorer.metrics.Policy`).
 
     Raises
     ------

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer import _tree_kernels
-from scorer.forest import Forest
+from rankmill.scorer import _tree_kernels
+from rankmill.scorer.forest import Forest
 
 WHOLE = 64  # documents that one instruction asks at most; whole ones are asked, since the rest would be asked singly
 FEWEST_SWEPT = 16  # documents; fewer walk: a sweep costs the same for 1 and for 64
@@ -22,7 +22,7 @@ Indices = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
-    """The first trees of a forest as `scorer._tree_kernels` takes them.
+    """The first trees of a forest as `rankmill.scorer._tree_kernels` takes them.
 
     ``wrapped`` (m,) holds the slots whose codes are needed once more, wrapped; they follow those of the features.
     ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees` or, where ``oblivious``, `sweep_levels`;

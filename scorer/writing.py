@@ -9,17 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.publish import file_digest, fsync_file, fsync_folder
-from pipeline.workers import ahead
-from scorer import ranked_file
-from scorer.model_file import canonical_json
-from scorer.ranked_file import BELONGS, FACTS, MANIFEST, Written, grades_path
+from rankmill.pipeline.publish import file_digest, fsync_file, fsync_folder
+from rankmill.pipeline.workers import ahead
+from rankmill.scorer import ranked_file
+from rankmill.scorer.model_file import canonical_json
+from rankmill.scorer.ranked_file import BELONGS, FACTS, MANIFEST, Written, grades_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scorer.journal import Shard
-    from scorer.sorting import Spill
+    from rankmill.scorer.journal import Shard
+    from rankmill.scorer.sorting import Spill
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def write_lists(
     finished
         Called with each further shard but the last once it is on the disk.
     """
-    from scorer.journal import Shard
+    from rankmill.scorer.journal import Shard
 
     single = bool(ranked_file.checked_suffix(target))
     metadata = {FACTS: canonical_json(dict(facts)).decode()}

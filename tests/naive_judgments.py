@@ -1,4 +1,4 @@
-"""Slow, obvious twin of `pipeline.judgments`: every rule by its definition, in plain Python."""
+"""Slow, obvious twin of `rankmill.pipeline.judgments`: every rule by its definition, in plain Python."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scorer.metrics import Metric
+from rankmill.scorer.metrics import Metric
 from tests.naive_metrics import NOTHING, of_order
 
 

@@ -15,11 +15,11 @@ from typer.main import get_command
 from rankmill import Ranker
 from rankmill.cli import app
 from rankmill.peers import OURS
-from scorer.exchange.formats import READERS, WRITERS
-from scorer.metrics.metric import parse_metric
+from rankmill.scorer.exchange.formats import READERS, WRITERS
+from rankmill.scorer.metrics.metric import parse_metric
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
+from rankmill.trainer.parameters import TrainParameters
 from tests.scorer.exchange_cases import peer
-from trainer.objectives.registry import OBJECTIVES, objective_class
-from trainer.parameters import TrainParameters
 
 TEXT = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]}

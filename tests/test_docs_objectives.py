@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.objectives.registry import OBJECTIVES, objective_class
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
 
 PAGE = Path(__file__).parents[1] / "docs" / "objectives.md"
 TEXT = PAGE.read_text(encoding="utf-8")

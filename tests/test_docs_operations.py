@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from rankmill.cli import app, execute
-from registry import Registry
+from rankmill.registry import Registry
 
 ROOT_COMMAND: Any = get_command(app)
 ROOT = Path(__file__).resolve().parents[1]

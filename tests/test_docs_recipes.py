@@ -15,15 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app
-from scorer.forest import Forest
-from scorer.metrics import Policy, parse_metric
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.trainer.objectives.registry import objective_class
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 from tests.naive_pairs import frozen_pairs, swap_delta
 from tests.scorer.exchange_cases import peer
 from tests.trainer.pair_case import build, derivatives, merged
 from tests.trainer.small_dataset import small_dataset
-from trainer.objectives.registry import objective_class
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
 
 DOCS = Path(__file__).parents[1] / "docs"
 OBJECTIVES, COMING_FROM = ((DOCS / name).read_text(encoding="utf-8") for name in ("objectives.md", "coming-from.md"))

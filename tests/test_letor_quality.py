@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import letor5
-from scorer.metrics import Policy, parse_metric
-from trainer.parameters import TrainParameters
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.trainer.parameters import TrainParameters
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainer._intrinsics import bits_of, float_of
+from rankmill.trainer._intrinsics import bits_of, float_of
 
 _MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
 _LOG2_E = 1.4426950408889634

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainer._elementary import jitter
-from trainer._intrinsics import bits_of, load_acquire, store_release
+from rankmill.trainer._elementary import jitter
+from rankmill.trainer._intrinsics import bits_of, load_acquire, store_release
 
 _MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import Forest, compact_cuts
-from trainer.dtypes import EDGE
-from trainer.growing.tree import Tree
-from trainer.objectives.protocol import Objective
-from trainer.parameters import PRESET, TrainParameters
+from rankmill.scorer.forest import Forest, compact_cuts
+from rankmill.trainer.dtypes import EDGE
+from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.objectives.protocol import Objective
+from rankmill.trainer.parameters import PRESET, TrainParameters
 
 
 def trees_a_round(objective: Objective) -> int:

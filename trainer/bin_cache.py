@@ -1,6 +1,6 @@
 """Training bins on disk in the trainer's own layout, built once and then mapped instead of held in memory.
 
-A cache file is one header and then the array of :class:`trainer.layout.BlockedBins`, byte for byte:
+A cache file is one header and then the array of :class:`rankmill.trainer.layout.BlockedBins`, byte for byte:
 
 - header: one JSON object, filled up with blanks to a multiple of 4,096 bytes, a newline last.  It holds the number of
   this format, the digests of the dataset and of its bins, the split, the width of a block, the shape, the bins of
@@ -28,11 +28,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.dataset import Dataset
-from pipeline.publish import fsync_folder, staging_folder
-from trainer.dtypes import BIN, BLOCK_WIDTH, WORD
-from trainer.errors import InvalidParameter
-from trainer.layout import BlockedBins, blocks_shape, fill_blocks, filled_up
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.publish import fsync_folder, staging_folder
+from rankmill.trainer.dtypes import BIN, BLOCK_WIDTH, WORD
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.layout import BlockedBins, blocks_shape, fill_blocks, filled_up
 
 FORMAT = 1
 SUFFIX = ".bins"

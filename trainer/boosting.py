@@ -12,37 +12,37 @@ from typing import Any, Required, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.quantiles import MAX_BIN
-from scorer.forest import Forest
-from trainer import _kernels as row_kernels
-from trainer.assembly import forest_of, trees_a_round
-from trainer.checkpoint import Checkpoint, Checkpoints
-from trainer.criteria import criterion_of, takes_exact_steps
-from trainer.dtypes import ROW
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.growing.grower import Grower
-from trainer.growing.histogram import DEFAULT_POOL_BYTES
-from trainer.growing.packing import total_of
-from trainer.growing.tree import Tree
-from trainer.growing.walking import add_tree
-from trainer.history import TRAIN, RoundRecord, TrainingResult
-from trainer.layout import BlockedBins
-from trainer.learnt_from import learnt_from_facts, rows_learnt_from, settled
-from trainer.line_search import best_step
-from trainer.monotone import directions_of
-from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
-from trainer.objectives.registry import objective_of
-from trainer.objectives.weights import document_weights
-from trainer.out_of_bag import OutOfBag
-from trainer.parameters import TrainParameters
-from trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
-from trainer.resuming import check_resumable, trees_of
-from trainer.rows import RankedRows
-from trainer.sampling import Sample, Sampler
-from trainer.scalars import whole_number
-from trainer.stopping import EarlyStopping
-from trainer.watching import Watch, starting_scores
-from trainer.workers import Team, with_team, workers_for
+from rankmill.pipeline.quantiles import MAX_BIN
+from rankmill.scorer.forest import Forest
+from rankmill.trainer import _kernels as row_kernels
+from rankmill.trainer.assembly import forest_of, trees_a_round
+from rankmill.trainer.checkpoint import Checkpoint, Checkpoints
+from rankmill.trainer.criteria import criterion_of, takes_exact_steps
+from rankmill.trainer.dtypes import ROW
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
+from rankmill.trainer.growing.packing import total_of
+from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.growing.walking import add_tree
+from rankmill.trainer.history import TRAIN, RoundRecord, TrainingResult
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.learnt_from import learnt_from_facts, rows_learnt_from, settled
+from rankmill.trainer.line_search import best_step
+from rankmill.trainer.monotone import directions_of
+from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.objectives.weights import document_weights
+from rankmill.trainer.out_of_bag import OutOfBag
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
+from rankmill.trainer.resuming import check_resumable, trees_of
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.sampling import Sample, Sampler
+from rankmill.trainer.scalars import whole_number
+from rankmill.trainer.stopping import EarlyStopping
+from rankmill.trainer.watching import Watch, starting_scores
+from rankmill.trainer.workers import Team, with_team, workers_for
 
 __all__ = ["OnRound", "RankedRows", "RoundRecord", "TrainingResult", "boost"]
 

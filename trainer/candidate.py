@@ -11,7 +11,7 @@ What a run or a command calls, in this order::
 
 Nothing here knows a registry.  With ``folder`` every training that is done is kept there under its key, and one that is killed
 goes on from its last checkpoint: calling again with the same arguments returns the same bytes and facts, for less work.
-:meth:`trainer.kept.KeptTrainings.remove_others` lets go of what former calls have kept.
+:meth:`rankmill.trainer.kept.KeptTrainings.remove_others` lets go of what former calls have kept.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.dataset import Dataset
-from pipeline.group.sketch import QuerySketch
-from scorer.forest import Forest
-from trainer import training
-from trainer.base_model import BaseModel, after_base
-from trainer.checkpoint import EVERY, Checkpoints
-from trainer.cross_validation import OnFold
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.growing.histogram import DEFAULT_POOL_BYTES
-from trainer.history import TRAIN, RoundRecord, TrainingResult
-from trainer.kept import KeptTrainings, Trained, training_key
-from trainer.lineage import Facts, Origin, attachments_of, facts_of, facts_of_forest, intervals_of, metrics_of
-from trainer.measures import stop_measure
-from trainer.parameters import TrainParameters
-from trainer.seeds.averaging import average
-from trainer.seeds.choosing import best_of, check_choice, checked_seeds
-from trainer.seeds.measuring import measure
-from trainer.seeds.noise import NoiseFloor
-from trainer.training import TrainingPlan, plan_of
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.group.sketch import QuerySketch
+from rankmill.scorer.forest import Forest
+from rankmill.trainer import training
+from rankmill.trainer.base_model import BaseModel, after_base
+from rankmill.trainer.checkpoint import EVERY, Checkpoints
+from rankmill.trainer.cross_validation import OnFold
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
+from rankmill.trainer.history import TRAIN, RoundRecord, TrainingResult
+from rankmill.trainer.kept import KeptTrainings, Trained, training_key
+from rankmill.trainer.lineage import Facts, Origin, attachments_of, facts_of, facts_of_forest, intervals_of, metrics_of
+from rankmill.trainer.measures import stop_measure
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.seeds.averaging import average
+from rankmill.trainer.seeds.choosing import best_of, check_choice, checked_seeds
+from rankmill.trainer.seeds.measuring import measure
+from rankmill.trainer.seeds.noise import NoiseFloor
+from rankmill.trainer.training import TrainingPlan, plan_of
 
 VALID = "valid"
 
@@ -190,7 +190,7 @@ def train_candidate(
     checkpoint_every
         Seconds between two checkpoints.
     n_threads, bin_cache, pool_bytes, profile
-        As :func:`trainer.training.train` takes them.
+        As :func:`rankmill.trainer.training.train` takes them.
     on_round
         Called after every round of every seed, also of one that is replayed from a checkpoint.
     on_fold

@@ -1,6 +1,6 @@
 """What a training has so far, written aside now and then, so that a killed one goes on.
 
-A checkpoint is a model file of all trees grown, those after the best round too.  Replaying it (:mod:`trainer.resuming`) gives
+A checkpoint is a model file of all trees grown, those after the best round too.  Replaying it (:mod:`rankmill.trainer.resuming`) gives
 the scores to the last bit, and with them the metrics of every round and the state of early stopping; nothing else is needed.
 It is found by a key of all that decides the training, written aside and published in one step.
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.publish import write_atomically
-from scorer.errors import ScorerError
-from scorer.forest import Forest
+from rankmill.pipeline.publish import write_atomically
+from rankmill.scorer.errors import ScorerError
+from rankmill.scorer.forest import Forest
 
 EVERY = 300.0  # seconds; what a kill costs at most, but for a last round
 SUFFIX = ".checkpoint"

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainer.options import takes_training_parameters
+from rankmill.trainer.options import takes_training_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.group.sketch import QuerySketch
-    from registry import Registry
-    from trainer.history import TrainingResult
-    from trainer.lineage import Origin
-    from trainer.parameters import TrainParameters
+    from rankmill.pipeline.group.sketch import QuerySketch
+    from rankmill.registry import Registry
+    from rankmill.trainer.history import TrainingResult
+    from rankmill.trainer.lineage import Origin
+    from rankmill.trainer.parameters import TrainParameters
 
 app = typer.Typer()
 
@@ -127,8 +127,8 @@ def train(
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     """
-    from pipeline.sizes import parse_size
-    from trainer.seeds.choosing import parse_seeds
+    from rankmill.pipeline.sizes import parse_size
+    from rankmill.trainer.seeds.choosing import parse_seeds
 
     report, result = train_and_register(
         dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, base_model=base_model,
@@ -173,11 +173,11 @@ def cv(
 
     Example: rankmill cv web.dataset --folds 5 --metric ndcg@10 --n-rounds 300
     """
-    from pipeline.dataset import Dataset
-    from pipeline.sizes import parse_size
-    from trainer.compiling import compilation_announced
-    from trainer.progress import TrainingProgress
-    from trainer.training import cross_validate, plan_of
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.sizes import parse_size
+    from rankmill.trainer.compiling import compilation_announced
+    from rankmill.trainer.progress import TrainingProgress
+    from rankmill.trainer.training import cross_validate, plan_of
 
     pool_bytes = parse_size(histogram_memory, "--histogram-memory")
     opened, parameters = Dataset.open(dataset), replace(parameters, rounds_by="cv")
@@ -224,18 +224,18 @@ def train_and_register(
     """Train on the dataset at ``dataset_path``, register the model, and return the facts of the new version.
 
     ``resume`` and ``base_model`` name models, files or versions in the registry at ``registry_path``; ``pool_bytes`` None
-    means the default; the other options are those of :func:`trainer.candidate.train_candidate`, ``checkpoint`` its folder.
+    means the default; the other options are those of :func:`rankmill.trainer.candidate.train_candidate`, ``checkpoint`` its folder.
     """
-    from pipeline.dataset import Dataset
-    from registry import Registry
-    from registry.names import check_name
-    from scorer.cli import find_model
-    from trainer.candidate import plan_candidate, train_candidate
-    from trainer.compiling import compilation_announced
-    from trainer.growing.histogram import DEFAULT_POOL_BYTES
-    from trainer.kept import KeptTrainings
-    from trainer.lineage import Origin
-    from trainer.progress import progress_of
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.registry import Registry
+    from rankmill.registry.names import check_name
+    from rankmill.scorer.cli import find_model
+    from rankmill.trainer.candidate import plan_candidate, train_candidate
+    from rankmill.trainer.compiling import compilation_announced
+    from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
+    from rankmill.trainer.kept import KeptTrainings
+    from rankmill.trainer.lineage import Origin
+    from rankmill.trainer.progress import progress_of
 
     # what can be refused is refused before hours of training, not after
     check_name(name)
@@ -305,7 +305,7 @@ def train_and_register(
 
 def queries_trained_on(origin: Origin, registry: Registry) -> QuerySketch | None:
     """Return the sketch of the queries that a registered model was trained on; None where nobody kept it."""
-    from scorer.cli import train_queries
+    from rankmill.scorer.cli import train_queries
 
     if origin.identity.name is None:
         return None

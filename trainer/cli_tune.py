@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainer.cli import HISTOGRAM_MEMORY
-from trainer.options import takes_training_parameters
+from rankmill.trainer.cli import HISTOGRAM_MEMORY
+from rankmill.trainer.options import takes_training_parameters
 
 if TYPE_CHECKING:
-    from trainer.parameters import TrainParameters
-    from trainer.tuning.store import Outcome
-    from trainer.tuning.trial import Task
+    from rankmill.trainer.parameters import TrainParameters
+    from rankmill.trainer.tuning.store import Outcome
+    from rankmill.trainer.tuning.trial import Task
 
 app = typer.Typer()
 
@@ -103,13 +103,13 @@ def tune(
     Example: rankmill tune web.dataset -o web.tuning --trials 40
     One parameter, by halving: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log
     """
-    from pipeline.dataset import Dataset
-    from pipeline.sizes import parse_size
-    from trainer.compiling import FIRST, compilation_announced, kernels_compiled
-    from trainer.tuning.progress import TrialsProgress
-    from trainer.tuning.search import TuneOptions, plan_tuning
-    from trainer.tuning.search import tune as search_for
-    from trainer.tuning.space import default_space, parse_vary, read_space, space_of
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.sizes import parse_size
+    from rankmill.trainer.compiling import FIRST, compilation_announced, kernels_compiled
+    from rankmill.trainer.tuning.progress import TrialsProgress
+    from rankmill.trainer.tuning.search import TuneOptions, plan_tuning
+    from rankmill.trainer.tuning.search import tune as search_for
+    from rankmill.trainer.tuning.space import default_space, parse_vary, read_space, space_of
 
     given: Any = {
         "eval_metrics": eval_metric or (),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-PACKAGES = ("pipeline", "scorer", "trainer")
+PACKAGES = ("rankmill.pipeline", "rankmill.scorer", "rankmill.trainer")
 
 
 @cache
@@ -26,7 +27,9 @@ def code_digest() -> str:
 def digest_of_folder(package: str, folder: Path) -> bytes:
     """Return the sha256 over the ``.py`` files below ``folder``, in the order of their paths, as of ``package``."""
     digest = hashlib.sha256()
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+    # In a checkout rankmill/pipeline and the like are links: they are followed, as installed they are folders.
+    paths = [Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names]
+    files = {path.relative_to(folder).as_posix(): path for path in paths if path.suffix == ".py"}
     for name in sorted(files):
         data = files[name].read_bytes()
         digest.update(f"{package}/{name}\n{len(data)}\n".encode() + data)

@@ -40,7 +40,7 @@ class _First(event.Listener):
 
 def kernels_compiled() -> bool:
     """Return whether kernels that every training needs are in the cache, be it those of an older version."""
-    from trainer.growing import _kernels
+    from rankmill.trainer.growing import _kernels
 
     kernel: Any = _kernels.partition
     return any(Path(kernel._cache.cache_path).glob("*.nbi"))  # noqa: SLF001

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.protocol import Objective
-from trainer.parameters import TrainParameters
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.protocol import Objective
+from rankmill.trainer.parameters import TrainParameters
 
 
 def criterion_of(objective: Objective, parameters: TrainParameters) -> str:

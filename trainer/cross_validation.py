@@ -10,18 +10,18 @@ from math import fsum
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import Forest
-from trainer.boosting import boost
-from trainer.checkpoint import Checkpoints
-from trainer.errors import TrainingDataRejected
-from trainer.growing.histogram import DEFAULT_POOL_BYTES
-from trainer.history import HOLDOUT, CrossValidation, RoundRecord, TrainingResult
-from trainer.learnt_from import settled
-from trainer.measures import stop_measure
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.sampling import fold_of_queries
-from trainer.stopping import EarlyStopping
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.checkpoint import Checkpoints
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
+from rankmill.trainer.history import HOLDOUT, CrossValidation, RoundRecord, TrainingResult
+from rankmill.trainer.learnt_from import settled
+from rankmill.trainer.measures import stop_measure
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.sampling import fold_of_queries
+from rankmill.trainer.stopping import EarlyStopping
 
 OnFold = Callable[[int, RoundRecord], object]  # the fold, 1, 2, .., and what its last round measured
 
@@ -54,7 +54,7 @@ def cross_validate(
     rows
         All that may be learnt from.
     edges, feature_names, max_grade, eval_metrics, n_threads, pool_bytes
-        As :func:`trainer.boosting.boost` takes them.
+        As :func:`rankmill.trainer.boosting.boost` takes them.
     parameters
         Of each training, and ``folds``; ``rounds_by`` says nothing here.
     on_round

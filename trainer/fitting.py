@@ -9,13 +9,13 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from trainer.boosting import BoostOptions, boost
-from trainer.cross_validation import cross_validate
-from trainer.errors import TrainingDataRejected
-from trainer.history import HOLDOUT, TrainingResult
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.sampling import queries_apart
+from rankmill.trainer.boosting import BoostOptions, boost
+from rankmill.trainer.cross_validation import cross_validate
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.history import HOLDOUT, TrainingResult
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.sampling import queries_apart
 
 
 def fit(
@@ -44,7 +44,7 @@ def fit(
     Raises
     ------
     TrainingDataRejected
-        There are too few queries to part, besides what :func:`trainer.boosting.boost` raises.
+        There are too few queries to part, besides what :func:`rankmill.trainer.boosting.boost` raises.
     """
     n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
     checkpoints, on_fold = options.pop("checkpoints", None), options.pop("on_fold", None)

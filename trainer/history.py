@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import Forest
-from trainer.profile import Profile
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.profile import Profile
 
 TRAIN = "train"  # the name under which the rows that are learnt from stand in a record
 HOLDOUT = "holdout"  # and that of queries that are kept apart from them
@@ -99,7 +99,7 @@ class QueryValues:
     """A metric query by query: its mean stands in a record."""
 
     values: npt.NDArray[np.float64]  # (n_queries,) NaN where a query does not count
-    weights: npt.NDArray[np.float64] | None  # (n_queries,) see scorer.metrics.queries.PreparedQueries.weights
+    weights: npt.NDArray[np.float64] | None  # (n_queries,) see rankmill.scorer.metrics.queries.PreparedQueries.weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,17 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.publish import write_atomically
-from scorer.errors import ScorerError
-from scorer.forest import Forest
-from scorer.model_file import canonical_json
-from trainer.code_digest import code_digest
-from trainer.history import CrossValidation, RoundRecord, TrainingResult, curves_of
-from trainer.lineage import intervals_of
-from trainer.parameters import PRESET, TrainParameters
+from rankmill.pipeline.publish import write_atomically
+from rankmill.scorer.errors import ScorerError
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.model_file import canonical_json
+from rankmill.trainer.code_digest import code_digest
+from rankmill.trainer.history import CrossValidation, RoundRecord, TrainingResult, curves_of
+from rankmill.trainer.lineage import intervals_of
+from rankmill.trainer.parameters import PRESET, TrainParameters
 
 if TYPE_CHECKING:
-    from pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset import Dataset
 
 FORMAT = 1
 _MODEL, _FACTS = ".rankmill", ".json"

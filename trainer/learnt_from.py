@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.registry import OBJECTIVES, objective_class
-from trainer.objectives.spelling import parse_spelling
-from trainer.objectives.weights import relative_weights
-from trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
-from trainer.rows import Preferences, RankedRows
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
+from rankmill.trainer.objectives.spelling import parse_spelling
+from rankmill.trainer.objectives.weights import relative_weights
+from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
+from rankmill.trainer.rows import Preferences, RankedRows
 
 LEARNT_FROM = "learnt_from"  # in the model, where the data had pairs and the objective takes such
 

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
-from scorer.metrics.bootstrap import interval_of_mean
-from trainer.code_digest import code_digest
-from trainer.learnt_from import LEARNT_FROM
-from trainer.parameters import TrainParameters
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.scorer.metrics.bootstrap import interval_of_mean
+from rankmill.trainer.code_digest import code_digest
+from rankmill.trainer.learnt_from import LEARNT_FROM
+from rankmill.trainer.parameters import TrainParameters
 
 if TYPE_CHECKING:
-    from pipeline.dataset import Dataset
-    from pipeline.manifest import Meaning, SourceFile
-    from scorer.forest import Forest
-    from scorer.rerank import ModelIdentity
-    from trainer.history import QueryValues, TrainingResult
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.manifest import Meaning, SourceFile
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.rerank import ModelIdentity
+    from rankmill.trainer.history import QueryValues, TrainingResult
 
 MOST_SOURCES = 100  # of a kind; of more only their number and a digest of the list are told
 LIBRARIES = ("rankmill", "numpy", "numba", "llvmlite", "polars", "pyarrow", "duckdb", "joblib", "pydantic")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from scorer.metrics import Metric, parse_metric
-from trainer.objectives.registry import stops_by_deviance
-from trainer.parameters import TrainParameters
+from rankmill.scorer.metrics import Metric, parse_metric
+from rankmill.trainer.objectives.registry import stops_by_deviance
+from rankmill.trainer.parameters import TrainParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def parse_measure(text: str) -> Measure:
 
     Raises
     ------
-    scorer.errors.InputError
+    rankmill.scorer.errors.InputError
         The metric is unknown.
     """
     return DEVIANCE if text.strip() == str(DEVIANCE) else parse_metric(text)
@@ -48,7 +48,7 @@ def stop_measure(parameters: TrainParameters, *, graded: bool = True) -> Measure
 
     Raises
     ------
-    scorer.errors.InputError
+    rankmill.scorer.errors.InputError
         The metric is unknown.
     """
     if not parameters.stop_metric and (not graded or stops_by_deviance(parameters.objective)):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from trainer.objectives.registry import OBJECTIVES
+from rankmill.trainer.objectives.registry import OBJECTIVES
 
 if TYPE_CHECKING:
-    from trainer.parameters import TrainParameters
+    from rankmill.trainer.parameters import TrainParameters
 
 NAMES = [name for name in OBJECTIVES if name != "user"]  # a command line has no functions
 
@@ -142,10 +142,10 @@ def training_parameters(
     lambda_normalisation: Annotated[bool, typer.Option(help="Damp pairs far apart and scale queries alike.")] = True,
     seed: Annotated[int, typer.Option(help="Key of all randomness.")] = 7,
 ) -> TrainParameters:
-    """Return what the options say; the same names and defaults as :class:`trainer.parameters.TrainParameters`."""
+    """Return what the options say; the same names and defaults as :class:`rankmill.trainer.parameters.TrainParameters`."""
     given = dict(locals())
-    from trainer.monotone import parse_monotone
-    from trainer.parameters import TrainParameters
+    from rankmill.trainer.monotone import parse_monotone
+    from rankmill.trainer.parameters import TrainParameters
 
     return TrainParameters(**{**given, "monotone": parse_monotone(monotone or ())})
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trainer import _kernels
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.protocol import QUERIES, Objective
-from trainer.parameters import TrainParameters
-from trainer.sampling import Sampler
+from rankmill.trainer import _kernels
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.protocol import QUERIES, Objective
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.sampling import Sampler
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.growing.grower import PHASES as GROWING
-from trainer.growing.grower import Grower
+from rankmill.trainer.growing.grower import PHASES as GROWING
+from rankmill.trainer.growing.grower import Grower
 
 GRADIENTS, UPDATE, WALKING, METRICS, REST = "gradients", "leaves and update", "valid splits", "metrics", "rest"
 PHASES = (GRADIENTS, *GROWING, UPDATE, WALKING, METRICS, REST)

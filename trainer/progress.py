@@ -9,12 +9,12 @@ from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 
-from pipeline.progress import TerminalBar
-from trainer.compiling import compilation_announced
-from trainer.errors import InvalidParameter
-from trainer.history import RoundRecord
-from trainer.parameters import TrainParameters
-from trainer.scalars import whole_number
+from rankmill.pipeline.progress import TerminalBar
+from rankmill.trainer.compiling import compilation_announced
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.history import RoundRecord
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.scalars import whole_number
 
 LOG_SECONDS = 10.0
 

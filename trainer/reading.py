@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.binspec import BinSpec
-from pipeline.dataset import Dataset
-from pipeline.group.hashing import hash_ids
-from pipeline.pairs.stored import Pairs
-from trainer.objectives.registry import learns_labels
-from trainer.parameters import TrainParameters
-from trainer.rows import Preferences, RankedRows
+from rankmill.pipeline.binspec import BinSpec
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.group.hashing import hash_ids
+from rankmill.pipeline.pairs.stored import Pairs
+from rankmill.trainer.objectives.registry import learns_labels
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import Preferences, RankedRows
 
 _NAMES_SALT = 0x2545F4914F6CDD1D  # says nothing about buckets and splits, which are hashes of the same ids
 

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.exchange.source import CONVERTED_FROM
-from scorer.forest import Forest
-from trainer.assembly import trees_a_round
-from trainer.dtypes import EDGE
-from trainer.errors import InvalidParameter
-from trainer.growing.tree import Tree
-from trainer.learnt_from import LEARNT_FROM
-from trainer.objectives.protocol import Objective
-from trainer.parameters import PAIRS, PRESET, TrainParameters
+from rankmill.scorer.exchange.source import CONVERTED_FROM
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.assembly import trees_a_round
+from rankmill.trainer.dtypes import EDGE
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.learnt_from import LEARNT_FROM
+from rankmill.trainer.objectives.protocol import Objective
+from rankmill.trainer.parameters import PAIRS, PRESET, TrainParameters
 
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
 
@@ -91,7 +91,7 @@ def _could_have_made(objective: Objective, forest: Forest) -> bool:
 
 
 def trees_of(forest: Forest, edges: Sequence[npt.NDArray[np.float32]]) -> list[Tree]:
-    """Return the trees of ``forest`` over bins: the reverse of :func:`trainer.assembly.forest_of`.
+    """Return the trees of ``forest`` over bins: the reverse of :func:`rankmill.trainer.assembly.forest_of`.
 
     Raises
     ------

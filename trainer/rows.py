@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import TrainingDataRejected
-from trainer.layout import BlockedBins, fill_blocks
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.layout import BlockedBins, fill_blocks
 
 Bins = npt.NDArray[np.uint8]
 
@@ -38,7 +38,7 @@ class RankedRows:
     ``query_weights`` a query; ``offsets`` are added to its score wherever a loss or a metric sees it, and are no part
     of what is predicted.  ``labels`` are what regression learns instead of grades, ``events`` (1: it was seen, 0:
     censored) belong to times as labels, ``pairs`` are learnt from instead of
-    those that grades make, see :mod:`trainer.learnt_from`.  ``names`` decide, with the seed,
+    those that grades make, see :mod:`rankmill.trainer.learnt_from`.  ``names`` decide, with the seed,
     which queries are kept apart or belong to a fold.
     """
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer import _kernels
-from trainer._elementary import jitter
-from trainer.dtypes import ROW
-from trainer.parameters import TrainParameters
+from rankmill.trainer import _kernels
+from rankmill.trainer._elementary import jitter
+from rankmill.trainer.dtypes import ROW
+from rankmill.trainer.parameters import TrainParameters
 
 _QUERIES, _ROWS, _FEATURES, _APART, _FOLDS = 1, 2, 3, 4, 5  # streams of one seed that never meet
 

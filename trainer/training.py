@@ -11,33 +11,33 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.binspec import BinSpec
-from pipeline.dataset import Dataset
-from scorer.forest import Forest
-from scorer.metrics import parse_metric
-from trainer.base_model import BaseModel, after_base
-from trainer.bin_cache import CachedBins
-from trainer.boosting import FEWEST_DRAWN_PAIRS, OnRound, RankedRows, TrainingResult
-from trainer.checkpoint import Checkpoints
-from trainer.criteria import criterion_of, takes_exact_steps
-from trainer.cross_validation import OnFold
-from trainer.cross_validation import cross_validate as cross_validate_rows
-from trainer.dtypes import BLOCK_WIDTH
-from trainer.errors import TrainingDataRejected
-from trainer.fitting import fit
-from trainer.growing.grower import Grower
-from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
-from trainer.history import CrossValidation
-from trainer.layout import blocks_shape
-from trainer.learnt_from import given_pairs, learnt_from_facts, rows_learnt_from, settled, what_is_learnt_from
-from trainer.measures import DEVIANCE, parse_measure
-from trainer.monotone import directions_of
-from trainer.objectives.holding import bytes_held
-from trainer.objectives.protocol import ROWS, Objective
-from trainer.objectives.registry import objective_of
-from trainer.parameters import BOTH, TrainParameters
-from trainer.reading import bin_batches, read_columns, read_rows
-from trainer.resuming import check_resumable
+from rankmill.pipeline.binspec import BinSpec
+from rankmill.pipeline.dataset import Dataset
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import parse_metric
+from rankmill.trainer.base_model import BaseModel, after_base
+from rankmill.trainer.bin_cache import CachedBins
+from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, OnRound, RankedRows, TrainingResult
+from rankmill.trainer.checkpoint import Checkpoints
+from rankmill.trainer.criteria import criterion_of, takes_exact_steps
+from rankmill.trainer.cross_validation import OnFold
+from rankmill.trainer.cross_validation import cross_validate as cross_validate_rows
+from rankmill.trainer.dtypes import BLOCK_WIDTH
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.fitting import fit
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
+from rankmill.trainer.history import CrossValidation
+from rankmill.trainer.layout import blocks_shape
+from rankmill.trainer.learnt_from import given_pairs, learnt_from_facts, rows_learnt_from, settled, what_is_learnt_from
+from rankmill.trainer.measures import DEVIANCE, parse_measure
+from rankmill.trainer.monotone import directions_of
+from rankmill.trainer.objectives.holding import bytes_held
+from rankmill.trainer.objectives.protocol import ROWS, Objective
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import BOTH, TrainParameters
+from rankmill.trainer.reading import bin_batches, read_columns, read_rows
+from rankmill.trainer.resuming import check_resumable
 
 _BYTES_A_ROW = 4 + 29  # grade; what metrics keep
 _BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, curvature.  The grower and the objective add their own
@@ -140,12 +140,12 @@ def plan_of(
     ------
     TrainingDataRejected
         The train split is empty, or the objective cannot learn from it.
-    scorer.errors.InputError
+    rankmill.scorer.errors.InputError
         A metric is unknown.
     InvalidParameter
         The objective permits no such option or criterion, ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way;
         or ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
-    pipeline.errors.InputError
+    rankmill.pipeline.errors.InputError
         The dataset has not been binned.
     """
     train, valid = dataset.queries("train"), dataset.queries("valid")
@@ -233,7 +233,7 @@ def train(
         training ``n_rounds`` rounds, all of them, in one go.
     base_model
         Correct this forest: losses and metrics see its scores plus those of the new trees, and so does the result,
-        which holds both (:mod:`trainer.base_model`).
+        which holds both (:mod:`rankmill.trainer.base_model`).
     n_threads
         Threads to work with.
     on_round
@@ -251,7 +251,7 @@ def train(
         Called with one line if the cache is damaged and built anew, or cannot be written; left out: a Python warning.
     checkpoints
         Where what is trained so far is written now and then, and where a training that was killed goes on.  Whoever has
-        put the result into safety clears them; :func:`trainer.kept.training_key` makes a key.
+        put the result into safety clears them; :func:`rankmill.trainer.kept.training_key` makes a key.
 
     Raises
     ------
@@ -260,7 +260,7 @@ def train(
     InvalidParameter
         See :class:`TrainParameters`; ``bin_cache`` is a file; ``resume`` was trained in another way; or
         ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
-    pipeline.errors.InputError
+    rankmill.pipeline.errors.InputError
         The dataset has not been binned.
     """
     parameters = parameters or TrainParameters()
@@ -306,7 +306,7 @@ def cross_validate(
     say: Callable[[str], None] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> CrossValidation:
-    """Cross-validate a training on the train split of a binned dataset: :func:`trainer.cross_validation.cross_validate`.
+    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.cross_validation.cross_validate`.
 
     Queries go to folds by the seed and a hash of their ids.  Arguments and errors are those of :func:`train`.
     """

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from scorer.links import apply_link
-from scorer.metrics import Metric, Policy
-from scorer.metrics.queries import PreparedQueries, mean_of
-from trainer import _kernels
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.growing.tree import Tree
-from trainer.history import TRAIN, QueryValues
-from trainer.learnt_from import rows_learnt_from
-from trainer.measures import DEVIANCE, Measure, parse_measure, stop_measure
-from trainer.objectives.protocol import Objective
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.scorer.links import apply_link
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
+from rankmill.trainer import _kernels
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.history import TRAIN, QueryValues
+from rankmill.trainer.learnt_from import rows_learnt_from
+from rankmill.trainer.measures import DEVIANCE, Measure, parse_measure, stop_measure
+from rankmill.trainer.objectives.protocol import Objective
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 _LEAST_WALKED = 2048  # rows a worker that walk down a tree
 _LEAST_LINKED = 4096  # rows a worker whose outputs become scores
@@ -55,7 +55,7 @@ class Watch:
         Two sets have the same name, or one has that of the train split.
     TrainingDataRejected
         An eval set holds no rows, or the bins of other rows or features, or nothing is relevant in the first.
-    scorer.errors.InputError
+    rankmill.scorer.errors.InputError
         A metric is unknown.
     """
 

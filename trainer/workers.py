@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 from joblib import Parallel, delayed
 
-from pipeline.cores import available_cores
-from trainer import _kernels
-from trainer.errors import InvalidParameter
-from trainer.interrupts import HeldSignals
-from trainer.scalars import whole_number
+from rankmill.pipeline.cores import available_cores
+from rankmill.trainer import _kernels
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.interrupts import HeldSignals
+from rankmill.trainer.scalars import whole_number
 
 Result = TypeVar("Result")
 Task = Callable[[int], object]

@@ -6,28 +6,28 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.append.meaning import options_for, recorded_options
-from pipeline.append.merging import extended, with_pairs
-from pipeline.append.pairs import StoredPairs
-from pipeline.append.rows import Counts, places_among, spread, stored_rows, unjudged_rows
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, InputError
-from pipeline.memory import release_freed
-from pipeline.places import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
-from pipeline.publish import file_digest
-from pipeline.rejects import read_rejects
-from pipeline.sources.jsonl.keys import naturally_sorted
-from pipeline.sources.names import format_of
-from pipeline.validate import sources_disagree
+from rankmill.pipeline.append.meaning import options_for, recorded_options
+from rankmill.pipeline.append.merging import extended, with_pairs
+from rankmill.pipeline.append.pairs import StoredPairs
+from rankmill.pipeline.append.rows import Counts, places_among, spread, stored_rows, unjudged_rows
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, InputError
+from rankmill.pipeline.memory import release_freed
+from rankmill.pipeline.places import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
+from rankmill.pipeline.publish import file_digest
+from rankmill.pipeline.rejects import read_rejects
+from rankmill.pipeline.sources.jsonl.keys import naturally_sorted
+from rankmill.pipeline.sources.names import format_of
+from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pipeline.group.spill import Spill
-    from pipeline.ingest.options import IngestOptions
-    from pipeline.manifest import Manifest, PairShard
-    from pipeline.pairs.join import PairSpill
-    from pipeline.sources.batch import Reject, Source
+    from rankmill.pipeline.group.spill import Spill
+    from rankmill.pipeline.ingest.options import IngestOptions
+    from rankmill.pipeline.manifest import Manifest, PairShard
+    from rankmill.pipeline.pairs.join import PairSpill
+    from rankmill.pipeline.sources.batch import Reject, Source
 
 
 class Base:
@@ -40,7 +40,7 @@ class Base:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the dataset at ``path``; errors as :meth:`pipeline.dataset.Dataset.open`, and InputError if nothing can be added."""
+        """Open the dataset at ``path``; errors as :meth:`rankmill.pipeline.dataset.Dataset.open`, and InputError if nothing can be added."""
         self.dataset = Dataset.open(path)
         self._check_settled()
         self._of_text = False  # whether the new files are text with numbered features

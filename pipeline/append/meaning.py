@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import InputError
-from pipeline.group.splits import split_time_of
-from pipeline.sources.grades import words_of
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.group.splits import split_time_of
+from rankmill.pipeline.sources.grades import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from pipeline.ingest.options import IngestOptions
-    from pipeline.manifest import Manifest
-    from pipeline.sources.batch import ReadOptions
+    from rankmill.pipeline.ingest.options import IngestOptions
+    from rankmill.pipeline.manifest import Manifest
+    from rankmill.pipeline.sources.batch import ReadOptions
 
 OPTIONS_OF_READING = (
     "absent",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pipeline.judgments.tally import Tally
-from pipeline.manifest import SPLITS, GradeCount, PairSet, Repeats, SplitCount
+from rankmill.pipeline.judgments.tally import Tally
+from rankmill.pipeline.manifest import SPLITS, GradeCount, PairSet, Repeats, SplitCount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pipeline.append.rows import Counts
-    from pipeline.manifest import Manifest, PairShard
+    from rankmill.pipeline.append.rows import Counts
+    from rankmill.pipeline.manifest import Manifest, PairShard
 
 
 def extended(old: Manifest, replaced: Collection[Counts], made: Manifest, *, bounded: bool) -> Manifest:

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array
-from pipeline.errors import DataRejected
-from pipeline.pairs.batch import PairBatch
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.pairs.batch import PairBatch
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from pipeline.dataset import Dataset
-    from pipeline.pairs.batch import Mismatch
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.pairs.batch import Mismatch
 
 
 class StoredPairs:

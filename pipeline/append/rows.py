@@ -11,20 +11,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array
-from pipeline.judgments.tally import Tally, repeats
-from pipeline.manifest import SPLITS
-from pipeline.sources.batch import BATCH_BYTES, RowBatch
-from pipeline.sources.grades import UNKNOWN_GRADE
-from pipeline.sources.optional import TYPES
-from pipeline.sources.times import TIME
-from pipeline.stored_shards import QUERY_WEIGHT
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.judgments.tally import Tally, repeats
+from rankmill.pipeline.manifest import SPLITS
+from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.pipeline.sources.optional import TYPES
+from rankmill.pipeline.sources.times import TIME
+from rankmill.pipeline.stored_shards import QUERY_WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from pipeline.dataset import Dataset
-    from pipeline.manifest import Shard, UnjudgedShard
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.manifest import Shard, UnjudgedShard
 
 
 @dataclass(slots=True)

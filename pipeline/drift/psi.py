@@ -24,7 +24,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.drift import _kernels
+from rankmill.pipeline.drift import _kernels
 
 _SMOOTHING = 0.5  # effective rows added to every cell
 

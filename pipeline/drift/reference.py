@@ -1,6 +1,6 @@
 """What is kept of a dataset so that a later one can be compared with it when it is gone: a small Parquet file.
 
-A row for the grades, then one a feature: where its cells are cut, and what `pipeline.drift.psi.Sums` has of them (of the symmetric
+A row for the grades, then one a feature: where its cells are cut, and what `rankmill.pipeline.drift.psi.Sums` has of them (of the symmetric
 products the upper triangle, row by row).  The key ``rankmill`` of the file's metadata holds the rest as JSON.
 """
 
@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.binning import columns_of
-from pipeline.binspec import FeatureBins
-from pipeline.drift.psi import Sums
-from pipeline.drift.sample import FeatureSample, Starts, cells_for
-from pipeline.errors import DatasetFormatError
-from pipeline.publish import write_atomically
-from pipeline.quantiles import EDGE, Values
+from rankmill.pipeline.binning import columns_of
+from rankmill.pipeline.binspec import FeatureBins
+from rankmill.pipeline.drift.psi import Sums
+from rankmill.pipeline.drift.sample import FeatureSample, Starts, cells_for
+from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.pipeline.publish import write_atomically
+from rankmill.pipeline.quantiles import EDGE, Values
 
 if TYPE_CHECKING:
-    from pipeline.dataset import Dataset
-    from pipeline.manifest import SplitName
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.manifest import SplitName
 
 FORMAT = 1
 GRADES = "grades"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.binspec import FeatureBins, feature_bins
-from pipeline.drift import _kernels
-from pipeline.drift.psi import Sums
-from pipeline.quantiles import EDGE, Values, bin_ends
+from rankmill.pipeline.binspec import FeatureBins, feature_bins
+from rankmill.pipeline.drift import _kernels
+from rankmill.pipeline.drift.psi import Sums
+from rankmill.pipeline.quantiles import EDGE, Values, bin_ends
 
 VALUE_CELLS = 20  # more are noise: the index of chance grows with their number
 _QUERIES_A_CELL = 10  # fewer, and a chi-square no longer says what chance does

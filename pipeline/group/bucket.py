@@ -15,15 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array
-from pipeline.group import _kernels
-from pipeline.sources.batch import BATCH_BYTES
-from pipeline.sources.optional import TYPES
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.group import _kernels
+from rankmill.pipeline.sources.batch import BATCH_BYTES
+from rankmill.pipeline.sources.optional import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pipeline.group.spill import Spill, SpilledRows
+    from rankmill.pipeline.group.spill import Spill, SpilledRows
 
 _MOST_PARTS = 1024  # held apart: a part takes about 2 KB besides its rows, and may be of one row
 

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import parts_of
-from pipeline.errors import InputError
-from pipeline.group import _kernels
-from pipeline.manifest import SPLITS
+from rankmill.pipeline.arrow import parts_of
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.group import _kernels
+from rankmill.pipeline.manifest import SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

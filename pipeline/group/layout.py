@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.group.splits import SplitRule
-    from pipeline.judgments.settle import Settling
+    from rankmill.pipeline.group.splits import SplitRule
+    from rankmill.pipeline.judgments.settle import Settling
 
 ROW_GROUP_BYTES = 64 << 20  # decoded; a group has the largest power of two of rows that fits, so 32 to 64 MiB
 _ROW_GROUP_ROWS = 1 << 20  # at most

@@ -9,20 +9,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array
-from pipeline.group import _kernels
-from pipeline.group.bucket import BucketRows, padded, read_bucket, runs_of
-from pipeline.judgments.tally import Tally, repeats
-from pipeline.sources.grades import UNKNOWN_GRADE
-from pipeline.sources.times import TIME
-from pipeline.validate import check_one_split
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.group import _kernels
+from rankmill.pipeline.group.bucket import BucketRows, padded, read_bucket, runs_of
+from rankmill.pipeline.judgments.tally import Tally, repeats
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.pipeline.sources.times import TIME
+from rankmill.pipeline.validate import check_one_split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.group.layout import Layout
-    from pipeline.group.spill import Spill
-    from pipeline.judgments.settle import Settling
+    from rankmill.pipeline.group.layout import Layout
+    from rankmill.pipeline.group.spill import Spill
+    from rankmill.pipeline.judgments.settle import Settling
 
 _LABEL = "label"
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import DatasetFormatError
-from pipeline.group.hashing import hash_ids
+from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.pipeline.group.hashing import hash_ids
 
 MAGIC = b"RMQUERY1"
 TRAIN_QUERIES = "train_queries"  # what the sketch of a registered version is called

@@ -18,15 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array, bytes_of, schema_of
-from pipeline.group.hashing import buckets_of
-from pipeline.sources.optional import TYPES
+from rankmill.pipeline.arrow import as_array, bytes_of, schema_of
+from rankmill.pipeline.group.hashing import buckets_of
+from rankmill.pipeline.sources.optional import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from io import FileIO
 
-    from pipeline.sources.batch import RowBatch
+    from rankmill.pipeline.sources.batch import RowBatch
 
 
 _MOST_ROWS = 1 << 17  # sorted at a time: where there are few values, ids and order are most of a batch

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import InputError
-from pipeline.group.hashing import check_shares, hash_ids, splits_of
-from pipeline.manifest import SPLITS, FoldChoice
-from pipeline.sources.times import TIME_RULE, iso, times_of
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.group.hashing import check_shares, hash_ids, splits_of
+from rankmill.pipeline.manifest import SPLITS, FoldChoice
+from rankmill.pipeline.sources.times import TIME_RULE, iso, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,37 +8,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.errors import DataRejected
-from pipeline.group.layout import Layout
-from pipeline.group.shards import write_shards
-from pipeline.group.spill import Spill
-from pipeline.ingest.described import described, row_files
-from pipeline.ingest.reading import read_all
-from pipeline.judgments.joining import judgment_set, read_judgments
-from pipeline.judgments.tally import Tally
-from pipeline.manifest import SPLITS
-from pipeline.memory import reading_threads, release_freed, writing_share
-from pipeline.pairs.adding import pair_set, read_ids, read_pairs, source_files
-from pipeline.pairs.join import PairSpill, join_pairs
-from pipeline.places import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
-from pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
-from pipeline.sources.optional import TYPES
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.group.layout import Layout
+from rankmill.pipeline.group.shards import write_shards
+from rankmill.pipeline.group.spill import Spill
+from rankmill.pipeline.ingest.described import described, row_files
+from rankmill.pipeline.ingest.reading import read_all
+from rankmill.pipeline.judgments.joining import judgment_set, read_judgments
+from rankmill.pipeline.judgments.tally import Tally
+from rankmill.pipeline.manifest import SPLITS
+from rankmill.pipeline.memory import reading_threads, release_freed, writing_share
+from rankmill.pipeline.pairs.adding import pair_set, read_ids, read_pairs, source_files
+from rankmill.pipeline.pairs.join import PairSpill, join_pairs
+from rankmill.pipeline.places import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
+from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
+from rankmill.pipeline.sources.optional import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
-    from pipeline.append.base import Base
-    from pipeline.group.shards import ShardSummary
-    from pipeline.ingest.inputs import Inputs
-    from pipeline.ingest.options import IngestOptions
-    from pipeline.judgments.batch import JudgmentSource
-    from pipeline.judgments.settle import Settling
-    from pipeline.manifest import GradesFrom, Manifest, PairShard, SourceFile
-    from pipeline.pairs.batch import PairSource
-    from pipeline.progress import Stage
-    from pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
+    from rankmill.pipeline.append.base import Base
+    from rankmill.pipeline.group.shards import ShardSummary
+    from rankmill.pipeline.ingest.inputs import Inputs
+    from rankmill.pipeline.ingest.options import IngestOptions
+    from rankmill.pipeline.judgments.batch import JudgmentSource
+    from rankmill.pipeline.judgments.settle import Settling
+    from rankmill.pipeline.manifest import GradesFrom, Manifest, PairShard, SourceFile
+    from rankmill.pipeline.pairs.batch import PairSource
+    from rankmill.pipeline.progress import Stage
+    from rankmill.pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
 
 
 class Building:
@@ -223,8 +223,8 @@ class Building:
         sources, options = self._inputs.judgments, self._options
         if not sources and options.aggregate is None:
             return None
-        from pipeline.judgments.settle import Settling
-        from pipeline.judgments.spill import JudgmentSpill
+        from rankmill.pipeline.judgments.settle import Settling
+        from rankmill.pipeline.judgments.spill import JudgmentSpill
 
         spill = JudgmentSpill(self._staging / "judgments-spill", options.buckets) if sources else None
         if spill is not None:

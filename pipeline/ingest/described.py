@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from pipeline.judgments.tally import Tally
-from pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, Repeats, SourceFile, SplitCount
+from rankmill.pipeline.judgments.tally import Tally
+from rankmill.pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, Repeats, SourceFile, SplitCount
 
 if TYPE_CHECKING:
-    from pipeline.group.layout import Layout
-    from pipeline.group.shards import ShardSummary
-    from pipeline.ingest.inputs import Inputs
-    from pipeline.ingest.options import IngestOptions
-    from pipeline.manifest import ColumnName, GradesFrom, SplitName
+    from rankmill.pipeline.group.layout import Layout
+    from rankmill.pipeline.group.shards import ShardSummary
+    from rankmill.pipeline.ingest.inputs import Inputs
+    from rankmill.pipeline.ingest.options import IngestOptions
+    from rankmill.pipeline.manifest import ColumnName, GradesFrom, SplitName
 
 Digests = Mapping[Path, tuple[int, str]]
 

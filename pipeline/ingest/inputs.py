@@ -8,26 +8,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import DataRejected, InputError
-from pipeline.group.splits import name_of
-from pipeline.judgments.joining import check_times_and_labels, without_grades
-from pipeline.judgments.opening import open_judgments
-from pipeline.manifest import SPLITS, SplitName
-from pipeline.pairs.adding import sorted_files
-from pipeline.pairs.opening import open_pairs
-from pipeline.sources.columns import check_ignored, guesses_of, tables_disagree
-from pipeline.sources.files import find_files, refuse_copies
-from pipeline.sources.jsonl.source import share_features
-from pipeline.sources.letor import check_made_ids, companions_of
-from pipeline.sources.opening import open_source
-from pipeline.validate import sources_disagree
+from rankmill.pipeline.errors import DataRejected, InputError
+from rankmill.pipeline.group.splits import name_of
+from rankmill.pipeline.judgments.joining import check_times_and_labels, without_grades
+from rankmill.pipeline.judgments.opening import open_judgments
+from rankmill.pipeline.manifest import SPLITS, SplitName
+from rankmill.pipeline.pairs.adding import sorted_files
+from rankmill.pipeline.pairs.opening import open_pairs
+from rankmill.pipeline.sources.columns import check_ignored, guesses_of, tables_disagree
+from rankmill.pipeline.sources.files import find_files, refuse_copies
+from rankmill.pipeline.sources.jsonl.source import share_features
+from rankmill.pipeline.sources.letor import check_made_ids, companions_of
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
-    from pipeline.append.base import Base
-    from pipeline.ingest.options import IngestOptions
-    from pipeline.judgments.batch import JudgmentSource
-    from pipeline.pairs.batch import PairSource
-    from pipeline.sources.batch import Quarantine, ReadOptions, Source
+    from rankmill.pipeline.append.base import Base
+    from rankmill.pipeline.ingest.options import IngestOptions
+    from rankmill.pipeline.judgments.batch import JudgmentSource
+    from rankmill.pipeline.pairs.batch import PairSource
+    from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, Source
 
 Given = Sequence[str | os.PathLike[str]]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.cores import available_cores
-from pipeline.errors import InputError
-from pipeline.group.splits import rule_of
-from pipeline.judgments.rules import check_aggregate
-from pipeline.memory import check_memory
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.cores import available_cores
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.group.splits import rule_of
+from rankmill.pipeline.judgments.rules import check_aggregate
+from rankmill.pipeline.memory import check_memory
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pipeline.group.splits import ByTime, SplitRule
-    from pipeline.judgments.rules import Aggregate
-    from pipeline.manifest import FoldChoice
+    from rankmill.pipeline.group.splits import ByTime, SplitRule
+    from rankmill.pipeline.judgments.rules import Aggregate
+    from rankmill.pipeline.manifest import FoldChoice
 
 MAX_BUCKETS = 4096
 
@@ -39,7 +39,7 @@ class IngestOptions:
     folds
         One of K folds, by hash of the query.  Without any of these three the splits are the files, as given.
     aggregate
-        What several judgments of one document make (see :mod:`pipeline.judgments.rules`); None: rows are kept as they are, and
+        What several judgments of one document make (see :mod:`rankmill.pipeline.judgments.rules`); None: rows are kept as they are, and
         files of judgments must not contradict each other.
     max_rejects
         Bad rows, judgments and pairs to put aside before giving up.

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import DataRejected, TooManyRejects
-from pipeline.sources.batch import tasks_of
-from pipeline.workers import in_order
+from rankmill.pipeline.errors import DataRejected, TooManyRejects
+from rankmill.pipeline.sources.batch import tasks_of
+from rankmill.pipeline.workers import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pipeline.sources.batch import Quarantine, ReadTask, RowBatch, Source
+    from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, Source
 
 
 class _Part(NamedTuple):

@@ -1,6 +1,6 @@
 """From judgments in files to a dataset: read, spill by query, sort, write, join pairs, publish.
 
-Peak memory: see :mod:`pipeline.memory`; after the two passes the ids and the pairs of one bucket.  Disk: the spilled rows, four
+Peak memory: see :mod:`rankmill.pipeline.memory`; after the two passes the ids and the pairs of one bucket.  Disk: the spilled rows, four
 bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound nor the size of the blocks nor the number of
 threads shows in what is written.
 """
@@ -11,27 +11,27 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.append.base import Base
-from pipeline.dataset import Dataset
-from pipeline.digests import SourceDigests
-from pipeline.ingest.building import Building
-from pipeline.ingest.inputs import open_inputs
-from pipeline.ingest.options import IngestOptions
-from pipeline.memory import settle_malloc
-from pipeline.publish import staging_folder
-from pipeline.rejects import listing_rejects, write_rejects
-from pipeline.replace import check_destination, publish_dataset
-from pipeline.report import IngestReport
-from pipeline.sources.batch import Quarantine
-from pipeline.sources.columns import guesses_line, guesses_of
-from pipeline.statistics.stored import stored_statistics
+from rankmill.pipeline.append.base import Base
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.digests import SourceDigests
+from rankmill.pipeline.ingest.building import Building
+from rankmill.pipeline.ingest.inputs import open_inputs
+from rankmill.pipeline.ingest.options import IngestOptions
+from rankmill.pipeline.memory import settle_malloc
+from rankmill.pipeline.publish import staging_folder
+from rankmill.pipeline.rejects import listing_rejects, write_rejects
+from rankmill.pipeline.replace import check_destination, publish_dataset
+from rankmill.pipeline.report import IngestReport
+from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.sources.columns import guesses_line, guesses_of
+from rankmill.pipeline.statistics.stored import stored_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from pipeline.ingest.inputs import Given
-    from pipeline.manifest import SplitName
-    from pipeline.progress import Stage
+    from rankmill.pipeline.ingest.inputs import Given
+    from rankmill.pipeline.manifest import SplitName
+    from rankmill.pipeline.progress import Stage
 
 
 def ingest(
@@ -51,7 +51,7 @@ def ingest(
     Parameters
     ----------
     train, valid, test
-        The files of each split, folders of them and patterns (see :func:`pipeline.sources.files.find_files`), in any order.
+        The files of each split, folders of them and patterns (see :func:`rankmill.pipeline.sources.files.find_files`), in any order.
         With ``options.rule`` all of them are given as ``train``.
     pairs
         Files with preference pairs of these judgments, likewise.

@@ -1,4 +1,4 @@
-"""Several judgments of each document become one, as :mod:`pipeline.judgments.rules` says; their order does not matter."""
+"""Several judgments of each document become one, as :mod:`rankmill.pipeline.judgments.rules` says; their order does not matter."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.judgments.rules import WITH_LABEL
+from rankmill.pipeline.judgments.rules import WITH_LABEL
 
 if TYPE_CHECKING:
-    from pipeline.judgments.rules import Aggregate
+    from rankmill.pipeline.judgments.rules import Aggregate
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def aggregated(
     time
         (n,) int64; used by ``latest`` alone.
     how
-        Which of `pipeline.judgments.rules.AGGREGATES`; None: the lowest grade, for where all are the same.
+        Which of `rankmill.pipeline.judgments.rules.AGGREGATES`; None: the lowest grade, for where all are the same.
     """
     order = np.lexsort((grade, document))
     documents, grades = document[order], grade[order]

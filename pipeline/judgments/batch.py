@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipeline.sources.columns import TableColumns
+    from rankmill.pipeline.sources.columns import TableColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class JudgmentBatch:
     doc_id: pa.Array[Any]
     """(n,) the document that is judged."""
     grade: npt.NDArray[np.int32]
-    """(n,) 0 or more, or `pipeline.sources.batch.UNKNOWN_GRADE` where the judgment says that there is none."""
+    """(n,) 0 or more, or `rankmill.pipeline.sources.batch.UNKNOWN_GRADE` where the judgment says that there is none."""
     time: npt.NDArray[np.int64] | None
     """(n,) microseconds since 1970 UTC; None where the file has no times."""
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from pipeline.errors import DataRejected, InputError
-from pipeline.judgments.rules import WITH_LABEL
-from pipeline.manifest import JudgmentSet
-from pipeline.sources.times import TIME
+from rankmill.pipeline.errors import DataRejected, InputError
+from rankmill.pipeline.judgments.rules import WITH_LABEL
+from rankmill.pipeline.manifest import JudgmentSet
+from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pipeline.judgments.batch import JudgmentSource
-    from pipeline.judgments.rules import Aggregate
-    from pipeline.judgments.spill import JudgmentSpill
-    from pipeline.judgments.tally import Tally
-    from pipeline.manifest import SourceFile
-    from pipeline.sources.batch import ReadOptions, Source
+    from rankmill.pipeline.judgments.batch import JudgmentSource
+    from rankmill.pipeline.judgments.rules import Aggregate
+    from rankmill.pipeline.judgments.spill import JudgmentSpill
+    from rankmill.pipeline.judgments.tally import Tally
+    from rankmill.pipeline.manifest import SourceFile
+    from rankmill.pipeline.sources.batch import ReadOptions, Source
 
 
 _BLOCK_BYTES = 4 << 20  # a judgment is a short line: many at once take many times their text

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.sources.names import check_file, format_of
+from rankmill.pipeline.sources.names import check_file, format_of
 
 if TYPE_CHECKING:
-    from pipeline.judgments.batch import JudgmentSource
-    from pipeline.sources.batch import Quarantine, ReadOptions
+    from rankmill.pipeline.judgments.batch import JudgmentSource
+    from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 
 
 def open_judgments(path: Path, options: ReadOptions, quarantine: Quarantine) -> JudgmentSource:
@@ -34,9 +34,9 @@ def open_judgments(path: Path, options: ReadOptions, quarantine: Quarantine) -> 
     check_file(path)
     chosen = format_of(path)
     if chosen not in {"letor", "run"}:
-        from pipeline.judgments.tables import TableJudgments
+        from rankmill.pipeline.judgments.tables import TableJudgments
 
         return TableJudgments(path, chosen, options, quarantine)
-    from pipeline.judgments.text import TextJudgments
+    from rankmill.pipeline.judgments.text import TextJudgments
 
     return TextJudgments(path, options.grade_rules, quarantine)

@@ -15,24 +15,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array
-from pipeline.errors import DataRejected
-from pipeline.group.bucket import BucketRows
-from pipeline.judgments.aggregate import aggregated
-from pipeline.judgments.documents import number_documents
-from pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
-from pipeline.judgments.tally import Settled, Tally, settled_as
-from pipeline.sources.grades import UNKNOWN_GRADE
-from pipeline.sources.times import TIME
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.group.bucket import BucketRows
+from rankmill.pipeline.judgments.aggregate import aggregated
+from rankmill.pipeline.judgments.documents import number_documents
+from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
+from rankmill.pipeline.judgments.tally import Settled, Tally, settled_as
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from pipeline.judgments.aggregate import Aggregated
-    from pipeline.judgments.documents import Documents
-    from pipeline.judgments.rules import Aggregate
-    from pipeline.judgments.spill import JudgmentSpill
-    from pipeline.sources.grades import Unjudged
+    from rankmill.pipeline.judgments.aggregate import Aggregated
+    from rankmill.pipeline.judgments.documents import Documents
+    from rankmill.pipeline.judgments.rules import Aggregate
+    from rankmill.pipeline.judgments.spill import JudgmentSpill
+    from rankmill.pipeline.sources.grades import Unjudged
 
 _BYTES_A_JUDGMENT = 300  # or row: ids put together, their numbers, what is sorted by them; measured
 _NO_ROWS = BucketRows(

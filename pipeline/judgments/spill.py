@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import as_array, schema_of
-from pipeline.group.hashing import buckets_of
-from pipeline.group.spill import BucketFiles
+from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.pipeline.group.hashing import buckets_of
+from rankmill.pipeline.group.spill import BucketFiles
 
 if TYPE_CHECKING:
-    from pipeline.judgments.batch import JudgmentBatch
+    from rankmill.pipeline.judgments.batch import JudgmentBatch
 
 _SPILLED = schema_of(
     [

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from pipeline.errors import DataRejected
-from pipeline.judgments.batch import JudgmentBatch
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
-from pipeline.sources.opening import open_source
-from pipeline.sources.times import TIME
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.judgments.batch import JudgmentBatch
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipeline.sources.columns import TableColumns
+    from rankmill.pipeline.sources.columns import TableColumns
 
 
 class TableJudgments:

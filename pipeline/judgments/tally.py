@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

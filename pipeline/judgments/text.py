@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import as_array
-from pipeline.errors import MalformedLine
-from pipeline.judgments.batch import JudgmentBatch
-from pipeline.sources import _kernels
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
-from pipeline.sources.blocks import Block, copy_tokens, read_blocks
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.errors import MalformedLine
+from rankmill.pipeline.judgments.batch import JudgmentBatch
+from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
+from rankmill.pipeline.sources.blocks import Block, copy_tokens, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipeline.sources.columns import TableColumns
-    from pipeline.sources.grades import GradeRules
+    from rankmill.pipeline.sources.columns import TableColumns
+    from rankmill.pipeline.sources.grades import GradeRules
 
 FORM = "4 words, qid iteration doc_id grade"
 _WORDS = 4

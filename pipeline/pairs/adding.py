@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.dataset import Dataset
-from pipeline.digests import SourceDigests
-from pipeline.errors import DataRejected, DatasetConflict, InputError
-from pipeline.manifest import PairSet, SourceFile
-from pipeline.pairs.join import PairSpill, join_pairs
-from pipeline.pairs.opening import open_pairs
-from pipeline.places import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, path_in
-from pipeline.publish import alone, fsync_folder, staging_folder, write_atomically
-from pipeline.rejects import listing_rejects, write_rejects
-from pipeline.replace import sweep
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
-from pipeline.sources.files import find_files, refuse_copies
-from pipeline.sources.names import check_file
-from pipeline.stored_shards import read_manifest
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.digests import SourceDigests
+from rankmill.pipeline.errors import DataRejected, DatasetConflict, InputError
+from rankmill.pipeline.manifest import PairSet, SourceFile
+from rankmill.pipeline.pairs.join import PairSpill, join_pairs
+from rankmill.pipeline.pairs.opening import open_pairs
+from rankmill.pipeline.places import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, path_in
+from rankmill.pipeline.publish import alone, fsync_folder, staging_folder, write_atomically
+from rankmill.pipeline.rejects import listing_rejects, write_rejects
+from rankmill.pipeline.replace import sweep
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
+from rankmill.pipeline.sources.files import find_files, refuse_copies
+from rankmill.pipeline.sources.names import check_file
+from rankmill.pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pipeline.judgments.batch import JudgmentSource
-    from pipeline.manifest import PairShard
-    from pipeline.pairs.batch import PairSource
+    from rankmill.pipeline.judgments.batch import JudgmentSource
+    from rankmill.pipeline.manifest import PairShard
+    from rankmill.pipeline.pairs.batch import PairSource
 
 
 def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Path]:

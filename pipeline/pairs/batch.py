@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array, parts_of
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES
-from pipeline.sources.optional import OptionalColumn
+from rankmill.pipeline.arrow import as_array, parts_of
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES
+from rankmill.pipeline.sources.optional import OptionalColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

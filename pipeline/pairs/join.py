@@ -15,21 +15,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array, schema_of
-from pipeline.group.hashing import buckets_of
-from pipeline.group.shards import open_writer
-from pipeline.group.spill import BucketFiles
-from pipeline.manifest import PairShard
-from pipeline.pairs.batch import Mismatch
-from pipeline.pairs.stored import STORED
-from pipeline.places import PAIRS
-from pipeline.publish import keep_by_digest
+from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.pipeline.group.hashing import buckets_of
+from rankmill.pipeline.group.shards import open_writer
+from rankmill.pipeline.group.spill import BucketFiles
+from rankmill.pipeline.manifest import PairShard
+from rankmill.pipeline.pairs.batch import Mismatch
+from rankmill.pipeline.pairs.stored import STORED
+from rankmill.pipeline.places import PAIRS
+from rankmill.pipeline.publish import keep_by_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pipeline.pairs.batch import PairBatch, PairSource
-    from pipeline.sources.batch import Quarantine
+    from rankmill.pipeline.pairs.batch import PairBatch, PairSource
+    from rankmill.pipeline.sources.batch import Quarantine
 
 _SPILLED = schema_of(
     [

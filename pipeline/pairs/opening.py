@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
-from pipeline.pairs.tables import DelimitedPairs, ParquetPairs
-from pipeline.pairs.text import TextPairs
-from pipeline.sources.names import check_file, format_of
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.pairs.tables import DelimitedPairs, ParquetPairs
+from rankmill.pipeline.pairs.text import TextPairs
+from rankmill.pipeline.sources.names import check_file, format_of
 
 if TYPE_CHECKING:
-    from pipeline.pairs.batch import PairSource
-    from pipeline.sources.batch import Quarantine
+    from rankmill.pipeline.pairs.batch import PairSource
+    from rankmill.pipeline.sources.batch import Quarantine
 
 
 def open_pairs(path: Path, quarantine: Quarantine) -> PairSource:

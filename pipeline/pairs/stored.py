@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import schema_of
+from rankmill.pipeline.arrow import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import open_parquet
-from pipeline.errors import DataRejected, MalformedRow
-from pipeline.pairs.batch import COLUMNS, IDS, NUMBERS, PairBatch, checks
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
-from pipeline.sources.cells import CellProblem, DelimitedCells
-from pipeline.sources.columnar import are_ids, are_numbers, as_floats, as_strings
-from pipeline.sources.optional import read_numbers
-from pipeline.sources.parquet import read_batches, schema_of_file
+from rankmill.pipeline.arrow import open_parquet
+from rankmill.pipeline.errors import DataRejected, MalformedRow
+from rankmill.pipeline.pairs.batch import COLUMNS, IDS, NUMBERS, PairBatch, checks
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
+from rankmill.pipeline.sources.cells import CellProblem, DelimitedCells
+from rankmill.pipeline.sources.columnar import are_ids, are_numbers, as_floats, as_strings
+from rankmill.pipeline.sources.optional import read_numbers
+from rankmill.pipeline.sources.parquet import read_batches, schema_of_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pipeline.pairs.batch import Check, Mismatch
+    from rankmill.pipeline.pairs.batch import Check, Mismatch
 
 _BATCH_ROWS = 65536
 

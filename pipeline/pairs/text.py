@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.errors import MalformedLine
-from pipeline.pairs.batch import COLUMNS, IDS, NUMBERS, PairBatch, checks
-from pipeline.sources import _kernels
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
-from pipeline.sources.blocks import copy_tokens, read_blocks
-from pipeline.sources.optional import read_numbers
+from rankmill.pipeline.errors import MalformedLine
+from rankmill.pipeline.pairs.batch import COLUMNS, IDS, NUMBERS, PairBatch, checks
+from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
+from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks
+from rankmill.pipeline.sources.optional import read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pipeline.pairs.batch import Mismatch
-    from pipeline.sources.blocks import Block
+    from rankmill.pipeline.pairs.batch import Mismatch
+    from rankmill.pipeline.sources.blocks import Block
 
 _FORM = "qid better worse [weight [probability]]"
 _COMMENT = ord("#")

@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.quantiles import EDGE, Masses, Values, bin_ends, cumulative_counts, edges_between, sort_values
-from pipeline.sampled import _kernels
+from rankmill.pipeline.quantiles import EDGE, Masses, Values, bin_ends, cumulative_counts, edges_between, sort_values
+from rankmill.pipeline.sampled import _kernels
 
 COUNTERS = 1023  # four for each of 255 bins: a value heavier than a quarter of a fair bin is counted exactly
 

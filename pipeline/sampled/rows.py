@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.group.hashing import hash_ids
-from pipeline.sampled import _kernels
+from rankmill.pipeline.group.hashing import hash_ids
+from rankmill.pipeline.sampled import _kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

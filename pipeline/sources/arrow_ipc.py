@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyarrow import ipc
 
-from pipeline.errors import DataRejected
-from pipeline.sources.blocks import compression_of
-from pipeline.sources.columnar import ColumnarSource, check_text
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.sources.blocks import compression_of
+from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
-from pipeline.sources.grades import MAX_GRADE, GradeRules, NegativeGrades, Unjudged, Words, words_of
-from pipeline.sources.parts import check_columns
+from rankmill.pipeline.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
+from rankmill.pipeline.sources.grades import MAX_GRADE, GradeRules, NegativeGrades, Unjudged, Words, words_of
+from rankmill.pipeline.sources.parts import check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pipeline.sources.columns import TableColumns
+    from rankmill.pipeline.sources.columns import TableColumns
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run"]
 Absent = Literal["zero", "missing"]
@@ -42,11 +42,11 @@ class RowBatch:
     doc_id: pa.StringArray | None
     """(n,) with nulls where the row has none; None where no row of the batch has one."""
     grade: npt.NDArray[np.int32] | None
-    """(n,) 0 or more; `pipeline.sources.grades.UNKNOWN_GRADE` for an empty cell where grades are optional; None where the source has no grades."""
+    """(n,) 0 or more; `rankmill.pipeline.sources.grades.UNKNOWN_GRADE` for an empty cell where grades are optional; None where the source has no grades."""
     values: npt.NDArray[np.float32]
     """(n, width) row-major, NaN where missing.  Text may widen from batch to batch: what follows is absent."""
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Optional columns (see :mod:`pipeline.sources.optional`), (n,) each, as they are stored; ``time`` as int64 microseconds."""
+    """Optional columns (see :mod:`rankmill.pipeline.sources.optional`), (n,) each, as they are stored; ``time`` as int64 microseconds."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -85,18 +85,18 @@ class ReadOptions:
     labels
         What the first number of a line of text is: a ``grade``, or a ``real`` number, stored as the column ``label``.
     grades
-        Pairs of a word and the grade that it stands for (see :class:`pipeline.sources.grades.GradeRules`).
+        Pairs of a word and the grade that it stands for (see :class:`rankmill.pipeline.sources.grades.GradeRules`).
     negative_grades, unjudged
         What negative grades and no grade mean (see there); candidates may always lack grades.
     columns
-        Which column of a table plays which part (see :data:`pipeline.sources.parts.PARTS`), where it has another name; an
+        Which column of a table plays which part (see :data:`rankmill.pipeline.sources.parts.PARTS`), where it has another name; an
         empty name: no column plays it.
     ignore
         Names of columns of a table, or patterns such as ``debug_*``, that are left out.
     known_features
         Columns of a table that are features for certain: no guess makes them anything else.
     time_column
-        Column of a table that says when each row was judged or seen (see :mod:`pipeline.sources.times`); None: there is none.
+        Column of a table that says when each row was judged or seen (see :mod:`rankmill.pipeline.sources.times`); None: there is none.
     time_optional
         Whether a file may be without that column.
     judgments_alone

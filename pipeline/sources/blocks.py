@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import strings_from
-from pipeline.errors import DataRejected
-from pipeline.sources import _kernels
+from rankmill.pipeline.arrow import strings_from
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.sources import _kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pipeline.sources.batch import RowBatch
+    from rankmill.pipeline.sources.batch import RowBatch
 
 
 class FeaturePart(NamedTuple):

@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from pipeline.arrow import parts_of
-from pipeline.errors import DataRejected, MalformedLine
-from pipeline.sources.batch import Quarantine, shorten
-from pipeline.sources.blocks import compression_of, read_blocks
+from rankmill.pipeline.arrow import parts_of
+from rankmill.pipeline.errors import DataRejected, MalformedLine
+from rankmill.pipeline.sources.batch import Quarantine, shorten
+from rankmill.pipeline.sources.blocks import compression_of, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from pipeline.sources.grades import GradeRules
+    from rankmill.pipeline.sources.grades import GradeRules
 
 _LEAST_BLOCK = 1 << 20  # a row must fit in a block
 _READ_AHEAD = 4  # blocks that Arrow holds, as text and as cells, beside the one it hands over

@@ -12,20 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from pipeline.arrow import as_array, parts_of
-from pipeline.errors import ColumnProblem, MalformedRow
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
-from pipeline.sources.by_column import ColumnBatch, ColumnTask, FeaturePart, without_values
-from pipeline.sources.columns import TableColumns, table_columns
-from pipeline.sources.optional import OPTIONAL
-from pipeline.sources.parts import PARTS
-from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
+from rankmill.pipeline.arrow import as_array, parts_of
+from rankmill.pipeline.errors import ColumnProblem, MalformedRow
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
+from rankmill.pipeline.sources.by_column import ColumnBatch, ColumnTask, FeaturePart, without_values
+from rankmill.pipeline.sources.columns import TableColumns, table_columns
+from rankmill.pipeline.sources.optional import OPTIONAL
+from rankmill.pipeline.sources.parts import PARTS
+from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from pipeline.sources.grades import GradeRules
+    from rankmill.pipeline.sources.grades import GradeRules
 
 ROWS = (256, 65536)  # least and most rows of a batch
 STRIP = 1024  # rows that are filled together

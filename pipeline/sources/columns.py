@@ -9,18 +9,18 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
-from pipeline.sources.batch import MAX_FEATURES
-from pipeline.sources.optional import OPTIONAL
-from pipeline.sources.parts import HABITS, ID_COLUMNS, PARTS, RESERVED
-from pipeline.sources.times import TIME
+from rankmill.pipeline.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
+from rankmill.pipeline.sources.batch import MAX_FEATURES
+from rankmill.pipeline.sources.optional import OPTIONAL
+from rankmill.pipeline.sources.parts import HABITS, ID_COLUMNS, PARTS, RESERVED
+from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pipeline.judgments.batch import JudgmentSource
-    from pipeline.sources.batch import ReadOptions, Source
+    from rankmill.pipeline.judgments.batch import JudgmentSource
+    from rankmill.pipeline.sources.batch import ReadOptions, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,20 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array, parts_of
-from pipeline.errors import ColumnProblem
-from pipeline.sources import _kernels
-from pipeline.sources.batch import (
+from rankmill.pipeline.arrow import as_array, parts_of
+from rankmill.pipeline.errors import ColumnProblem
+from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources.batch import (
     DEFAULT_BLOCK_BYTES,
     Quarantine,
     ReadOptions,
     RowBatch,
     shorten,
 )
-from pipeline.sources.cells import DelimitedCells
-from pipeline.sources.columns import TableColumns, table_columns
-from pipeline.sources.optional import OPTIONAL, read_numbers
-from pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
+from rankmill.pipeline.sources.cells import DelimitedCells
+from rankmill.pipeline.sources.columns import TableColumns, table_columns
+from rankmill.pipeline.sources.optional import OPTIONAL, read_numbers
+from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
-from pipeline.places import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
-from pipeline.publish import file_digest
-from pipeline.sources.names import COMPANIONS, SUFFIXES, check_file, uncompressed
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.places import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
+from rankmill.pipeline.publish import file_digest
+from rankmill.pipeline.sources.names import COMPANIONS, SUFFIXES, check_file, uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ def find_files(given: Iterable[str | os.PathLike[str]], root: Path | None = None
     whose name has a known suffix or none, but for hidden ones (``.name``, ``_name``) and what is there to be read by people
     (``README``, ``LICENSE.txt``), or by programs (``manifest.json``).  Any other name with ``*``, ``?`` or
     ``[`` in it is a pattern, in which ``**`` stands for any number of folders; it matches files only.  Neither a folder nor
-    a pattern means companions (:data:`~pipeline.sources.names.COMPANIONS`).  A file that several patterns or folders mean is there once.
+    a pattern means companions (:data:`~rankmill.pipeline.sources.names.COMPANIONS`).  A file that several patterns or folders mean is there once.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 def _unjudged_of(dataset: Path) -> list[Path]:
     """Return the files that the dataset has now: those it had before may lie beside them."""
-    from pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset import Dataset
 
     opened = Dataset.open(dataset)
     found = [opened.unjudged_path(shard) for shard in opened.manifest.unjudged]

@@ -7,7 +7,7 @@ end of the line; if it begins with ``docid =`` the next word is the document's i
 a comment are skipped.  Lines may end with CR LF.
 
 Where the first line with a row has no ``qid:`` and the sizes of the queries lie beside the file (see
-:mod:`pipeline.sources.query_sizes`), no line has one, and the ids are the file's name and the query's number: ``rank.train:17``.
+:mod:`rankmill.pipeline.sources.query_sizes`), no line has one, and the ids are the file's name and the query's number: ``rank.train:17``.
 Lines that are put aside count as rows of their query.
 """
 
@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import as_array
-from pipeline.errors import InputError, MalformedLine
-from pipeline.room import Room
-from pipeline.sources import _kernels
-from pipeline.sources.batch import (
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.errors import InputError, MalformedLine
+from rankmill.pipeline.room import Room
+from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources.batch import (
     BATCH_BYTES,
     DEFAULT_BLOCK_BYTES,
     MAX_FEATURES,
@@ -37,17 +37,17 @@ from pipeline.sources.batch import (
     RowBatch,
     shorten,
 )
-from pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
-from pipeline.sources.names import uncompressed
-from pipeline.sources.optional import OPTIONAL, read_numbers
-from pipeline.sources.query_sizes import QuerySizes, find_sizes
+from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
+from rankmill.pipeline.sources.names import uncompressed
+from rankmill.pipeline.sources.optional import OPTIONAL, read_numbers
+from rankmill.pipeline.sources.query_sizes import QuerySizes, find_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pipeline.sources.batch import Source
-    from pipeline.sources.blocks import Block
-    from pipeline.sources.columns import TableColumns
+    from rankmill.pipeline.sources.batch import Source
+    from rankmill.pipeline.sources.blocks import Block
+    from rankmill.pipeline.sources.columns import TableColumns
 
 _FIRST_BYTES = 1 << 16  # read to see whether lines name their queries
 

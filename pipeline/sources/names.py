@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import get_args
 
-from pipeline.errors import InputError
-from pipeline.sources.batch import Format
-from pipeline.sources.blocks import COMPRESSED
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.sources.batch import Format
+from rankmill.pipeline.sources.blocks import COMPRESSED
 
 _TEXT = (".txt", ".letor", ".svm", ".svmlight", ".libsvm", ".dat", ".train", ".valid", ".vali", ".test")
 SUFFIXES: dict[str, Format] = {

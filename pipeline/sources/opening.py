@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.names import check_file, format_of
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.names import check_file, format_of
 
 if TYPE_CHECKING:
-    from pipeline.sources.batch import Source
+    from rankmill.pipeline.sources.batch import Source
 
 
 def open_source(
@@ -41,25 +41,25 @@ def open_source(
     chosen = format_of(path, format)
     check_file(path)
     if chosen == "parquet":
-        from pipeline.sources.parquet import ParquetSource
+        from rankmill.pipeline.sources.parquet import ParquetSource
 
         return ParquetSource(path, options, quarantine)
     if chosen in {"csv", "tsv"}:
-        from pipeline.sources.delimited import DelimitedSource
+        from rankmill.pipeline.sources.delimited import DelimitedSource
 
         return DelimitedSource(path, "," if chosen == "csv" else "\t", options, quarantine)
     if chosen == "arrow":
-        from pipeline.sources.arrow_ipc import ArrowSource
+        from rankmill.pipeline.sources.arrow_ipc import ArrowSource
 
         return ArrowSource(path, options, quarantine)
     if chosen == "jsonl":
-        from pipeline.sources.jsonl.source import JsonSource
+        from rankmill.pipeline.sources.jsonl.source import JsonSource
 
         return JsonSource(path, options, quarantine)
     if chosen == "run":
-        from pipeline.sources.trec_run import RunSource
+        from rankmill.pipeline.sources.trec_run import RunSource
 
         return RunSource(path, options, quarantine)
-    from pipeline.sources.letor import LetorSource
+    from rankmill.pipeline.sources.letor import LetorSource
 
     return LetorSource(path, options, quarantine)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.arrow import open_parquet
-from pipeline.errors import DataRejected
-from pipeline.sources.by_column import ColumnBatch, ColumnTask
-from pipeline.sources.columnar import ColumnarSource, check_text
+from rankmill.pipeline.arrow import open_parquet
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.sources.by_column import ColumnBatch, ColumnTask
+from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
-from pipeline.sources.optional import OPTIONAL
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.sources.optional import OPTIONAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

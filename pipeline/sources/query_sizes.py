@@ -13,18 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.arrow import as_array
-from pipeline.errors import DataRejected, InputError, MalformedLine
-from pipeline.sources import _kernels
-from pipeline.sources.batch import shorten
-from pipeline.sources.blocks import COMPRESSED, copy_tokens, read_blocks
-from pipeline.sources.names import COMPANIONS, uncompressed
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
+from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources.batch import shorten
+from rankmill.pipeline.sources.blocks import COMPRESSED, copy_tokens, read_blocks
+from rankmill.pipeline.sources.names import COMPANIONS, uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pipeline.sources.blocks import Block
+    from rankmill.pipeline.sources.blocks import Block
 
 _BLOCK_BYTES = 1 << 20
 _NO_COMMENT = 10  # no word begins with a newline

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from pipeline.arrow import as_array
+from rankmill.pipeline.arrow import as_array
 
 TIME = "time"
 """Name of the column in ``RowBatch.extras``: int64 microseconds."""

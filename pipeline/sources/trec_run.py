@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.arrow import as_array
-from pipeline.errors import DataRejected, InputError, MalformedLine
-from pipeline.sources import _kernels
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch, shorten
-from pipeline.sources.blocks import copy_tokens, read_blocks
-from pipeline.sources.columns import TableColumns
-from pipeline.sources.optional import read_numbers
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
+from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch, shorten
+from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks
+from rankmill.pipeline.sources.columns import TableColumns
+from rankmill.pipeline.sources.optional import read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from pipeline.sources.blocks import Block
+    from rankmill.pipeline.sources.blocks import Block
 
 FEATURES = ("score", "rank")
 _FORM = "6 words, qid Q0 doc_id rank score tag"

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.arrow import as_array, schema_of
-from pipeline.statistics import _kernels
+from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.pipeline.statistics import _kernels
 
 SCHEMA = schema_of(
     [

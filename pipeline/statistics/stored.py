@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.statistics.collector import ColumnCollector, QueryCounts
+from rankmill.pipeline.statistics.collector import ColumnCollector, QueryCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
 
-    from pipeline.dataset import Dataset
-    from pipeline.manifest import Shard
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.pipeline.manifest import Shard
 
 _NAMED = 5  # of the features with the same remark
 

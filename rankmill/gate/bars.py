@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from rankmill.gate.lists import GradedQueries, Scores
+from rankmill.scorer.metrics import Metric
 from rankmill.yardsticks import best_single_feature
-from scorer.metrics import Metric
 
 if TYPE_CHECKING:
-    from scorer.paired import Paired
+    from rankmill.scorer.paired import Paired
 
 Rule = Literal["better", "not worse", "not shown to be worse"]
 

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.gate.rules import NO_OPTION, option_words
-from scorer.predict import Predictor
+from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:
-    from pipeline.drift.compare import Comparison
-    from pipeline.group.sketch import Overlap
+    from rankmill.pipeline.drift.compare import Comparison
+    from rankmill.pipeline.group.sketch import Overlap
 
 Verdict = Literal["passed", "failed", "told"]
 """``told``: there is no limit to hold, or nothing to compare with; it decides nothing."""
@@ -115,7 +115,7 @@ def features(candidate: Sequence[str], baseline: Sequence[str] | None, *, allowe
 
 
 def cost(candidate: Predictor, baseline: Predictor | None, limit: float) -> Guardrail:
-    """Limit the comparisons that a document costs (`scorer.predict.Predictor.comparisons`) as a ratio to the baseline's.
+    """Limit the comparisons that a document costs (`rankmill.scorer.predict.Predictor.comparisons`) as a ratio to the baseline's.
 
     It is a figure of the two models alone, so it does not change with the machine; time goes up with it, though not in
     proportion: a forest that leaves the cache takes longer for each of them.
@@ -148,7 +148,7 @@ def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float)
 
 
 def drift(comparison: Comparison | None) -> Guardrail:
-    """No feature, nor the grades, may have drifted from the former dataset (`pipeline.drift.compare`)."""
+    """No feature, nor the grades, may have drifted from the former dataset (`rankmill.pipeline.drift.compare`)."""
     if comparison is None:
         return Guardrail("drift", "told", None, None, "not asked for (--against OLD_DATASET)")
     alarms = list(comparison.alarms)

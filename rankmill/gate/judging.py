@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import rankmill.gate
-import scorer
-from pipeline.cores import available_cores
-from pipeline.group.sketch import QuerySketch, overlap
+import rankmill.scorer
 from rankmill.errors import InputError
 from rankmill.gate import guardrails
 from rankmill.gate.bars import Bar, row_order, single_feature
 from rankmill.gate.guardrails import Guardrail
 from rankmill.gate.lists import GradedQueries, Scores, scores_of
 from rankmill.gate.rules import NO_OPTION, Rules, convention_digest, convention_facts, option_words
-from scorer.errors import CandidatesRejected
-from scorer.forest import Forest
-from scorer.metrics import Metric
-from scorer.metrics.bootstrap import REPLICATES, SEED
-from scorer.paired import Paired, compare, queries_for
-from scorer.predict import Predictor
-from trainer.code_digest import digest_of_folder
+from rankmill.pipeline.cores import available_cores
+from rankmill.pipeline.group.sketch import QuerySketch, overlap
+from rankmill.scorer.errors import CandidatesRejected
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
+from rankmill.scorer.paired import Paired, compare, queries_for
+from rankmill.scorer.predict import Predictor
+from rankmill.trainer.code_digest import digest_of_folder
 
 if TYPE_CHECKING:
-    from pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset import Dataset
 
 FORMAT = 1  # of the report
 HIGHEST_SCALE = 52  # of err
@@ -169,7 +169,7 @@ def code_digest() -> str:
     import hashlib
 
     found = hashlib.sha256()
-    for package in (rankmill.gate, scorer):
+    for package in (rankmill.gate, rankmill.scorer):
         for folder in package.__path__:
             found.update(digest_of_folder(package.__name__, Path(folder)))
     return found.hexdigest()
@@ -305,7 +305,7 @@ def _guardrails(
     if against is None:
         rails.append(guardrails.drift(None))
     else:
-        from pipeline.drift.compare import compare as drifted
+        from rankmill.pipeline.drift.compare import compare as drifted
 
         rails.append(guardrails.drift(drifted(queries.dataset, against)))
     return [*rails, guardrails.top_overlap(scores, baseline, queries.starts)]

@@ -11,15 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.dataset import Dataset
-from pipeline.manifest import SPLITS
 from rankmill.errors import InputError
-from scorer.errors import CandidatesRejected
-from scorer.forest import Forest
-from scorer.metrics import Metric, Policy
-from scorer.metrics.conventions import Convention
-from scorer.metrics.queries import PreparedQueries
-from scorer.predict import Predictor
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.manifest import SPLITS
+from rankmill.scorer.errors import CandidatesRejected
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.conventions import Convention
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.predict import Predictor
 
 BLOCK_BYTES = 16 << 20
 BATCH_ROWS = 65_536

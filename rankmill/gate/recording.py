@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.gate.report import render
 from rankmill.gate.rules import rules_under
-from registry.errors import IntegrityError, PromotionRefused, UnknownModel
-from registry.history.changes import Gate
-from registry.names import PRODUCTION, check_alias
-from scorer.forest import Forest
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.registry.errors import IntegrityError, PromotionRefused, UnknownModel
+from rankmill.registry.history.changes import Gate
+from rankmill.registry.names import PRODUCTION, check_alias
+from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:
-    from pipeline.dataset import Dataset
-    from registry import Registry, Version
-    from registry.history.entry import Entry
-    from scorer.metrics.conventions import Convention
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.registry import Registry, Version
+    from rankmill.registry.history.entry import Entry
+    from rankmill.scorer.metrics.conventions import Convention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

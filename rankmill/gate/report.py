@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.terminal import page_width
-from scorer.evaluation import text_table
+from rankmill.pipeline.terminal import page_width
+from rankmill.scorer.evaluation import text_table
 
 _PAGE, _WORST = 100, 5
 _WIDE = 10_000  # where there is no terminal, a guardrail is one line

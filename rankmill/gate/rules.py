@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rankmill.errors import InputError
-from scorer.errors import InputError as ScorerInputError
-from scorer.metrics import Metric, parse_metric
-from scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
+from rankmill.scorer.errors import InputError as ScorerInputError
+from rankmill.scorer.metrics import Metric, parse_metric
+from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
 
 if TYPE_CHECKING:
-    from registry.history.changes import Policy
+    from rankmill.registry.history.changes import Policy
 
 METRIC = "ndcg@10"
 MARGIN = 0.002
@@ -105,7 +105,7 @@ def convention_digest(convention: Convention) -> str:
 
     It is that of the convention as it was asked for: a ``max_grade`` that the data decide is not in it.
     """
-    from registry.manifest import (
+    from rankmill.registry.manifest import (
         canonical_json,  # here: it brings pydantic, and the command line is read with this file
     )
 
@@ -126,7 +126,7 @@ def rules_under(
     ------
     InputError
         A limit is out of its range, or the policy's convention is none that has a name.
-    scorer.errors.InputError
+    rankmill.scorer.errors.InputError
         The metric is unknown.
     """
     if policy is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.describe import split_summary
-from pipeline.manifest import SPLITS
-from pipeline.statistics.stored import statistics_of
+from rankmill.pipeline.describe import split_summary
+from rankmill.pipeline.manifest import SPLITS
+from rankmill.pipeline.statistics.stored import statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +86,7 @@ def _grades(counts: Mapping[int, int]) -> list[dict[str, Any]]:
 def drift_facts(drift: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Tell what moved since the former dataset, the furthest first; None where nothing was compared.
 
-    ``drift`` is what `pipeline.drift.compare.Comparison.to_json` says.
+    ``drift`` is what `rankmill.pipeline.drift.compare.Comparison.to_json` says.
     """
     if drift is None or not drift.get("features") or not drift.get("grades"):
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from registry.names import PRODUCTION
-from trainer.lineage import CIRCUMSTANCES, circumstances_in
+from rankmill.registry.names import PRODUCTION
+from rankmill.trainer.lineage import CIRCUMSTANCES, circumstances_in
 
 if TYPE_CHECKING:
+    from rankmill.registry import Version
     from rankmill.report.subject import Subject
-    from registry import Version
 
 MOST_SOURCES = 20
 REGISTRY = '"$RANKMILL_REGISTRY"'

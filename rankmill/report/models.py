@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scorer.errors import InputError
-from scorer.inspect.dependence import dependence_at, some_steps
-from scorer.inspect.influence import relative_influence
-from scorer.inspect.paths import leaf_paths
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.inspect.dependence import dependence_at, some_steps
+from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.inspect.paths import leaf_paths
 
 if TYPE_CHECKING:
-    from pipeline.binspec import FeatureBins
+    from rankmill.pipeline.binspec import FeatureBins
     from rankmill.report.rankings import Rankings
     from rankmill.report.subject import Subject
-    from scorer.forest import Forest
+    from rankmill.scorer.forest import Forest
 
 TOP_FEATURES, TOP_DEPENDENCES = 20, 6
 POINTS = 80  # of a curve

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.report.rankings import Ranked, Rankings
-from scorer.paired import TIED
+from rankmill.scorer.paired import TIED
 
 if TYPE_CHECKING:
     from rankmill.report.subject import Subject
-    from scorer.metrics import Metric
+    from rankmill.scorer.metrics import Metric
 
 HALF_BINS = 12  # bars of the histogram on each side of 0
 TOP = 10  # ranks of a list that are shown

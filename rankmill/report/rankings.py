@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.cores import available_cores
 from rankmill.gate.bars import row_order, single_feature
 from rankmill.gate.lists import GradedQueries, Scores, scores_of
-from scorer.cli import train_queries
-from scorer.evaluate_scored import evaluate_scored
-from scorer.evaluation import Evaluation
-from scorer.metrics import Metric
-from scorer.metrics.randomisation import sign_flip_p
-from scorer.paired import compare
-from scorer.query_columns import column_of_dataset
-from scorer.seen import Scope, TrainedModel, scope_of
-from scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, Slices, slices_of
+from rankmill.pipeline.cores import available_cores
+from rankmill.scorer.cli import train_queries
+from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.evaluation import Evaluation
+from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics.randomisation import sign_flip_p
+from rankmill.scorer.paired import compare
+from rankmill.scorer.query_columns import column_of_dataset
+from rankmill.scorer.seen import Scope, TrainedModel, scope_of
+from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, Slices, slices_of
 
 if TYPE_CHECKING:
     from rankmill.report.subject import Subject
@@ -99,7 +99,7 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
 
 
 def difference(now: Ranked, then: Ranked, metric: Metric) -> dict[str, Any] | None:
-    """Compare two rankings by one metric, as `scorer.compare.compare` does; None where fewer than two queries count."""
+    """Compare two rankings by one metric, as `rankmill.scorer.compare.compare` does; None where fewer than two queries count."""
     here, there = now.evaluation, then.evaluation
     found = compare(
         here.values[metric],

@@ -9,22 +9,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import InputError as UnknownColumn
 from rankmill.errors import InputError
+from rankmill.pipeline.errors import InputError as UnknownColumn
+from rankmill.registry.errors import RegistryError
+from rankmill.registry.names import PRODUCTION
 from rankmill.run.names import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
-from registry.errors import RegistryError
-from registry.names import PRODUCTION
-from scorer.forest import Forest
-from scorer.metrics import Metric, parse_metric
-from scorer.metrics.conventions import OURS, Convention, named_convention
-from scorer.metrics.metric import METRIC_NAMES
-from scorer.slices import GRADE_MIX, QUERY_SIZE
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Metric, parse_metric
+from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
+from rankmill.scorer.metrics.metric import METRIC_NAMES
+from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pipeline.dataset import Dataset
-    from registry import Registry, Version
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.registry import Registry, Version
 
 METRICS = ("ndcg@10", "err@10", "map")
 _HIGHEST_SCALE = 52  # of err
@@ -51,7 +51,7 @@ class Known:
     split
         The split to report on.
     metrics, conventions
-        What to measure, and how: names, and what `scorer.evaluate.evaluate` takes (``convention``, ``gain``, ..).
+        What to measure, and how: names, and what `rankmill.scorer.evaluate.evaluate` takes (``convention``, ``gain``, ..).
     gate, training, drift
         The gate's report, what the training left, the comparison with a former dataset, as in the files of the work folder.
     date
@@ -134,12 +134,12 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     ------
     InputError
         There is no such folder, or nothing that says which version was trained there.
-    pipeline.errors.InputError
+    rankmill.pipeline.errors.InputError
         There is no dataset in it, or no column that ``by`` names.
-    registry.errors.RegistryError
+    rankmill.registry.errors.RegistryError
         The version is not in the registry, or damaged.
     """
-    from pipeline.dataset import Dataset
+    from rankmill.pipeline.dataset import Dataset
 
     if not work.is_dir():
         raise InputError(
@@ -197,7 +197,7 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
 
     Raises
     ------
-    registry.errors.RegistryError
+    rankmill.registry.errors.RegistryError
         There is no such version, or it is damaged.
     """
     from rankmill.gate.recording import stored_result
@@ -238,7 +238,7 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
 
 
 def _check_columns(dataset: Dataset, by: Iterable[str]) -> None:
-    """Raise pipeline.errors.InputError for a column that is not there: now, not after all has been scored."""
+    """Raise rankmill.pipeline.errors.InputError for a column that is not there: now, not after all has been scored."""
     known = (QUERY_SIZE, GRADE_MIX, "qid", "doc_id", "grade", *dataset.optional_columns, *dataset.feature_names)
     for name in by:
         if name not in known:

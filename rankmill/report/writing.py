@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.publish import staging_folder
 from rankmill.errors import InputError
+from rankmill.pipeline.publish import staging_folder
+from rankmill.registry import Registry
 from rankmill.report.facts import gather, to_bytes
 from rankmill.report.markdown import markdown
 from rankmill.report.page import page
 from rankmill.report.subject import Known, subject_of, subject_of_version
-from registry import Registry
-from scorer.replacing import replace_folder
+from rankmill.scorer.replacing import replace_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +64,9 @@ def write_report(
     ------
     rankmill.errors.InputError
         There is no such work folder, nothing in it says which version was trained, or ``out`` holds something else.
-    registry.errors.RegistryError
+    rankmill.registry.errors.RegistryError
         The version is not in the registry, or damaged.
-    pipeline.errors.PipelineError
+    rankmill.pipeline.errors.PipelineError
         The dataset is missing or damaged, or has no such column.
     """
     folder = work / "report" if out is None else out
@@ -90,7 +90,7 @@ def write_version_report(reference: str, registry: Path, *, out: Path | None = N
     ------
     rankmill.errors.InputError
         ``out`` holds something else.
-    registry.errors.RegistryError
+    rankmill.registry.errors.RegistryError
         The version is not in the registry, or damaged.
     """
     subject = subject_of_version(Registry(registry), reference)

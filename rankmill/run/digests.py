@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.publish import file_digest, write_atomically
-from trainer.code_digest import digest_of_folder
+from rankmill.pipeline.publish import file_digest, write_atomically
+from rankmill.trainer.code_digest import digest_of_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.dataset import Dataset
-from pipeline.drift.compare import Comparison, compare, compare_and_keep
-from pipeline.drift.reference import Reference, digest_in
-from pipeline.errors import DriftAlarm
-from pipeline.publish import write_atomically
 from rankmill.config import PREVIOUS
 from rankmill.errors import ConfigError
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.drift.compare import Comparison, compare, compare_and_keep
+from rankmill.pipeline.drift.reference import Reference, digest_in
+from rankmill.pipeline.errors import DriftAlarm
+from rankmill.pipeline.publish import write_atomically
 from rankmill.run.names import DRIFT
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.registry import Registry
 from rankmill.run.lease import LEASE
 from rankmill.run.names import DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
-from registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

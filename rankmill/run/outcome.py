@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import DriftAlarm
 from rankmill.exit_codes import code_of, ruling
+from rankmill.pipeline.errors import DriftAlarm
+from rankmill.registry.errors import PromotionRefused
 from rankmill.run.drift import DriftFound, untold
 from rankmill.run.names import EVALUATION
 from rankmill.run.stages.gate import result_of, taken_back
-from registry.errors import PromotionRefused
 
 if TYPE_CHECKING:
     from rankmill.gate.recording import GateResult
+    from rankmill.registry import Version
     from rankmill.run.work import Work
-    from registry import Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,17 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.dataset import Dataset
-from pipeline.errors import InputError as PipelineInputError
-from pipeline.sources.files import find_files
 from rankmill.config import RANKED
 from rankmill.errors import ConfigError, InputError
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import InputError as PipelineInputError
+from rankmill.pipeline.sources.files import find_files
+from rankmill.registry import Registry, Version
 from rankmill.run.digests import FileDigests
 from rankmill.run.events import Artefact
 from rankmill.run.names import STAGES
 from rankmill.run.records import Record, read_record, write_record
-from registry import Registry, Version
-from scorer.forest import Forest
+from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:
     from datetime import date

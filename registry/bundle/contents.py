@@ -10,12 +10,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from registry.bundle.tar import LARGEST, total
-from registry.errors import IntegrityError, InvalidName
-from registry.files.store import LARGEST_ENTRY
-from registry.manifest import Sha256, canonical_json, first_fault
-from registry.names import check_name
-from registry.sealed import seal, unseal
+from rankmill.registry.bundle.tar import LARGEST, total
+from rankmill.registry.errors import IntegrityError, InvalidName
+from rankmill.registry.files.store import LARGEST_ENTRY
+from rankmill.registry.manifest import Sha256, canonical_json, first_fault
+from rankmill.registry.names import check_name
+from rankmill.registry.sealed import seal, unseal
 
 FORMAT: Final = 1
 FIRST = "contents.json"

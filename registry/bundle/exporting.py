@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from registry.bundle.contents import FIRST, FORMAT, Contents, blob_member
-from registry.bundle.tar import LARGEST, ending, header, padding
-from registry.errors import InputError, IntegrityError, UnknownModel
-from registry.files.disk import Disk
-from registry.files.store import telling
-from registry.history.log import Log
-from registry.history.state import State
+from rankmill.registry.bundle.contents import FIRST, FORMAT, Contents, blob_member
+from rankmill.registry.bundle.tar import LARGEST, ending, header, padding
+from rankmill.registry.errors import InputError, IntegrityError, UnknownModel
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.store import telling
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.state import State
 
 
 @dataclass(frozen=True, slots=True)

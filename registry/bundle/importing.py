@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from registry.bundle.opening import OpenedBundle
-from registry.bundle.origin import ORIGIN, origin_bytes
-from registry.errors import ConflictError
-from registry.files.store import Store
-from registry.history.changes import Register
-from registry.history.checkpoint import is_due, write_checkpoint
-from registry.history.entry import Entry
-from registry.history.log import Log
-from registry.history.state import State
-from registry.retention.leases import kept, lease
+from rankmill.registry.bundle.opening import OpenedBundle
+from rankmill.registry.bundle.origin import ORIGIN, origin_bytes
+from rankmill.registry.errors import ConflictError
+from rankmill.registry.files.store import Store
+from rankmill.registry.history.changes import Register
+from rankmill.registry.history.checkpoint import is_due, write_checkpoint
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.state import State
+from rankmill.registry.retention.leases import kept, lease
 
 ATTEMPTS = 20  # against other writers
 
@@ -158,7 +158,7 @@ def _origin_of(opened: OpenedBundle) -> bytes:
 
 @contextlib.contextmanager
 def _kept(store: Store, opened: OpenedBundle, wanted: set[str]) -> Iterator[None]:
-    """Do as `registry.retention.leases.kept`, with blobs that lie in a file and are read one at a time."""
+    """Do as `rankmill.registry.retention.leases.kept`, with blobs that lie in a file and are read one at a time."""
     with lease(store, wanted):
         _put_blobs(store, opened, wanted)
         yield

@@ -1,6 +1,6 @@
 """A bundle, read and checked from its first byte to its last before anything of it is used.
 
-What passes here could have been written by `registry.bundle.exporting`: every digest is right, the log follows from entry
+What passes here could have been written by `rankmill.registry.bundle.exporting`: every digest is right, the log follows from entry
 to entry, all that it refers to is here and nothing else is, and every text that is shown or parsed later is of its form.
 """
 
@@ -15,16 +15,16 @@ from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from registry.bundle.contents import FIRST, LARGEST_CONTENTS, Contents, blob_member
-from registry.bundle.origin import ORIGIN
-from registry.bundle.tar import TarReader
-from registry.errors import InputError, IntegrityError, InvalidName
-from registry.files.disk import Disk
-from registry.history.changes import Gate, Register
-from registry.history.entry import Entry
-from registry.history.state import Registered, State
-from registry.manifest import Manifest, canonical_json, first_fault
-from registry.names import check_alias
+from rankmill.registry.bundle.contents import FIRST, LARGEST_CONTENTS, Contents, blob_member
+from rankmill.registry.bundle.origin import ORIGIN
+from rankmill.registry.bundle.tar import TarReader
+from rankmill.registry.errors import InputError, IntegrityError, InvalidName
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.history.changes import Gate, Register
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.state import Registered, State
+from rankmill.registry.manifest import Manifest, canonical_json, first_fault
+from rankmill.registry.names import check_alias
 
 _OBJECT = TypeAdapter(dict[str, JsonValue])
 

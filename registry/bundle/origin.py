@@ -6,10 +6,10 @@ import json
 
 from pydantic import ConfigDict, ValidationError
 
-from registry.history.changes import Number, Record
-from registry.history.entry import Entry
-from registry.manifest import Sha256, canonical_json
-from registry.telling.sentences import when_of, who_of, why_of
+from rankmill.registry.history.changes import Number, Record
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.manifest import Sha256, canonical_json
+from rankmill.registry.telling.sentences import when_of, who_of, why_of
 
 ORIGIN = "origin"
 

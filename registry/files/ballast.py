@@ -6,9 +6,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from registry.files.disk import Disk
-from registry.files.publishing import NO_ROOM, publish
-from registry.files.staging import Staging
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.publishing import NO_ROOM, publish
+from rankmill.registry.files.staging import Staging
 
 SIZE = 1 << 20  # bytes; an entry of the log takes a block and a file, and maybe a block for the name of each
 LEAST = 1 << 14  # less is not worth a file

@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from registry.errors import IntegrityError, InvalidName
-from registry.manifest import canonical_json
-from registry.names import check_alias
+from rankmill.registry.errors import IntegrityError, InvalidName
+from rankmill.registry.manifest import canonical_json
+from rankmill.registry.names import check_alias
 
 NEWEST = 2
 

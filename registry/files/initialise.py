@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from registry.errors import InputError
-from registry.files.format import Format
-from registry.files.probe import Way
-from registry.files.store import Store
-from registry.names import PRODUCTION
+from rankmill.registry.errors import InputError
+from rankmill.registry.files.format import Format
+from rankmill.registry.files.probe import Way
+from rankmill.registry.files.store import Store
+from rankmill.registry.names import PRODUCTION
 
 WAYS = {"link": "hard links", "rename": "renames that never replace, since it has no hard links"}
 

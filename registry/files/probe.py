@@ -6,9 +6,9 @@ import errno
 from pathlib import Path
 from typing import Literal
 
-from registry.files.disk import Disk
-from registry.files.publishing import publish
-from registry.files.staging import Staging
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.publishing import publish
+from rankmill.registry.files.staging import Staging
 
 Way = Literal["link", "rename"]
 

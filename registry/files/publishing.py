@@ -12,7 +12,7 @@ import contextlib
 import errno
 from pathlib import Path
 
-from registry.files.disk import Disk
+from rankmill.registry.files.disk import Disk
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 NO_HARD_LINKS = {errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}

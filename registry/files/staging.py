@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from registry.files.disk import Disk
+from rankmill.registry.files.disk import Disk
 
 OURS_AFTER = 24 * 3600.0  # seconds after which the staged file of a dead process of this machine is removed
 ANYBODYS_AFTER = 7 * 24 * 3600.0  # and that of another machine: a file is staged for moments

@@ -2,16 +2,16 @@
 
 ::
 
-    ROOT/FORMAT.json                 see ``registry.files.format``; written once, before anything else
+    ROOT/FORMAT.json                 see ``rankmill.registry.files.format``; written once, before anything else
          blobs/sha256/ab/<64 hex>    read-only; model bytes and manifests alike
-         models/<name>/log/          see ``registry.history.log``
-         leases/, trash/             see ``registry.retention``
-         quarantine/                 see ``registry.fsck``
-         tmp/                        see ``registry.files.staging``
-         ballast                     see ``registry.files.ballast``
+         models/<name>/log/          see ``rankmill.registry.history.log``
+         leases/, trash/             see ``rankmill.registry.retention``
+         quarantine/                 see ``rankmill.registry.fsck``
+         tmp/                        see ``rankmill.registry.files.staging``
+         ballast                     see ``rankmill.registry.files.ballast``
 
 A file is written under ``tmp/``, flushed, and gets its real name by one call that fails if the name is taken
-(`registry.files.publishing`): there is no moment at which half a file can be seen, and of two writers one wins.  Nothing is
+(`rankmill.registry.files.publishing`): there is no moment at which half a file can be seen, and of two writers one wins.  Nothing is
 ever replaced.  Symbolic links below ROOT are not followed, neither by readers nor by writers.
 """
 
@@ -24,14 +24,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from registry.errors import InputError, IntegrityError
-from registry.files.ballast import Ballast
-from registry.files.disk import Disk
-from registry.files.format import NEWEST, Format
-from registry.files.probe import Way, way_to_publish
-from registry.files.publishing import NO_ROOM, publish
-from registry.files.staging import Staging
-from registry.names import PRODUCTION
+from rankmill.registry.errors import InputError, IntegrityError
+from rankmill.registry.files.ballast import Ballast
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.format import NEWEST, Format
+from rankmill.registry.files.probe import Way, way_to_publish
+from rankmill.registry.files.publishing import NO_ROOM, publish
+from rankmill.registry.files.staging import Staging
+from rankmill.registry.names import PRODUCTION
 
 OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "quarantine", "tmp", "trash"}
 NOBODYS = {"lost+found"}  # the root of a freshly made volume

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
-from registry.manifest import Sha256
+from rankmill.registry.manifest import Sha256
 
 Number = Annotated[int, Field(ge=1)]
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]

@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from registry.errors import IntegrityError
-from registry.files.store import Store
-from registry.history.state import State
-from registry.manifest import canonical_json
-from registry.sealed import seal, unseal
+from rankmill.registry.errors import IntegrityError
+from rankmill.registry.files.store import Store
+from rankmill.registry.history.state import State
+from rankmill.registry.manifest import canonical_json
+from rankmill.registry.sealed import seal, unseal
 
 FORMAT = 1
 LARGEST = 1 << 30  # bytes, of a million versions
@@ -56,7 +56,7 @@ def parse(data: bytes) -> State | None:
 
 
 def read_checkpoint(store: Store, name: str) -> State | None:
-    """Return what the checkpoint holds; whether it fits the log is for `registry.history.log.Log.state` to see."""
+    """Return what the checkpoint holds; whether it fits the log is for `rankmill.registry.history.log.Log.state` to see."""
     with contextlib.suppress(OSError, IntegrityError):
         return parse(store.read(path_of(store, name), LARGEST))
     return None

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from registry.errors import IntegrityError, LaterEntry
-from registry.history.changes import Change, Number, Record, as_json
-from registry.manifest import Sha256, canonical_json, first_fault
-from registry.sealed import seal, unseal
+from rankmill.registry.errors import IntegrityError, LaterEntry
+from rankmill.registry.history.changes import Change, Number, Record, as_json
+from rankmill.registry.manifest import Sha256, canonical_json, first_fault
+from rankmill.registry.sealed import seal, unseal
 
 
 class Entry(Record):

@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from registry.errors import ConflictError, InputError, IntegrityError
-from registry.files.store import LARGEST_ENTRY, Store
-from registry.history.changes import Change
-from registry.history.checkpoint import is_due, read_checkpoint, write_checkpoint
-from registry.history.entry import Entry
-from registry.history.state import State
+from rankmill.registry.errors import ConflictError, InputError, IntegrityError
+from rankmill.registry.files.store import LARGEST_ENTRY, Store
+from rankmill.registry.history.changes import Change
+from rankmill.registry.history.checkpoint import is_due, read_checkpoint, write_checkpoint
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.state import State
 
 ATTEMPTS = 200  # of one commit against other writers; each lost one means that another writer went ahead
 LONGEST_PAUSE = 0.05  # seconds

@@ -1,14 +1,14 @@
-"""What an alias should mean next.  Pure decisions on a state: `registry.history.log.Log.commit` asks them and writes."""
+"""What an alias should mean next.  Pure decisions on a state: `rankmill.registry.history.log.Log.commit` asks them and writes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import EllipsisType
 
-from registry.errors import ConflictError, PromotionRefused, UnknownModel
-from registry.history.changes import Gate, Move, Policy, Unset
-from registry.history.state import State
-from registry.names import PRODUCTION
+from rankmill.registry.errors import ConflictError, PromotionRefused, UnknownModel
+from rankmill.registry.history.changes import Gate, Move, Policy, Unset
+from rankmill.registry.history.state import State
+from rankmill.registry.names import PRODUCTION
 
 Expected = int | None | EllipsisType
 """What an alias must mean before it moves: a version, None for nothing yet, ``...`` for anything."""

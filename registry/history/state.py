@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from registry.errors import IntegrityError
-from registry.history.changes import Gate, Mark, Move, Policy, Protect, Register, Sweep, Tag, Unset, as_json
-from registry.history.entry import Entry
+from rankmill.registry.errors import IntegrityError
+from rankmill.registry.history.changes import Gate, Mark, Move, Policy, Protect, Register, Sweep, Tag, Unset, as_json
+from rankmill.registry.history.entry import Entry
 
 NOTHING: dict[str, str] = {}
 GENESIS = "0" * 64  # what the first entry names as the digest before it

@@ -1,4 +1,4 @@
-"""One run of the collector: put back, mark and sweep, throw away, delete.  See ``registry.retention`` for why it is safe."""
+"""One run of the collector: put back, mark and sweep, throw away, delete.  See ``rankmill.registry.retention`` for why it is safe."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from registry.errors import IntegrityError
-from registry.files.store import Store, telling
-from registry.history.changes import Mark, Sweep
-from registry.history.log import Log
-from registry.history.state import State
-from registry.names import NAME
-from registry.retention.keeping import Plan, Rules, plan
-from registry.retention.leases import leased, reap, stale
-from registry.retention.trash import Trashed, is_whole, listed, put_back, throw
+from rankmill.registry.errors import IntegrityError
+from rankmill.registry.files.store import Store, telling
+from rankmill.registry.history.changes import Mark, Sweep
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.state import State
+from rankmill.registry.names import NAME
+from rankmill.registry.retention.keeping import Plan, Rules, plan
+from rankmill.registry.retention.leases import leased, reap, stale
+from rankmill.registry.retention.trash import Trashed, is_whole, listed, put_back, throw
 
 WHY_MARK = "kept by no alias, tag or lease, not among the last versions"
 WHY_SWEEP = "marked for the time of grace"

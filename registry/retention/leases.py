@@ -18,10 +18,10 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, ValidationError
 
-from registry.errors import IntegrityError
-from registry.files.store import Store
-from registry.history.changes import Record
-from registry.manifest import Sha256, canonical_json, first_fault
+from rankmill.registry.errors import IntegrityError
+from rankmill.registry.files.store import Store
+from rankmill.registry.history.changes import Record
+from rankmill.registry.manifest import Sha256, canonical_json, first_fault
 
 LASTS = timedelta(days=7)  # where nobody can see whether its process lives
 
@@ -133,7 +133,7 @@ def kept(store: Store, blobs: Sequence[bytes]) -> Iterator[list[str]]:
 
     The lease is written before anybody looks which of them are there already: a collector that has not seen it has not
     seen the commit either, may have moved such a blob to the trash meanwhile, and cannot have deleted it (see
-    ``registry.retention``).  It is in memory still, so it is put again.
+    ``rankmill.registry.retention``).  It is in memory still, so it is put again.
 
     Yields
     ------

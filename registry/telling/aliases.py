@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from registry.errors import InputError, UnknownModel
-from registry.history.changes import Policy
-from registry.manifest import first_fault
-from registry.names import check_alias
-from registry.telling.sentences import policy_text, time_text
+from rankmill.registry.errors import InputError, UnknownModel
+from rankmill.registry.history.changes import Policy
+from rankmill.registry.manifest import first_fault
+from rankmill.registry.names import check_alias
+from rankmill.registry.telling.sentences import policy_text, time_text
 
 if TYPE_CHECKING:
-    from registry.registry import Registry
+    from rankmill.registry.registry import Registry
 
 LATEST_MOVES = 20
 

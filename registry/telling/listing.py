@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from registry.errors import InputError, RegistryError
-from registry.telling.printing import flat, safe, size_text
-from registry.telling.sentences import time_text
+from rankmill.registry.errors import InputError, RegistryError
+from rankmill.registry.telling.printing import flat, safe, size_text
+from rankmill.registry.telling.sentences import time_text
 
 if TYPE_CHECKING:
-    from registry.history.state import State
-    from registry.version import Version
+    from rankmill.registry.history.state import State
+    from rankmill.registry.version import Version
 
 LATEST = 20
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from registry.history.changes import Gate, Policy
-    from registry.history.entry import Entry
+    from rankmill.registry.history.changes import Gate, Policy
+    from rankmill.registry.history.entry import Entry
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 def what_of(entry: Entry) -> str:
     """Say what whoever wrote an entry did: the rest of a sentence that begins with the name."""
-    from registry.history import changes
+    from rankmill.registry.history import changes
 
     match entry.change:
         case changes.Register() as change:
@@ -53,7 +53,7 @@ def what_of(entry: Entry) -> str:
 
 def stands_out(entry: Entry) -> bool:
     """Whether an entry is one that a reader of the log must not miss: a forced promotion, or a gate that refused."""
-    from registry.history import changes
+    from rankmill.registry.history import changes
 
     change = entry.change
     return change.op == "force" or (isinstance(change, changes.Gate) and not change.passed)

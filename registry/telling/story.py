@@ -10,16 +10,16 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from registry.bundle.origin import ORIGIN, Origin
-from registry.errors import RegistryError
-from registry.telling.printing import flat, lines_of, safe, size_text
-from registry.telling.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
-from registry.telling.training_facts import Circumstances, Files, Seeds, TrainingFacts
+from rankmill.registry.bundle.origin import ORIGIN, Origin
+from rankmill.registry.errors import RegistryError
+from rankmill.registry.telling.printing import flat, lines_of, safe, size_text
+from rankmill.registry.telling.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
+from rankmill.registry.telling.training_facts import Circumstances, Files, Seeds, TrainingFacts
 
 if TYPE_CHECKING:
-    from registry.history.entry import Entry
-    from registry.registry import Registry
-    from registry.version import Version
+    from rankmill.registry.history.entry import Entry
+    from rankmill.registry.registry import Registry
+    from rankmill.registry.version import Version
 
 MOST_NAMES = 8
 CIRCUMSTANCES = "circumstances"  # the attachment that tells of libraries and machine

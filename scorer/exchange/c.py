@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scorer.exchange.plain import PlainTree, plain_trees
-from scorer.exchange.written import SAME_BITS, Written
-from scorer.forest import Forest
-from scorer.links import class_values
+from rankmill.scorer.exchange.plain import PlainTree, plain_trees
+from rankmill.scorer.exchange.written import SAME_BITS, Written
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.links import class_values
 
 EXP_ERROR = (
     1e-12  # of a score through a link, relative to the highest grade's worth: two correct exp differ in last bits

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scorer.errors import InputError
-from scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
-from scorer.exchange.plain import missing_as_zero
-from scorer.exchange.source import Imported
-from scorer.exchange.written import Written
-from scorer.forest import Forest
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
+from rankmill.scorer.exchange.plain import missing_as_zero
+from rankmill.scorer.exchange.source import Imported
+from rankmill.scorer.exchange.written import Written
+from rankmill.scorer.forest import Forest
 
 WRITERS: Mapping[str, Callable[[Forest, str], Written]] = {
     "lightgbm": lightgbm.write,

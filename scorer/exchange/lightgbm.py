@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import ConversionRefused, ModelFormatError
-from scorer.exchange.plain import PlainTree, forest_of, with_base
-from scorer.exchange.source import Imported, provenance, text_of
-from scorer.exchange.written import SAME_BITS, Written, need_one_output
-from scorer.forest import CUT, NODE, Forest
-from scorer.model_file import shortened
+from rankmill.scorer.errors import ConversionRefused, ModelFormatError
+from rankmill.scorer.exchange.plain import PlainTree, forest_of, with_base
+from rankmill.scorer.exchange.source import Imported, provenance, text_of
+from rankmill.scorer.exchange.written import SAME_BITS, Written, need_one_output
+from rankmill.scorer.forest import CUT, NODE, Forest
+from rankmill.scorer.model_file import shortened
 
 TARGET = "LightGBM"
 ZERO = np.float32(1e-35)  # LightGBM's kZeroThreshold

@@ -15,9 +15,9 @@ import json
 import numpy as np
 import numpy.typing as npt
 
-from scorer.exchange.plain import plain_trees
-from scorer.exchange.protobuf import chunk, chunks, integer, integers
-from scorer.exchange.written import (
+from rankmill.scorer.exchange.plain import plain_trees
+from rankmill.scorer.exchange.protobuf import chunk, chunks, integer, integers
+from rankmill.scorer.exchange.written import (
     FLOAT32_ROUNDING,
     FLOAT32_TINY,
     FLOAT64_ROUNDING,
@@ -25,8 +25,8 @@ from scorer.exchange.written import (
     reach,
     said_in_float32,
 )
-from scorer.forest import Forest
-from scorer.links import class_values
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.links import class_values
 
 TARGET = "ONNX"
 REPRESENTATION, OPERATORS, TREE_OPERATORS = 8, 13, 3
@@ -130,7 +130,7 @@ def _ensemble(forest: Forest) -> list[bytes]:
 
 
 def _link(forest: Forest) -> tuple[list[bytes], list[bytes]]:
-    """Return the operators that make ``score`` of ``outputs``, and their constants (see scorer.links)."""
+    """Return the operators that make ``score`` of ``outputs``, and their constants (see rankmill.scorer.links)."""
     worth = class_values(forest.link, forest.n_outputs)
     constants = [_array("worth", worth[:, None])]
     nodes = [_operator("Cast", ["outputs"], "f", _int("to", DOUBLE))]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer import structure
-from scorer.errors import ConversionRefused, ModelFormatError
-from scorer.forest import COUNT, CUT, JSON, NODE, VALUE, Forest, compact_cuts
+from rankmill.scorer import structure
+from rankmill.scorer.errors import ConversionRefused, ModelFormatError
+from rankmill.scorer.forest import COUNT, CUT, JSON, NODE, VALUE, Forest, compact_cuts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

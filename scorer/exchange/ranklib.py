@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scorer.exchange.plain import PlainTree, with_base
-from scorer.exchange.written import (
+from rankmill.scorer.exchange.plain import PlainTree, with_base
+from rankmill.scorer.exchange.written import (
     Written,
     float32_sums,
     java,
@@ -22,7 +22,7 @@ from scorer.exchange.written import (
     said_in_float32,
     shortest32,
 )
-from scorer.forest import Forest
+from rankmill.scorer.forest import Forest
 
 TARGET = "RankLib"
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import ConversionRefused
-from scorer.exchange.plain import PlainTree, takes_missing_as_zero, with_base
-from scorer.exchange.written import Written, float32_sums, java, need_one_output, said_in_float32, shortest32
-from scorer.forest import CUT, Forest
+from rankmill.scorer.errors import ConversionRefused
+from rankmill.scorer.exchange.plain import PlainTree, takes_missing_as_zero, with_base
+from rankmill.scorer.exchange.written import Written, float32_sums, java, need_one_output, said_in_float32, shortest32
+from rankmill.scorer.forest import CUT, Forest
 
 TARGET = "Solr"
 SLACK = np.float32(1e-6)  # NODE_SPLIT_SLACK

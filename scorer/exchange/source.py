@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scorer.errors import ModelFormatError
-from scorer.forest import Forest
+from rankmill.scorer.errors import ModelFormatError
+from rankmill.scorer.forest import Forest
 
 CONVERTED_FROM = "converted_from"  # keys of a forest's info
 SOURCE_SHA256 = "source_sha256"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import ConversionRefused
-from scorer.exchange.plain import takes_missing_as_zero
-from scorer.forest import Forest
+from rankmill.scorer.errors import ConversionRefused
+from rankmill.scorer.exchange.plain import takes_missing_as_zero
+from rankmill.scorer.forest import Forest
 
 FLOAT32_ROUNDING = 2.0**-24  # a sum or a conversion is off by this share of it at most
 FLOAT64_ROUNDING = 2.0**-53

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import ConversionRefused, ModelFormatError
-from scorer.exchange import ubjson
-from scorer.exchange.plain import PlainTree, forest_of, plain_trees
-from scorer.exchange.source import Imported, provenance, text_of
-from scorer.exchange.written import Written, float32_sums, need_one_output, said_in_float32, shortest32
-from scorer.forest import COUNT, COVER, CUT, NODE, Forest
-from scorer.model_file import shortened
-from scorer.structure import MAX_FEATURES
+from rankmill.scorer.errors import ConversionRefused, ModelFormatError
+from rankmill.scorer.exchange import ubjson
+from rankmill.scorer.exchange.plain import PlainTree, forest_of, plain_trees
+from rankmill.scorer.exchange.source import Imported, provenance, text_of
+from rankmill.scorer.exchange.written import Written, float32_sums, need_one_output, said_in_float32, shortest32
+from rankmill.scorer.forest import COUNT, COVER, CUT, NODE, Forest
+from rankmill.scorer.model_file import shortened
+from rankmill.scorer.structure import MAX_FEATURES
 
 TARGET = "XGBoost"
 NO_PARENT = 2**31 - 1

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
-from scorer.forest import Forest
-from scorer.inspect import _kernels
-from scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect import _kernels
+from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
 
 MAX_CELLS = 1 << 22  # points of a grid
 

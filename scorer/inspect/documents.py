@@ -20,17 +20,17 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
-from pipeline.sources.files import find_files
-from pipeline.sources.grades import UNKNOWN_GRADE
-from scorer.candidates import locate_features, named_by_row
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import DatasetSource, chosen_queries
-from scorer.inspect.paths import Codes, Paths
-from scorer.opening import open_sources, read_options
-from scorer.predict import Predictor
-from scorer.scored_file import read_scored
-from scorer.seen import Scope, TrainedModel, scope_of_candidates
+from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
+from rankmill.pipeline.sources.files import find_files
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.scorer.candidates import locate_features, named_by_row
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate import DatasetSource, chosen_queries
+from rankmill.scorer.inspect.paths import Codes, Paths
+from rankmill.scorer.opening import open_sources, read_options
+from rankmill.scorer.predict import Predictor
+from rankmill.scorer.scored_file import read_scored
+from rankmill.scorer.seen import Scope, TrainedModel, scope_of_candidates
 
 BLOCK_BYTES = 16 << 20
 MAX_BYTES = 1 << 30  # of the features held
@@ -94,7 +94,7 @@ def read_documents(
     paths
         The forest that is looked into.
     split
-        The split of the dataset, or ``all``; None: as `scorer.seen.scope_of` chooses.
+        The split of the dataset, or ``all``; None: as `rankmill.scorer.seen.scope_of` chooses.
     models
         What is known of the models that are looked into; left out, what that of ``paths`` says itself.
     qids
@@ -104,7 +104,7 @@ def read_documents(
     seed
         Which ones are drawn.
     input_format, absent, index_base, n_features, columns
-        How to read candidates, see `scorer.rerank.rerank`.
+        How to read candidates, see `rankmill.scorer.rerank.rerank`.
     announce
         Tell on stderr what was guessed of their columns.
 
@@ -114,7 +114,7 @@ def read_documents(
         A file or a query is not there, or the features would take more than ``MAX_BYTES``.
     CandidatesRejected
         The candidates lack what the model needs, or hold nothing.
-    pipeline.errors.DataRejected
+    rankmill.pipeline.errors.DataRejected
         The candidates break their format.
     """
     if n_queries < 0:

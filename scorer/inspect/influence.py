@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import COVER, Forest
+from rankmill.scorer.forest import COVER, Forest
 
 
 def relative_influence(forest: Forest) -> npt.NDArray[np.float64]:

@@ -20,12 +20,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
-from scorer.forest import Forest
-from scorer.inspect import _kernels
-from scorer.inspect.dependence import path_weights, sum_at
-from scorer.inspect.influence import relative_influence
-from scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect import _kernels
+from rankmill.scorer.inspect.dependence import path_weights, sum_at
+from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
 
 MOST_INFLUENTIAL = 10
 _Weights: TypeAlias = dict[int, npt.NDArray[np.float64]]

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
-from scorer.forest import Forest
-from scorer.inspect import _kernels
-from scorer.inspect.paths import Codes, Paths, leaf_paths
-from scorer.links import apply_link
-from scorer.metrics import Metric, Policy
-from scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect import _kernels
+from rankmill.scorer.inspect.paths import Codes, Paths, leaf_paths
+from rankmill.scorer.links import apply_link
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.queries import PreparedQueries
 
 MAX_BYTES = 1 << 30  # of the table of leaves, four bytes a document and tree
 STEP = 0.1

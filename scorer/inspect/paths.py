@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
-from scorer.forest import COVER, Forest
-from scorer.inspect import _kernels
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.forest import COVER, Forest
+from rankmill.scorer.inspect import _kernels
 
 TILE = _kernels.TILE
 
@@ -19,7 +19,7 @@ Codes = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
-    """Every path from a root to a leaf, its conditions gathered by feature; see `scorer.inspect._kernels`.
+    """Every path from a root to a leaf, its conditions gathered by feature; see `rankmill.scorer.inspect._kernels`.
 
     A *slot* is a place in ``features``; elements ``starts[p]`` to ``starts[p + 1] - 1`` belong to path p.
     """

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scorer.evaluation import text_table
-from scorer.forest import Forest
-from scorer.inspect.combine import Combination
-from scorer.inspect.dependence import Dependence
-from scorer.inspect.influence import relative_influence
-from scorer.inspect.interaction import Interaction
-from scorer.inspect.optimality import Optimality
-from scorer.inspect.shap_file import Explained
-from scorer.inspect.why import Why
-from scorer.rerank import ModelIdentity
-from scorer.seen import Scope
+from rankmill.scorer.evaluation import text_table
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect.combine import Combination
+from rankmill.scorer.inspect.dependence import Dependence
+from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.inspect.interaction import Interaction
+from rankmill.scorer.inspect.optimality import Optimality
+from rankmill.scorer.inspect.shap_file import Explained
+from rankmill.scorer.inspect.why import Why
+from rankmill.scorer.rerank import ModelIdentity
+from rankmill.scorer.seen import Scope
 
 BAR = 30  # characters of the longest bar
 _CURVE_SHOWN = 500  # pieces of a combination's curve in its JSON

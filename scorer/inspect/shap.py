@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scorer.forest import Forest
-from scorer.inspect import _kernels
-from scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
-from scorer.inspect.quadrature import rules_up_to
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect import _kernels
+from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
+from rankmill.scorer.inspect.quadrature import rules_up_to
 
 
 @dataclass(frozen=True, slots=True)

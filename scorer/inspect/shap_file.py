@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.publish import fsync_file, fsync_folder, staging_folder
-from scorer.errors import InputError
-from scorer.inspect.documents import Documents
-from scorer.inspect.shap import Explainer, without_query_mean
+from rankmill.pipeline.publish import fsync_file, fsync_folder, staging_folder
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.inspect.documents import Documents
+from rankmill.scorer.inspect.shap import Explainer, without_query_mean
 
 BATCH_BYTES = 64 << 20  # of contributions, but at least one query
 OUTPUT, TOTAL, BASE = "shap_output", "shap_total", "shap_base"

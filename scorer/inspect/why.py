@@ -1,6 +1,6 @@
 """Why one document stands above another: the difference of their contributions, feature by feature.
 
-Contributions are Shapley values (`scorer.inspect.shap`), so the differences add up to that of the two outputs, and what all
+Contributions are Shapley values (`rankmill.scorer.inspect.shap`), so the differences add up to that of the two outputs, and what all
 documents of a query have alike falls out.
 """
 
@@ -13,11 +13,11 @@ from difflib import get_close_matches
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
-from scorer.forest import Forest
-from scorer.inspect.paths import Codes
-from scorer.inspect.shap import Explainer
-from scorer.predict import predict
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect.paths import Codes
+from rankmill.scorer.inspect.shap import Explainer
+from rankmill.scorer.predict import predict
 
 
 @dataclass(frozen=True, slots=True)

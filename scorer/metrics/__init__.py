@@ -1,11 +1,11 @@
 """Ranking metrics: what is measured (`Metric`), under which conventions (`Policy`), and how (`PreparedQueries`).
 
 This file imports no numeric library, so that a command line can name metrics without loading one;
-`PreparedQueries`, `evaluate_queries` and `mean_of` are in `scorer.metrics.queries`.
+`PreparedQueries`, `evaluate_queries` and `mean_of` are in `rankmill.scorer.metrics.queries`.
 """
 
-from scorer.metrics.metric import METRIC_NAMES, Metric, parse_metric
-from scorer.metrics.policy import (
+from rankmill.scorer.metrics.metric import METRIC_NAMES, Metric, parse_metric
+from rankmill.scorer.metrics.policy import (
     DISCOUNTS,
     GAINS,
     MAP_NORMALISATIONS,

@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
-from scorer.metrics.policy import Policy
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.metrics.policy import Policy
 
 Grades = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]

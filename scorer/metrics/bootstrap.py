@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from scorer.metrics import _kernels
+from rankmill.scorer.metrics import _kernels
 
 REPLICATES = 1000
 SEED = 20080131

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from scorer.errors import InputError
-from scorer.metrics.metric import METRIC_NAMES, Metric
-from scorer.metrics.policy import Policy
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.metrics.metric import METRIC_NAMES, Metric
+from rankmill.scorer.metrics.policy import Policy
 
 Exceptions = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 OURS = "rankmill"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
-from scorer.metrics.policy import Discount, Gain, table_of
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.metrics.policy import Discount, Gain, table_of
 
 _SQRT_HALF = 0.7071067811865476
 _TWO_OVER_LN_2 = 2.8853900817779268
@@ -37,7 +37,7 @@ def discounts(n: int, discount: Discount = "log2") -> npt.NDArray[np.float64]:
     """Return what ranks 1..n count under a policy's ``discount``, shape (n,) float64; not rising.
 
     ``log2`` is ``1 / log2(rank + 1)``, of Burges et al. 2005, where rank 1 counts exactly 1; the others are in
-    `scorer.metrics.Policy`.
+    `rankmill.scorer.metrics.Policy`.
     """
     ranks = np.arange(1.0, n + 1.0)
     if discount == "log2":

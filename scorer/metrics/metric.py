@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from scorer.errors import InputError
+from rankmill.scorer.errors import InputError
 
 METRIC_NAMES = (
     "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
@@ -31,7 +31,7 @@ class Metric:
         has the best grade of its list; ``rbp``: rank-biased precision; ``concordance``: the share of a query's pairs of
         different grade that are in the right order, ``concordance_micro``: that of the pairs of all queries together;
         ``balanced_error``: the error rate of "relevant if the score is above a threshold", where both classes weigh
-        the same (see `scorer.metrics.queries.PreparedQueries` for all of these).
+        the same (see `rankmill.scorer.metrics.queries.PreparedQueries` for all of these).
     k
         The cutoff, or None for the whole list.
     parameter
@@ -94,7 +94,7 @@ def parse_metric(text: str) -> Metric:
     'rbp(0.8)@20'
     >>> parse_metric("ncdg@10")
     Traceback (most recent call last):
-    scorer.errors.InputError: unknown metric 'ncdg'; did you mean 'ndcg'?
+    rankmill.scorer.errors.InputError: unknown metric 'ncdg'; did you mean 'ndcg'?
 
     Raises
     ------

@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import CandidatesRejected
-from scorer.metrics import _kernels
-from scorer.metrics.arrangement import (
+from rankmill.scorer.errors import CandidatesRejected
+from rankmill.scorer.metrics import _kernels
+from rankmill.scorer.metrics.arrangement import (
     Grades,
     Offsets,
     count_pairs,
@@ -22,9 +22,9 @@ from scorer.metrics.arrangement import (
     tie_order,
     whole_numbers,
 )
-from scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
-from scorer.metrics.metric import Metric
-from scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
+from rankmill.scorer.metrics.metric import Metric
+from rankmill.scorer.metrics.policy import Policy
 
 _KINDS = {
     "ndcg": _kernels.SHARE,
@@ -341,7 +341,7 @@ def evaluate_queries(
 ) -> dict[Metric, npt.NDArray[np.float64]]:
     """Each metric per query, (q,) float64, NaN where a query is skipped; for one evaluation (see `PreparedQueries`).
 
-    >>> from scorer.metrics import Policy, parse_metric
+    >>> from rankmill.scorer.metrics import Policy, parse_metric
     >>> grades, starts = np.array([0, 1, 0, 0], np.int32), np.array([0, 2, 4])
     >>> evaluate_queries([parse_metric("mrr")], np.array([2.0, 1.0, 0.0, 0.0]), grades, starts, Policy())
     {Metric(name='mrr', k=None, parameter=None): array([0.5, nan])}

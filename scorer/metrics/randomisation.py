@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from scorer.metrics import _flip_kernels
+from rankmill.scorer.metrics import _flip_kernels
 
 FLIPS = 100_000
 SEED = 19350101

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
-from scorer.metrics.metric import Metric
-from scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
+from rankmill.scorer.metrics.metric import Metric
+from rankmill.scorer.metrics.policy import Policy
 
 Row = tuple[float, ...]
 

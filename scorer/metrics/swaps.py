@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from scorer.errors import InputError
-from scorer.metrics import _swap_kernels
-from scorer.metrics.arrangement import grade_levels
-from scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
-from scorer.metrics.metric import Metric
-from scorer.metrics.policy import Policy
-from scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.metrics import _swap_kernels
+from rankmill.scorer.metrics.arrangement import grade_levels
+from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
+from rankmill.scorer.metrics.metric import Metric
+from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.queries import PreparedQueries
 
 Floats = npt.NDArray[np.float64]
 Order = npt.NDArray[np.uint32]
@@ -171,7 +171,7 @@ def swap_matrix(
 ) -> npt.NDArray[np.float64]:
     """Return |dZ| of every pair of one list, (n, n) symmetric; ``grades`` (n,) int32 in the order of the ranks.
 
-    >>> from scorer.metrics import parse_metric
+    >>> from rankmill.scorer.metrics import parse_metric
     >>> swap_matrix(parse_metric("mrr"), np.array([0, 1, 0], dtype=np.int32), Policy())
     array([[0.        , 0.5       , 0.        ],
            [0.5       , 0.        , 0.16666667],

@@ -6,9 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError
-from pipeline.judgments.aggregate import aggregated
-from pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.judgments.aggregate import aggregated
+from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
 from tests import naive_judgments
 
 

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.group import layout
-from pipeline.ingest import IngestOptions, building, ingest
-from pipeline.memory import Share
-from pipeline.places import MANIFEST_NAME
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.group import layout
+from rankmill.pipeline.ingest import IngestOptions, building, ingest
+from rankmill.pipeline.memory import Share
+from rankmill.pipeline.places import MANIFEST_NAME
 
 WIDTH = 5
 ROW_GROUP = 1 << 10  # bytes: 32 rows of 5 numbers

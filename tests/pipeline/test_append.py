@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline.append.base import Base
-from pipeline.append.meaning import OPTIONS
-from pipeline.binning import bin_dataset
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, DatasetConflict, DatasetFormatError, InputError
-from pipeline.group.splits import fold_choice, parse_split_time
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.manifest import Meaning
-from pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.append.base import Base
+from rankmill.pipeline.append.meaning import OPTIONS
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, DatasetConflict, DatasetFormatError, InputError
+from rankmill.pipeline.group.splits import fold_choice, parse_split_time
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.manifest import Meaning
+from rankmill.pipeline.sources.batch import ReadOptions
 
 
 def shards_of(folder):

@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather, ipc
 
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, MalformedRow
-from pipeline.ingest import ingest
-from pipeline.sources.arrow_ipc import ArrowSource
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.opening import open_source
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, MalformedRow
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.sources.arrow_ipc import ArrowSource
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.opening import open_source
 
 
 def a_table(rows=50, seed=0):

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import binning
-from pipeline.binning import bin_dataset
-from pipeline.binspec import apply_bins, feature_bins
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, DatasetConflict, DatasetFormatError, InputError
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline import binning
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.binspec import apply_bins, feature_bins
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, DatasetConflict, DatasetFormatError, InputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 
 SPLITS = ("train", "valid", "test")
 

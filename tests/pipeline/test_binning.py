@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pipeline import binspec
-from pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins, matrix_bins
-from pipeline.errors import DatasetFormatError, InputError
-from pipeline.quantiles import edges_of
+from rankmill.pipeline import binspec
+from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins, matrix_bins
+from rankmill.pipeline.errors import DatasetFormatError, InputError
+from rankmill.pipeline.quantiles import edges_of
 from tests import naive
 
 FLOATS = hnp.arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import ReadOptions
-from pipeline.sources.columns import table_columns
-from pipeline.sources.opening import open_source
-from pipeline.sources.optional import OPTIONAL
-from pipeline.sources.parts import HABITS, PARTS
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sources.columns import table_columns
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.optional import OPTIONAL
+from rankmill.pipeline.sources.parts import HABITS, PARTS
 
 NAMES = {
     "qid": "Query ID",

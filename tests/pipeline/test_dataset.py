@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from pipeline import publish
-from pipeline.dataset import Dataset
-from pipeline.errors import DatasetFormatError, InputError
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.publish import publish_folder, staging_folder, write_atomically
+from rankmill.pipeline import publish
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DatasetFormatError, InputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.publish import publish_folder, staging_folder, write_atomically
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_a_shard_that_has_its_digest_but_cannot_be_decoded_is_named(tmp_path):
 
 def test_a_shard_is_hashed_once(dataset, monkeypatch):
     hashed = []
-    monkeypatch.setattr("pipeline.stored_shards.file_digest", lambda file: hashed.append(file) or file.stem)
+    monkeypatch.setattr("rankmill.pipeline.stored_shards.file_digest", lambda file: hashed.append(file) or file.stem)
     opened = Dataset.open(dataset.path)
     for _ in range(3):
         opened.rows("train")

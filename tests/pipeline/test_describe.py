@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.binning import bin_dataset
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.describe import describe
-from pipeline.errors import InputError
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.describe import describe
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import ReadOptions
 
 # f1 differs, f2 is f1, f3 is constant, f4 is constant in a query, f5 is never there, f6 is missing once, f7 is infinite
 TRAIN = """\
@@ -102,7 +102,7 @@ def test_a_person_can_read_it(dataset):
 
 
 def test_many_features_show_only_the_remarkable_ones(dataset, monkeypatch):
-    monkeypatch.setattr("pipeline.describe._MAX_FEATURES_SHOWN", 3)
+    monkeypatch.setattr("rankmill.pipeline.describe._MAX_FEATURES_SHOWN", 3)
     text = describe(dataset).render()
     assert "Features with a remark (5 of 7; --json lists all)" in text
     assert "\n  f1 " not in text

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dataset import Dataset
-from pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import IngestOptions, ingest
 from tests.pipeline.interrupted import BALLAST, ROOT, start
 from tests.pipeline.test_ingest import judgments
 

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline.binning import bin_dataset
-from pipeline.binspec import feature_bins
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.drift import _kernels
-from pipeline.drift.compare import FALSE_ALARMS, LARGE, Comparison, compare, feature_drift
-from pipeline.drift.psi import Cells, Index, chi_square_quantile
-from pipeline.drift.sample import cell_edges
-from pipeline.errors import DriftAlarm, InputError
-from pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.binspec import feature_bins
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.drift import _kernels
+from rankmill.pipeline.drift.compare import FALSE_ALARMS, LARGE, Comparison, compare, feature_drift
+from rankmill.pipeline.drift.psi import Cells, Index, chi_square_quantile
+from rankmill.pipeline.drift.sample import cell_edges
+from rankmill.pipeline.errors import DriftAlarm, InputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
 from tests import naive_drift
 
 law = settings(deadline=None, max_examples=60)

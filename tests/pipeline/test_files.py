@@ -6,14 +6,14 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.errors import InputError
-from pipeline.ingest import ingest
-from pipeline.pairs.adding import add_pairs
-from pipeline.sources.files import find_files
-from pipeline.sources.names import format_of
 from rankmill.cli import execute
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.pairs.adding import add_pairs
+from rankmill.pipeline.sources.files import find_files
+from rankmill.pipeline.sources.names import format_of
 
 LINE = "1 qid:{} 1:0.5\n"
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import DataRejected, InputError
-from pipeline.pairs.opening import open_pairs
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.opening import open_source
+from rankmill.pipeline.errors import DataRejected, InputError
+from rankmill.pipeline.pairs.opening import open_pairs
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.opening import open_source
 from tests import naive_letor
 from tests.naive_letor import Read
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import ReadOptions
-from pipeline.sources.grades import GRADE_RULE, MAX_GRADE, GradeRules, parse_words
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sources.grades import GRADE_RULE, MAX_GRADE, GradeRules, parse_words
 from tests import naive_letor
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import InputError
-from pipeline.group import _kernels
-from pipeline.group import bucket as bucket_module
-from pipeline.group import layout as layout_module
-from pipeline.group.bucket import padded, read_bucket
-from pipeline.group.hashing import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
-from pipeline.group.layout import Layout
-from pipeline.group.shards import write_shard
-from pipeline.group.spill import Spill
-from pipeline.sources.batch import BATCH_BYTES, RowBatch
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.group import _kernels
+from rankmill.pipeline.group import bucket as bucket_module
+from rankmill.pipeline.group import layout as layout_module
+from rankmill.pipeline.group.bucket import padded, read_bucket
+from rankmill.pipeline.group.hashing import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
+from rankmill.pipeline.group.layout import Layout
+from rankmill.pipeline.group.shards import write_shard
+from rankmill.pipeline.group.spill import Spill
+from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
 from tests import naive
 
 

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, DatasetFormatError, InputError, MalformedLine, TooManyRejects
-from pipeline.ingest import IngestOptions, building, ingest, running
-from pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, DatasetFormatError, InputError, MalformedLine, TooManyRejects
+from rankmill.pipeline.ingest import IngestOptions, building, ingest, running
+from rankmill.pipeline.sources.batch import ReadOptions
 from tests import naive
 
 
@@ -339,7 +339,7 @@ def test_a_killed_run_leaves_no_dataset_and_the_next_one_clears_up(tmp_path):
     path, out = tmp_path / "in.txt", tmp_path / "out"
     path.write_text("".join(judgments(40)))
     script = (
-        "import sys, time, pathlib; from pipeline.ingest import building, ingest\n"
+        "import sys, time, pathlib; from rankmill.pipeline.ingest import building, ingest\n"
         "def wait(*a, **k): print('there', flush=True); time.sleep(1000)\n"
         "building.write_shards = wait\n"
         "ingest([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]))\n"

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, MalformedLine, TooManyRejects
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.jsonl.source import JsonSource, share_features
-from pipeline.sources.opening import open_source
-from scorer.opening import open_sources
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, MalformedLine, TooManyRejects
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.jsonl.source import JsonSource, share_features
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.scorer.opening import open_sources
 from tests import naive_json
 from tests.pipeline.test_ingest import files_of
 

@@ -9,16 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.describe import describe
-from pipeline.errors import DataRejected, DatasetFormatError, InputError
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.judgments.rules import AGGREGATES
-from pipeline.memory import Share
-from pipeline.sources.batch import ReadOptions
-from pipeline.sources.files import find_files
-from pipeline.sql import query_dataset
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.describe import describe
+from rankmill.pipeline.errors import DataRejected, DatasetFormatError, InputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.judgments.rules import AGGREGATES
+from rankmill.pipeline.memory import Share
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sources.files import find_files
+from rankmill.pipeline.sql import query_dataset
 from tests import naive_judgments
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
@@ -165,7 +165,7 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
         rng = random.Random(seed)
         rng.shuffle(judgments)
         if seed == 1:  # too much to be held
-            monkeypatch.setattr("pipeline.ingest.building.writing_share", lambda *_, **__: Share(2, 1))
+            monkeypatch.setattr("rankmill.pipeline.ingest.building.writing_share", lambda *_, **__: Share(2, 1))
         else:
             monkeypatch.undo()
         names = []

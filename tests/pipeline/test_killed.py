@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dataset import Dataset
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.places import MANIFEST_NAME
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.places import MANIFEST_NAME
 from tests.pipeline.interrupted import operations, start
 from tests.pipeline.test_ingest import judgments
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import DataRejected, MalformedLine, TooManyRejects
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.letor import LetorSource
-from pipeline.sources.opening import open_source
+from rankmill.pipeline.errors import DataRejected, MalformedLine, TooManyRejects
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.letor import LetorSource
+from rankmill.pipeline.sources.opening import open_source
 from tests import naive
 
 

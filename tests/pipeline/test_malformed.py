@@ -10,8 +10,8 @@ import pytest
 from typer.main import get_command
 
 import rankmill.cli
-from pipeline.sources.names import COMPANIONS
 from rankmill.cli import execute
+from rankmill.pipeline.sources.names import COMPANIONS
 from tests.pipeline.malformed.generated import GENERATED
 
 FOLDER = Path(__file__).parent / "malformed"

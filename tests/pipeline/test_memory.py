@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import InputError
-from pipeline.group.hashing import buckets_of
-from pipeline.group.spill import Spill
-from pipeline.ingest import IngestOptions
-from pipeline.memory import BYTES_A_ROW, MIN_MEMORY, RESIDENT, check_memory, reading_threads, writing_share
-from pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES, RowBatch
-from pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.group.hashing import buckets_of
+from rankmill.pipeline.group.spill import Spill
+from rankmill.pipeline.ingest import IngestOptions
+from rankmill.pipeline.memory import BYTES_A_ROW, MIN_MEMORY, RESIDENT, check_memory, reading_threads, writing_share
+from rankmill.pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES, RowBatch
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 
 
 @pytest.mark.parametrize("memory", [MIN_MEMORY, 10**9, 4 * 10**9, 64 * 10**9])
@@ -86,7 +86,7 @@ def test_many_columns_take_room_in_a_file_of_few_rows():
 SCRIPT = """
 import sys
 from pathlib import Path
-from pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import IngestOptions, ingest
 
 options = IngestOptions(shares={"train": 1.0}, memory=512 * 10**6, buckets=int(sys.argv[3]), threads=2)
 ingest([Path(sys.argv[1])], Path(sys.argv[2]), options=options)

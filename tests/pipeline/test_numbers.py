@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.sources import _kernels
-from pipeline.sources.batch import ReadOptions
-from pipeline.sources.letor import LetorSource
+from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sources.letor import LetorSource
 from tests import naive
 
 

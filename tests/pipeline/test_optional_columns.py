@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.describe import describe
-from pipeline.errors import DataRejected, InputError, MalformedLine
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import ReadOptions
-from pipeline.sources.opening import open_source
-from pipeline.sources.optional import OPTIONAL, read_numbers
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.describe import describe
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.optional import OPTIONAL, read_numbers
 
 COLUMNS = ("label", "event", "weight", "offset")
 

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
-from pipeline.errors import DataRejected, InputError, TooManyRejects
-from pipeline.group.hashing import buckets_of
-from pipeline.judgments.opening import open_judgments
-from pipeline.judgments.spill import JudgmentSpill
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.grades import MAX_GRADE, GradeRules
+from rankmill.pipeline.errors import DataRejected, InputError, TooManyRejects
+from rankmill.pipeline.group.hashing import buckets_of
+from rankmill.pipeline.judgments.opening import open_judgments
+from rankmill.pipeline.judgments.spill import JudgmentSpill
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.grades import MAX_GRADE, GradeRules
 
 KEEP = GradeRules(unjudged="keep", negative="unjudged")
 

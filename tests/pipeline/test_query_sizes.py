@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, InputError, MalformedLine
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.letor import LetorSource
-from scorer.opening import open_sources
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.letor import LetorSource
+from rankmill.scorer.opening import open_sources
 from tests import naive
 
 

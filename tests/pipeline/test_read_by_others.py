@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.describe import describe
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.pairs.adding import add_pairs
-from pipeline.places import MANIFEST_NAME, earlier_name
-from pipeline.sources.batch import ReadOptions
-from pipeline.sql import query_dataset
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.describe import describe
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.pairs.adding import add_pairs
+from rankmill.pipeline.places import MANIFEST_NAME, earlier_name
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sql import query_dataset
 from tests.readers import READERS, rows_of
 
 WHOLE = ("pandas", "pyarrow.dataset", "pyarrow.parquet")  # those that look into the folders of a folder

@@ -19,19 +19,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from typer.testing import CliRunner
 
-from pipeline import binning
-from pipeline.bin_plan import MIN_MEMORY, MOST_SAMPLED_ROWS, BinPlan
-from pipeline.binning import bin_dataset, bin_plan, find_bins
-from pipeline.binspec import BinSpec, apply_bins, feature_bins
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.errors import InputError
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.quantiles import sort_values
-from pipeline.sampled import column as column_module
-from pipeline.sampled import rows as rows_module
-from pipeline.sampled.column import SampledColumn, weighed
-from pipeline.sampled.rows import SAMPLE_SALT, sampled_places
+from rankmill.pipeline import binning
+from rankmill.pipeline.bin_plan import MIN_MEMORY, MOST_SAMPLED_ROWS, BinPlan
+from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
+from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.quantiles import sort_values
+from rankmill.pipeline.sampled import column as column_module
+from rankmill.pipeline.sampled import rows as rows_module
+from rankmill.pipeline.sampled.column import SampledColumn, weighed
+from rankmill.pipeline.sampled.rows import SAMPLE_SALT, sampled_places
 from tests import naive_samples
 
 law = settings(deadline=None, max_examples=60)
@@ -344,8 +344,8 @@ def test_the_command_says_before_what_it_takes(folder, tmp_path):
 PEAK = """
 import sys, time
 from pathlib import Path
-from pipeline.binning import bin_dataset, bin_plan
-from pipeline.dataset import Dataset
+from rankmill.pipeline.binning import bin_dataset, bin_plan
+from rankmill.pipeline.dataset import Dataset
 dataset = Dataset.open(Path(sys.argv[1]))
 plan = bin_plan(dataset, int(sys.argv[2]))
 started = time.perf_counter()

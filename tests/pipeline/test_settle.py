@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import DataRejected
-from pipeline.group.bucket import BucketRows
-from pipeline.judgments.rules import AGGREGATES
-from pipeline.judgments.settle import merge_rows, settle_by_judgments
-from pipeline.judgments.tally import repeats
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.group.bucket import BucketRows
+from rankmill.pipeline.judgments.rules import AGGREGATES
+from rankmill.pipeline.judgments.settle import merge_rows, settle_by_judgments
+from rankmill.pipeline.judgments.tally import repeats
 from tests import naive_judgments
 
 JUDGMENTS = {"qid": pa.string(), "doc_id": pa.string(), "grade": pa.int32(), "time": pa.int64()}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import DatasetFormatError
-from pipeline.group import sketch as module
-from pipeline.group.hashing import hash_ids
-from pipeline.group.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap
+from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.pipeline.group import sketch as module
+from rankmill.pipeline.group.hashing import hash_ids
+from rankmill.pipeline.group.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap
 
 IDS = st.lists(st.text(max_size=6), max_size=40)
 

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.describe import describe
-from pipeline.errors import InputError
-from pipeline.group.hashing import splits_of
-from pipeline.group.splits import ByFold, ByTime, fold_choice, parse_split_time, parts_of_folds, rule_of
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.manifest import SPLITS
-from pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.describe import describe
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.group.hashing import splits_of
+from rankmill.pipeline.group.splits import ByFold, ByTime, fold_choice, parse_split_time, parts_of_folds, rule_of
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.manifest import SPLITS
+from rankmill.pipeline.sources.batch import ReadOptions
 from tests import naive
 
 DAY = 86400 * 10**6

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pipeline import answer as answer_module
-from pipeline.answer import json_value, render_answer
-from pipeline.binning import bin_dataset
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.errors import DatasetFormatError, InputError
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import ReadOptions
-from pipeline.sql import Answer, query_dataset
-from pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline import answer as answer_module
+from rankmill.pipeline.answer import json_value, render_answer
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DatasetFormatError, InputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sql import Answer, query_dataset
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from typer.testing import CliRunner
 
-from pipeline.binning import bin_dataset
-from pipeline.cli import app
-from pipeline.dataset import Dataset
-from pipeline.describe import describe
-from pipeline.errors import DatasetFormatError
-from pipeline.group import layout
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import ReadOptions
-from pipeline.statistics.collector import ColumnCollector, QueryCounts
-from pipeline.statistics.stored import FeatureFacts, Statistics, statistics_of, stored_statistics
-from pipeline.synth import SynthParameters, write_synthetic
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.cli import app
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.describe import describe
+from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.pipeline.group import layout
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.statistics.collector import ColumnCollector, QueryCounts
+from rankmill.pipeline.statistics.stored import FeatureFacts, Statistics, statistics_of, stored_statistics
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from tests import naive_statistics
 
 law = settings(deadline=None)
@@ -192,7 +192,7 @@ def test_describe_needs_no_columns_where_there_are_too_many(tmp_path, monkeypatc
     dataset = make(tmp_path)
     bin_dataset(dataset)
     whole = describe(Dataset.open(dataset.path))
-    monkeypatch.setattr("pipeline.describe._MOST_COUNTED", 10)
+    monkeypatch.setattr("rankmill.pipeline.describe._MOST_COUNTED", 10)
     monkeypatch.setattr(Dataset, "column_batches", lambda *_: pytest.fail("reads columns"))
     quick = describe(Dataset.open(dataset.path))
     assert [feature.distinct for feature in quick.features] == [None] * 8

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import synth
-from pipeline.errors import InputError
-from pipeline.synth import SynthParameters, generate, ideal_scores, write_synthetic
+from rankmill.pipeline import synth
+from rankmill.pipeline.errors import InputError
+from rankmill.pipeline.synth import SynthParameters, generate, ideal_scores, write_synthetic
 from tests import naive
 
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.delimited import DelimitedSource
-from pipeline.sources.opening import open_source
-from pipeline.sources.parquet import ParquetSource
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.delimited import DelimitedSource
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.parquet import ParquetSource
 from tests import naive
 
 

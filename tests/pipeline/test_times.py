@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
 
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import ReadOptions
-from pipeline.sources.opening import open_source
-from pipeline.sources.times import iso, times_of
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.times import iso, times_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
@@ -31,7 +31,7 @@ def microseconds(moment):
 def test_the_doctests():
     import doctest
 
-    import pipeline.sources.times as module
+    import rankmill.pipeline.sources.times as module
 
     assert doctest.testmod(module).failed == 0
 

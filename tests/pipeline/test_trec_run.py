@@ -5,12 +5,12 @@ import gzip
 import numpy as np
 import pytest
 
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected, InputError, MalformedLine
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.opening import open_source
-from pipeline.sources.trec_run import RunSource
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.trec_run import RunSource
 
 CANDIDATES = ReadOptions(grade_required=False)
 TEXT = "q1 Q0 d1 1 2.5 mine\n\n q2\tQ0  d1 0 -1e-3 mine and more\r\nq1 0 d2 2 .1 #x"

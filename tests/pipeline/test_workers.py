@@ -8,20 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import DataRejected, MalformedLine, TooManyRejects
-from pipeline.group import spill as spill_module
-from pipeline.group.spill import Spill
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.ingest.reading import read_all
-from pipeline.publish import staging_folder
-from pipeline.sources import blocks as blocks_module
-from pipeline.sources import delimited as delimited_module
-from pipeline.sources import letor as letor_module
-from pipeline.sources.batch import Quarantine, ReadOptions, RowBatch
-from pipeline.sources.blocks import LineNumbers
-from pipeline.sources.delimited import DelimitedSource
-from pipeline.sources.letor import LetorSource
-from pipeline.workers import ahead, in_order
+from rankmill.pipeline.errors import DataRejected, MalformedLine, TooManyRejects
+from rankmill.pipeline.group import spill as spill_module
+from rankmill.pipeline.group.spill import Spill
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest.reading import read_all
+from rankmill.pipeline.publish import staging_folder
+from rankmill.pipeline.sources import blocks as blocks_module
+from rankmill.pipeline.sources import delimited as delimited_module
+from rankmill.pipeline.sources import letor as letor_module
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, RowBatch
+from rankmill.pipeline.sources.blocks import LineNumbers
+from rankmill.pipeline.sources.delimited import DelimitedSource
+from rankmill.pipeline.sources.letor import LetorSource
+from rankmill.pipeline.workers import ahead, in_order
 from tests.waiting import LIMIT
 
 
@@ -316,7 +316,7 @@ def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path,
 
 def test_folders_that_an_ingest_makes_survive_a_power_failure(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("pipeline.publish.fsync_folder", synced.append)
+    monkeypatch.setattr("rankmill.pipeline.publish.fsync_folder", synced.append)
     with staging_folder(tmp_path / "a" / "b" / "out"):
         assert set(synced) == {tmp_path, tmp_path / "a"}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.ingest import IngestOptions, ingest
 from rankmill.gate.judging import Contender
-from trainer.parameters import TrainParameters
-from trainer.training import train
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import train
 
 QUERIES, DOCUMENTS, FEATURES = 160, 12, 5
 SPLIT = {"train": 0.5, "valid": 0.2, "test": 0.3}

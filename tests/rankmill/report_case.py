@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.dataset import Dataset
 from rankmill.gate.recording import gate
-from registry import Registry
-from registry.manifest import canonical_json
-from scorer.evaluate import evaluate
-from scorer.forest import Forest
+from rankmill.pipeline.dataset import Dataset
+from rankmill.registry import Registry
+from rankmill.registry.manifest import canonical_json
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.lineage import attachments_of, facts_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import train
 from tests.rankmill.gate_case import dataset_of, rows_of
-from trainer.lineage import attachments_of, facts_of
-from trainer.parameters import TrainParameters
-from trainer.training import train
 
 METRICS = ("ndcg@10", "err@10", "map")
 HOSTILE = "<script>alert('x')</script>"

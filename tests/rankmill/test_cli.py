@@ -15,11 +15,11 @@ import pytest
 import typer
 from typer.main import get_command
 
-import pipeline.errors
 import rankmill.errors
-import registry.errors
-import scorer.errors
-import trainer.errors
+import rankmill.pipeline.errors
+import rankmill.registry.errors
+import rankmill.scorer.errors
+import rankmill.trainer.errors
 from rankmill import __version__, cli, exit_codes
 from rankmill.command import UsageError
 from tests.waiting import LIMIT, until
@@ -47,7 +47,13 @@ def leave_with(monkeypatch: pytest.MonkeyPatch):
 def declared_errors() -> list[type[Exception]]:
     """Every error class of every room, the bases left out: those are never raised themselves."""
     found = []
-    for module in (pipeline.errors, trainer.errors, scorer.errors, registry.errors, rankmill.errors):
+    for module in (
+        rankmill.pipeline.errors,
+        rankmill.trainer.errors,
+        rankmill.scorer.errors,
+        rankmill.registry.errors,
+        rankmill.errors,
+    ):
         for kind in vars(module).values():
             if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == module.__name__:
                 is_base = kind.__bases__ == (Exception,)
@@ -85,8 +91,8 @@ def test_the_code_of_an_error_is_that_of_the_command_that_it_ends() -> None:
     code_of = exit_codes.code_of
     assert [code_of(SystemExit(143)), code_of(SystemExit()), code_of(SystemExit("why"))] == [143, 0, 1]
     assert [code_of(KeyboardInterrupt()), code_of(BrokenPipeError()), code_of(ZeroDivisionError())] == [130, 141, 1]
-    assert code_of(pipeline.errors.MalformedLine(Path("a"), 1, 1, "", "x")) == 10
-    assert code_of(pipeline.errors.DriftAlarm("f moved")) == 12
+    assert code_of(rankmill.pipeline.errors.MalformedLine(Path("a"), 1, 1, "", "x")) == 10
+    assert code_of(rankmill.pipeline.errors.DriftAlarm("f moved")) == 12
     assert {*exit_codes.EXIT_CODES.values()} <= {*exit_codes.MEANINGS}
 
 
@@ -94,29 +100,29 @@ def test_the_code_of_an_error_is_that_of_the_command_that_it_ends() -> None:
     ("error", "code", "line"),
     [
         (
-            pipeline.errors.MalformedLine(Path("train.txt"), 1042, 17, "7:", "feature:value"),
+            rankmill.pipeline.errors.MalformedLine(Path("train.txt"), 1042, 17, "7:", "feature:value"),
             10,
             "train.txt:1042:17: expected feature:value, found '7:'",
         ),
-        (pipeline.errors.DatasetFormatError("d: format 9"), 13, "d: format 9"),
+        (rankmill.pipeline.errors.DatasetFormatError("d: format 9"), 13, "d: format 9"),
         (
-            pipeline.errors.InputError.unknown("format", "letr", ["letor", "csv"]),
+            rankmill.pipeline.errors.InputError.unknown("format", "letr", ["letor", "csv"]),
             2,
             "unknown format 'letr'; did you mean 'letor'?",
         ),
         (
-            trainer.errors.InvalidParameter("max_leaves must be 2 or more, got 1"),
+            rankmill.trainer.errors.InvalidParameter("max_leaves must be 2 or more, got 1"),
             2,
             "max_leaves must be 2 or more, got 1",
         ),
-        (trainer.errors.TrainingDataRejected("no train split"), 10, "no train split"),
-        (scorer.errors.ModelFormatError("m: damaged"), 13, "m: damaged"),
-        (scorer.errors.CandidatesRejected("f7 is lacking"), 10, "f7 is lacking"),
+        (rankmill.trainer.errors.TrainingDataRejected("no train split"), 10, "no train split"),
+        (rankmill.scorer.errors.ModelFormatError("m: damaged"), 13, "m: damaged"),
+        (rankmill.scorer.errors.CandidatesRejected("f7 is lacking"), 10, "f7 is lacking"),
         (rankmill.errors.ConfigError("rankmill.toml: no [train]"), 2, "rankmill.toml: no [train]"),
         (OSError(errno.ENOSPC, "No space left on device", "out/part"), 74, "out/part: No space left on device"),
         (OSError(errno.EXDEV, "Cross-device link", "a", None, "b"), 74, "a -> b: Cross-device link"),
         (OSError("the disk is gone"), 74, "the disk is gone"),
-        (scorer.errors.InputError("two\nlines"), 2, "two lines"),
+        (rankmill.scorer.errors.InputError("two\nlines"), 2, "two lines"),
     ],
 )
 def test_a_mistake_is_one_line_and_its_code(leave_with, capsys, error: Exception, code: int, line: str) -> None:

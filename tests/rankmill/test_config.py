@@ -8,15 +8,15 @@ from typing import get_args
 
 import pytest
 
-from pipeline.group.splits import parse_split_time
-from pipeline.ingest import IngestOptions
-from pipeline.sources.batch import Format
 from rankmill.config import Config, Drift, Tell
 from rankmill.config_file import read_config
 from rankmill.errors import ConfigError, InputError
+from rankmill.pipeline.group.splits import parse_split_time
+from rankmill.pipeline.ingest import IngestOptions
+from rankmill.pipeline.sources.batch import Format
 from rankmill.run.telling.observers import Files, files_of
-from scorer.metrics import Policy
-from trainer.parameters import TrainParameters
+from rankmill.scorer.metrics import Policy
+from rankmill.trainer.parameters import TrainParameters
 
 FORMATS = " or ".join([", ".join(map(repr, get_args(Format)[:-1])), repr(get_args(Format)[-1])])
 ROOT = Path(__file__).resolve().parents[2]

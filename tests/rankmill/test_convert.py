@@ -10,12 +10,12 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.convert import names_in
-from registry import Registry
-from scorer.exchange import lightgbm, xgboost
-from scorer.exchange.formats import WRITERS
-from scorer.exchange.plain import missing_as_zero
-from scorer.forest import Forest
-from scorer.predict import predict
+from rankmill.registry import Registry
+from rankmill.scorer.exchange import lightgbm, xgboost
+from rankmill.scorer.exchange.formats import WRITERS
+from rankmill.scorer.exchange.plain import missing_as_zero
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.predict import predict
 from tests.scorer.exchange_cases import peer
 from tests.scorer.forests import random_forest
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scorer.errors import ConversionRefused
-from scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
-from scorer.exchange.plain import missing_as_zero
-from scorer.predict import predict
+from rankmill.scorer.errors import ConversionRefused
+from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
+from rankmill.scorer.exchange.plain import missing_as_zero
+from rankmill.scorer.predict import predict
 from tests import naive_exchange
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.scorer.exchange_cases import peer, rows_for

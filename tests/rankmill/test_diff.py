@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
 from rankmill.diff import Side, changes, depths_of, diff, shape_of
 from rankmill.diff_table import rows_of
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.same_scores import same_scores, same_trees
-from scorer.forest import Forest, compact_cuts
-from scorer.inspect.influence import relative_influence
-from scorer.predict import Predictor
+from rankmill.scorer.forest import Forest, compact_cuts
+from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.predict import Predictor
 from tests.scorer.forests import random_forest
 
 

@@ -8,8 +8,8 @@ import pytest
 from rankmill import Ranker
 from rankmill.arrays import rows_of
 from rankmill.extras import Extras
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from tests.rankmill.small_ranker import planted_arrays, small
-from trainer.errors import InvalidParameter, TrainingDataRejected
 
 
 def everything(seed=3, n=60, n_queries=9):

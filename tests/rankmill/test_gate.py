@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.dataset import Dataset
 from rankmill.errors import InputError
 from rankmill.gate.judging import judge
 from rankmill.gate.lists import GradedQueries, scores_of
 from rankmill.gate.report import render
 from rankmill.gate.rules import Rules, convention_digest
-from registry.manifest import canonical_json
-from scorer.errors import CandidatesRejected
-from scorer.errors import InputError as ScorerInputError
-from scorer.evaluate import evaluate
-from scorer.metrics import parse_metric
-from scorer.metrics.conventions import named_convention
+from rankmill.pipeline.dataset import Dataset
+from rankmill.registry.manifest import canonical_json
+from rankmill.scorer.errors import CandidatesRejected
+from rankmill.scorer.errors import InputError as ScorerInputError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.metrics import parse_metric
+from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import contender, dataset_of, renamed, rows_of, trained, with_leaves
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
-from pipeline.drift.compare import compare
-from pipeline.group.sketch import Overlap, QuerySketch, overlap
 from rankmill import cli_models
 from rankmill.config import Gate as GateSection
 from rankmill.gate import guardrails, judging
 from rankmill.gate.judging import judge
 from rankmill.gate.lists import scores_of
 from rankmill.gate.rules import LIMITS, NO_OPTION, Rules
-from scorer.forest import Forest
-from scorer.predict import Predictor
+from rankmill.pipeline.drift.compare import compare
+from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.predict import Predictor
 from tests import naive_gate
 from tests.rankmill.gate_case import contender, dataset_of, renamed, rows_of, trained, with_leaves
 from tests.scorer.forests import random_forest

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.publish import file_digest
+from rankmill.pipeline.publish import file_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}.get(os.uname().machine, "generic")
@@ -39,7 +39,7 @@ sys.addaudithook(watch)
 from numba.core import event
 import rankmill
 from rankmill.cli import execute
-from trainer.objectives.registry import OBJECTIVES, objective_class
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
 
 def commands():
     yield ["demo", "--queries", "80", "--seed", "5"]

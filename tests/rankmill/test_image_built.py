@@ -34,7 +34,7 @@ BASE = (
     "python3,python3-venv,ca-certificates",
 )  # the suite whose Python the Dockerfile names
 ADDED_AT_MOST = 650e6  # bytes that the image may add to its base
-KEPT_SETTINGS = {"cert", "index-url", "extra-index-url", "proxy", "trusted-host", "default-timeout"}
+HOME_OF_ROOT = "/root"  # in the image, while it is built
 
 CONTAINER = """
 set -eu
@@ -108,16 +108,16 @@ def checked(command: Sequence[str | Path]) -> str:
 
 
 def write_settings_of_pip(home: Path) -> None:
-    """Write below ``home`` how pip reaches its index on this machine, for the build alone; folders here are not there."""
+    """Write below ``home`` how pip reaches its index on this machine, for the build alone; without folders, which the build does not have."""
     told = checked([sys.executable, "-m", "pip", "config", "list"])
     found = {
         key: ast.literal_eval(value) for key, value in re.findall(r"^\S*?\.([\w-]+)=(.*)$", told, flags=re.MULTILINE)
     }
-    kept = {key: value for key, value in found.items() if key in KEPT_SETTINGS and "file:" not in value}
+    kept = {key: value for key, value in found.items() if "file:" not in value}
     (home / ".config" / "pip").mkdir(parents=True)
     if "cert" in kept:
         shutil.copy(kept["cert"], home / "cert.pem")
-        kept["cert"] = "/root/cert.pem"
+        kept["cert"] = f"{HOME_OF_ROOT}/cert.pem"
     lines = [f"{key} = {value}" for key, value in kept.items()]
     (home / ".config" / "pip" / "pip.conf").write_text("\n".join(["[global]", *lines, ""]))
 
@@ -139,7 +139,7 @@ def image() -> Iterator[Image]:
         checked([*buildah, "add", "--quiet", scratch, folder / "base.tar", "/"])
         checked([*buildah, "commit", "--quiet", "--rm", scratch, tag])
         build = ["build", "--isolation", "chroot", "--pull=never", "--from", tag, "--tag", "localhost/rankmill"]
-        print(checked([*buildah, *build, "--volume", f"{folder / 'home'}:/root:ro", ROOT]))
+        print(checked([*buildah, *build, "--volume", f"{folder / 'home'}:{HOME_OF_ROOT}:ro", ROOT]))
         facts = json.loads(checked([*buildah, "inspect", "--type", "image", "localhost/rankmill"]))
         roots = []
         for each in (tag, "localhost/rankmill"):

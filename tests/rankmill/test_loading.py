@@ -10,16 +10,16 @@ import polars as pl
 import pytest
 
 import rankmill
-from pipeline.dataset import Dataset
-from pipeline.ingest import ingest
 from rankmill import Ranker, Registry
-from registry.errors import InputError as RegistryInputError
-from registry.errors import InvalidName, UnknownModel
-from scorer.cli import find_model
-from scorer.errors import InputError
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.registry.errors import InputError as RegistryInputError
+from rankmill.registry.errors import InvalidName, UnknownModel
+from rankmill.scorer.cli import find_model
+from rankmill.scorer.errors import InputError
+from rankmill.trainer.errors import InvalidParameter
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.scorer.forests import random_forest
-from trainer.errors import InvalidParameter
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.dataset import Dataset
-from pipeline.errors import UnusableColumns
-from pipeline.sources.batch import Quarantine, ReadOptions
-from pipeline.sources.opening import open_source
 from rankmill.cli import execute
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import UnusableColumns
+from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.opening import open_source
 
 TEXT = ("query", "title", "price", "added")
 FORMATS = ("csv", "tsv", "csv.gz", "parquet", "jsonl")

@@ -13,9 +13,9 @@ import pytest
 from rankmill import Ranker, cross_validate
 from rankmill.peers import OURS
 from rankmill.routing import keywords_of
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.scorer.exchange_cases import peer
-from trainer.errors import InvalidParameter, TrainingDataRejected
 
 OF_RANKER, OF_FIT = keywords_of(Ranker.__init__), keywords_of(Ranker.fit)
 

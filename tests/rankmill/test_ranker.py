@@ -10,8 +10,8 @@ import pytest
 from sklearn.base import clone
 
 from rankmill import Ranker
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from tests.rankmill.small_ranker import planted_arrays, small
-from trainer.errors import InvalidParameter, TrainingDataRejected
 
 
 @pytest.fixture(scope="module")

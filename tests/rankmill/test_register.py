@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.group.sketch import TRAIN_QUERIES
 from rankmill import cli
 from rankmill.errors import InputError
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES
 from rankmill.registering import register_file
-from registry.registry import Registry
-from scorer.errors import ModelFormatError
-from scorer.forest import Forest
+from rankmill.registry.registry import Registry
+from rankmill.scorer.errors import ModelFormatError
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.lineage import attachments_of, dataset_facts
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 from tests.rankmill.small_ranker import planted_arrays, small
-from trainer.lineage import attachments_of, dataset_facts
 
 GOLDEN = sorted((Path(__file__).parent.parent / "scorer" / "golden").glob("*.rankmill"))
 

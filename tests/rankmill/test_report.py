@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.drift.compare import compare as drifted
 from rankmill.cli import execute
 from rankmill.errors import InputError
+from rankmill.pipeline.drift.compare import compare as drifted
 from rankmill.report import words
 from rankmill.report.data import drift_facts
 from rankmill.report.facts import to_bytes
@@ -24,8 +24,8 @@ from rankmill.report.markdown import markdown
 from rankmill.report.page import page
 from rankmill.report.subject import Known
 from rankmill.report.writing import write_report
-from scorer.compare import Ranking, compare
-from scorer.evaluate import evaluate
+from rankmill.scorer.compare import Ranking, compare
+from rankmill.scorer.evaluate import evaluate
 from tests.rankmill.report_case import HOSTILE, METRICS, Work
 
 
@@ -238,7 +238,7 @@ def test_the_histogram_counts_every_query_once(facts) -> None:
 
 
 def test_lists_are_ranked_as_the_models_score(work: Work, facts) -> None:
-    from scorer.predict import Predictor
+    from rankmill.scorer.predict import Predictor
 
     rows = work.dataset.rows("test", ("qid", "doc_id", "grade"))
     qids, ids = rows.column("qid").to_pylist(), rows.column("doc_id").to_pylist()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.publish import file_digest
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
 from rankmill.config_file import read_config
 from rankmill.errors import InputError
+from rankmill.pipeline.publish import file_digest
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.registry import Registry
 from rankmill.run.chain import NAMES
 from rankmill.run.work import Work
-from registry import Registry
 
 CONFIG = """
 work = "out"

@@ -13,13 +13,13 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.errors import InputError, RunUnderWay
+from rankmill.registry import Registry
 from rankmill.run.chain import NAMES, Choice
 from rankmill.run.dry import KEPT
 from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
 from rankmill.run.lease import hold, holder_of
 from rankmill.run.records import differences, read_record
 from rankmill.run.running import Asked, plan_of, run
-from registry import Registry
 from tests.rankmill.test_run import files_of, write_project
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.drift.compare import compare
-from pipeline.errors import DatasetFormatError, DriftAlarm
-from pipeline.errors import InputError as PipelineInputError
 from rankmill.config import Drift
 from rankmill.errors import ConfigError
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.drift.compare import compare
+from rankmill.pipeline.errors import DatasetFormatError, DriftAlarm
+from rankmill.pipeline.errors import InputError as PipelineInputError
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
 from rankmill.run.names import DRIFT
 from rankmill.run.telling.facts import KnownFacts

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.publish import file_digest
+from rankmill.pipeline.publish import file_digest
+from rankmill.registry import Registry
 from rankmill.run.chain import NAMES
 from rankmill.run.records import Record
 from rankmill.run.running import Asked, run
 from rankmill.run.work import Work
-from registry import Registry
 from tests.rankmill.test_run import files_of, write_project
 from tests.waiting import until
 

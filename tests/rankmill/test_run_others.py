@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.dataset import Dataset
 from rankmill.errors import InputError
 from rankmill.gate.recording import gate
+from rankmill.pipeline.dataset import Dataset
+from rankmill.registry import Registry
+from rankmill.registry.errors import UnknownModel
 from rankmill.run.chain import Choice
 from rankmill.run.events import Event, RunEnded, StageStarted
 from rankmill.run.lease import left_behind
 from rankmill.run.running import Asked, plan_of, run
-from registry import Registry
-from registry.errors import UnknownModel
-from scorer.errors import ScorerError
+from rankmill.scorer.errors import ScorerError
 from tests.rankmill.test_run import write_project
 from tests.rankmill.test_run_again import again, edit, outcome
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from registry import Registry
+from rankmill.registry import Registry
 from tests.rankmill.test_run import CONFIG, files_of, write_project
 
 SEEDS = CONFIG.replace('name = "web"', 'name = "web"\nseeds = [1, 2]\nrow_fraction = 0.5').replace(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.publish import file_digest
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
+from rankmill.pipeline.publish import file_digest
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 
 
 def facts(capsys, *command: object) -> dict:
@@ -88,7 +88,7 @@ def test_another_cpu_and_plain_libraries_give_the_same_bytes(parts: list[Path], 
         here.mkdir()
         lines = commands.format(parts=" ".join(map(str, parts)), here=here, options=options).strip().splitlines()
         run_python(
-            "from trainer.growing import grower\ngrower._LEAST_VISITS = 1\n"  # let small work be shared out as well
+            "from rankmill.trainer.growing import grower\ngrower._LEAST_VISITS = 1\n"  # let small work be shared out as well
             f"from rankmill.cli import execute\nfor line in {lines!r}:\n    assert execute(line.split()) == 0, line",
             environment,
         )

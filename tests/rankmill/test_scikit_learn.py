@@ -15,8 +15,8 @@ from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning, UnsetMetadataPassedError
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
 
+from rankmill.trainer.errors import InvalidParameter
 from tests.rankmill.small_ranker import planted_arrays, small
-from trainer.errors import InvalidParameter
 
 FOLDS = GroupKFold(3)
 

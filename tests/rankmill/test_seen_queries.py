@@ -8,17 +8,17 @@ import shutil
 import pytest
 import typer.main
 
-from pipeline.dataset import Dataset
-from pipeline.group.sketch import QuerySketch
-from pipeline.ingest import ingest
-from pipeline.ingest.options import IngestOptions
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import app, execute
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.group.sketch import QuerySketch
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.ingest.options import IngestOptions
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.report.writing import write_report
-from scorer.errors import InputError
-from scorer.evaluate import evaluate
-from scorer.forest import Forest
-from scorer.seen import TrainedModel, scope_of
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.seen import TrainedModel, scope_of
 from tests.rankmill.report_case import Work
 from tests.trainer.small_dataset import SHARES, small_dataset
 
@@ -115,7 +115,7 @@ def test_the_gate_takes_the_test_split_and_refuses_what_was_trained_on(call):
 
 
 def test_a_model_file_knows_its_dataset_as_well(call, work):
-    from registry import Registry
+    from rankmill.registry import Registry
 
     version = Registry(work / "r").resolve("web@1", bare="latest")
     (work / "m.rankmill").write_bytes(version.read())
@@ -171,7 +171,7 @@ def test_the_data_of_a_base_model_were_seen_too(call, work, tmp_path):
     other = small_dataset(tmp_path, queries=60)
     small = ["--n-rounds", "2", "--max-leaves", "4", "--min-rows-in-leaf", "5"]
     call("train", tmp_path / "d", "--name", "joined", "--base-model", "web@1", *small)
-    from registry import Registry
+    from rankmill.registry import Registry
 
     forest = Forest.from_bytes(Registry(work / "r").resolve("joined@1", bare="latest").read(), "joined@1")
     model = TrainedModel.of(forest, "joined")

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.publish import file_digest
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
+from rankmill.pipeline.publish import file_digest
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from tests.pipeline.interrupted import ROOT, start
 from tests.waiting import LIMIT
 

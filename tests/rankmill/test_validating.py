@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker, cross_validate
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.history import HOLDOUT
+from rankmill.trainer.sampling import fold_of_queries
 from tests.rankmill.small_ranker import planted_arrays, small
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.history import HOLDOUT
-from trainer.sampling import fold_of_queries
 
 
 def test_the_order_of_rows_says_nothing_and_the_ranker_stays_as_it_is():

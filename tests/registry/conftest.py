@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from registry.files import ballast
-from registry.files.disk import Disk
-from registry.history import log
-from registry.history.entry import Entry
-from registry.registry import Registry
-from registry.retention import leases
-from registry.version import Version
+from rankmill.registry.files import ballast
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.history import log
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention import leases
+from rankmill.registry.version import Version
 
 FACTS = {
     "features": ["f1", "f2", "f3"],

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from registry.errors import RegistryError
-from registry.registry import Registry
+from rankmill.registry.errors import RegistryError
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS
 
 Step = Callable[[Registry, str], object]

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from registry.files.disk import Disk
-from registry.registry import Registry
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.registry import Registry
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
 CALLS = tuple(name for name, member in vars(Disk).items() if callable(member) and not name.startswith("_"))

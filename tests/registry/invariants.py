@@ -7,8 +7,8 @@ from collections import Counter
 from functools import lru_cache
 from typing import Any
 
-from registry.history.entry import Entry
-from registry.registry import Registry
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.registry import Registry
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
 LITTER = re.compile(rf"{re.escape(str(ROOT))}/(tmp|trash|leases)/|{re.escape(str(ROOT))}/ballast$|/checkpoint\.json$")

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from registry.errors import ConflictError, UnknownModel
-from registry.history.entry import Entry
-from registry.registry import Registry
-from registry.retention.keeping import Rules
+from rankmill.registry.errors import ConflictError, UnknownModel
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS
 
 NAME, ALIASES = "web", ("blue", "green", "red")

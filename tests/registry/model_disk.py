@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from registry.files.disk import Disk
+from rankmill.registry.files.disk import Disk
 
 ROOT = Path("/srv/models/registry")
 """Where tests keep a registry on a machine, in a folder that is not there yet; nor is it on the real one, so that a call

@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from registry.files import ballast
-from registry.history.changes import Policy
-from registry.history.entry import Entry
-from registry.registry import Registry
-from registry.retention import trash
-from registry.retention.collecting import clock
-from registry.retention.keeping import Rules
+from rankmill.registry.files import ballast
+from rankmill.registry.history.changes import Policy
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention import trash
+from rankmill.registry.retention.collecting import clock
+from rankmill.registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from registry.cli import app
+from rankmill.registry.cli import app
 
 
 class Shell:

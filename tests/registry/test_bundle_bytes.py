@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from registry.bundle import tar as bundle_tar
-from registry.bundle.contents import blob_member
-from registry.bundle.opening import OpenedBundle
-from registry.errors import InputError, IntegrityError, RegistryError
-from registry.history.changes import Move, Policy, Protect, Register, Tag
-from registry.history.entry import Entry
-from registry.history.state import GENESIS
-from registry.manifest import canonical_json
-from registry.registry import Registry
+from rankmill.registry.bundle import tar as bundle_tar
+from rankmill.registry.bundle.contents import blob_member
+from rankmill.registry.bundle.opening import OpenedBundle
+from rankmill.registry.errors import InputError, IntegrityError, RegistryError
+from rankmill.registry.history.changes import Move, Policy, Protect, Register, Tag
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.state import GENESIS
+from rankmill.registry.manifest import canonical_json
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 
 Parts = list[tuple[str, bytes]]

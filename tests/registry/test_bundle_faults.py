@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from registry.bundle import exporting
-from registry.bundle.opening import OpenedBundle
-from registry.errors import RegistryError
-from registry.registry import Registry
+from rankmill.registry.bundle import exporting
+from rankmill.registry.bundle.opening import OpenedBundle
+from rankmill.registry.errors import RegistryError
+from rankmill.registry.registry import Registry
 from tests.registry.interposed import Interposed, Killed
 from tests.registry.model_disk import ROOT, Machine, ModelDisk, everything, nothing_new
 from tests.registry.operations import BESIDE, started

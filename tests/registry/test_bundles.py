@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from registry.bundle import exporting
-from registry.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
-from registry.files import store
-from registry.history.checkpoint import read_checkpoint
-from registry.registry import Registry
-from registry.telling.story import Story
+from rankmill.registry.bundle import exporting
+from rankmill.registry.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
+from rankmill.registry.files import store
+from rankmill.registry.history.checkpoint import read_checkpoint
+from rankmill.registry.registry import Registry
+from rankmill.registry.telling.story import Story
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.registry.golden.write import seen
 from tests.registry.histories import HISTORIES, STEPS, Step, play
@@ -252,8 +252,8 @@ def test_what_cannot_be_written_or_read_is_named(web: Registry, tmp_path: Path) 
 def test_a_version_without_its_bytes_travels_in_a_history_only(
     web: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from registry.history.changes import Mark, Sweep
-    from registry.history.log import Log
+    from rankmill.registry.history.changes import Mark, Sweep
+    from rankmill.registry.history.log import Log
 
     log = Log(web._store, "web")
     log.commit(lambda _: Mark(op="mark", versions=(2,)))
@@ -271,8 +271,8 @@ def test_a_version_without_its_bytes_travels_in_a_history_only(
 
 
 def test_what_was_swept_here_stays_swept(web: Registry, other: Registry, tmp_path: Path) -> None:
-    from registry.history.changes import Mark, Sweep
-    from registry.history.log import Log
+    from rankmill.registry.history.changes import Mark, Sweep
+    from rankmill.registry.history.log import Log
 
     web.export("web", tmp_path / "web.tar")
     other.import_(tmp_path / "web.tar")
@@ -350,7 +350,7 @@ def test_a_model_larger_than_any_other_blob_may_be_travels(
 ) -> None:
     """How large a model is, the log says; of other blobs nobody does, so they have a limit that registering knows, too."""
     monkeypatch.setattr(store, "LARGEST_BLOB", 4000)
-    monkeypatch.setattr("registry.registry.LARGEST_BLOB", 4000)
+    monkeypatch.setattr("rankmill.registry.registry.LARGEST_BLOB", 4000)
     registry.register("web", bytes(5000), manifest=FACTS)
     registry.export("web", tmp_path / "web.tar")
     other.import_(tmp_path / "web.tar")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import IntegrityError
-from registry.files.disk import Disk
-from registry.files.store import Store
-from registry.history import checkpoint
-from registry.history.log import Log
-from registry.history.state import State
-from registry.manifest import canonical_json
-from registry.registry import Registry
+from rankmill.registry.errors import IntegrityError
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.store import Store
+from rankmill.registry.history import checkpoint
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.state import State
+from rankmill.registry.manifest import canonical_json
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 
 
@@ -61,7 +61,7 @@ def busy(web: Registry) -> Registry:
 
 
 def checkpoint_policy() -> object:
-    from registry.history.changes import Policy
+    from rankmill.registry.history.changes import Policy
 
     return Policy(metric="ndcg@10", margin=0.01)
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_cannot_be_written_is_no_error(web: Registry, monkeypa
         def replace(self, source: Path, target: Path) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("registry.history.log.is_due", lambda head, last: True)
+    monkeypatch.setattr("rankmill.registry.history.log.is_due", lambda head, last: True)
     full = Registry(web.root, disk=Full())
     full.promote("web", 1)
     assert web.resolve("web", bare="production").number == 1

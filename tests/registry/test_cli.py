@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from registry.cli import app
-from registry.errors import ConflictError, IntegrityError, InvalidName, RegistryError, UnknownModel
-from registry.files.store import Store
-from registry.registry import Registry
+from rankmill.registry.cli import app
+from rankmill.registry.errors import ConflictError, IntegrityError, InvalidName, RegistryError, UnknownModel
+from rankmill.registry.files.store import Store
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 
@@ -187,7 +187,7 @@ def test_the_default_folder_is_registry_data(web: Registry, monkeypatch: pytest.
 
 
 def test_importing_the_command_line_loads_nothing_heavy() -> None:
-    code = "import registry, registry.cli, sys; print({'pydantic', 'numpy', 'polars', 'numba'} & set(sys.modules))"
+    code = "import registry, rankmill.registry.cli, sys; print({'pydantic', 'numpy', 'polars', 'numba'} & set(sys.modules))"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout.strip() == "set()"

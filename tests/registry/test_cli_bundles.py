@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import ConflictError, IntegrityError
-from registry.registry import Registry
+from rankmill.registry.errors import ConflictError, IntegrityError
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import QuickDisk
 from tests.registry.shell import Shell
 

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from registry.errors import RegistryError
-from registry.registry import Registry
-from registry.retention import leases, trash
-from registry.retention.collecting import clock
+from rankmill.registry.errors import RegistryError
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention import leases, trash
+from rankmill.registry.retention.collecting import clock
 from tests.registry.faults import CRASHES, LASTING, LOST_ANSWERS, ONCE, Failing
 from tests.registry.interposed import Interposed, Killed
 from tests.registry.invariants import look, published

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
-import registry
-from registry.errors import RegistryError
-from registry.registry import Registry
+import rankmill.registry
+from rankmill.registry.errors import RegistryError
+from rankmill.registry.registry import Registry
 from tests.registry.interposed import Interposed, Killed
 from tests.registry.invariants import Witness
 from tests.registry.model_disk import ROOT, Choice, Machine, ModelDisk, everything, nothing_new
@@ -25,7 +25,7 @@ from tests.registry.operations import COLLECTIONS, OPERATIONS, started
 
 pytestmark = pytest.mark.usefixtures("brisk", "read_once")
 
-FOLDER = Path(registry.__file__).parent
+FOLDER = Path(rankmill.registry.__file__).parent
 FSYNCS = {"fsync", "fsync_folder"}
 FLUSHES = FSYNCS | {"settle", "settle_folder"}
 TWO = [  # the first is killed before each of its calls in turn, then the second does all of its own

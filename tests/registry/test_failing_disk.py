@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import ConflictError, RegistryError
-from registry.files import ballast, staging
-from registry.history import log
-from registry.registry import Registry
-from registry.retention import collecting, leases, trash
+from rankmill.registry.errors import ConflictError, RegistryError
+from rankmill.registry.files import ballast, staging
+from rankmill.registry.history import log
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention import collecting, leases, trash
 from tests.registry.conftest import QuickDisk
 from tests.registry.faults import CRASHES, FEW, LASTING, LOST_ANSWERS, ONCE, Failing, Fault
 from tests.registry.interposed import Interposed, Killed

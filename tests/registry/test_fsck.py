@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from registry import fsck
-from registry.errors import IntegrityError
-from registry.files.disk import Disk
-from registry.files.store import Store
-from registry.history import log
-from registry.history.state import State
-from registry.manifest import canonical_json
-from registry.registry import Registry
-from registry.retention import leases, trash
-from registry.retention.collecting import blobs
-from registry.retention.keeping import DAY, Rules
+from rankmill.registry import fsck
+from rankmill.registry.errors import IntegrityError
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.store import Store
+from rankmill.registry.history import log
+from rankmill.registry.history.state import State
+from rankmill.registry.manifest import canonical_json
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention import leases, trash
+from rankmill.registry.retention.collecting import blobs
+from rankmill.registry.retention.keeping import DAY, Rules
 from tests.registry.conftest import FACTS
 from tests.registry.faults import CRASHES, Failing
 from tests.registry.interposed import Interposed, Killed
@@ -187,7 +187,7 @@ def test_of_a_broken_log_the_longest_beginning_stays_and_what_is_lost_is_said(
 
 
 def test_a_checkpoint_that_tells_another_story_is_removed(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    from registry.history.checkpoint import path_of, write_checkpoint
+    from rankmill.registry.history.checkpoint import path_of, write_checkpoint
 
     state = web.state("web")
     state.tags[1] = {"made": "up"}

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.files import ballast
-from registry.files.store import Store
-from registry.registry import Registry
+from rankmill.registry.files import ballast
+from rankmill.registry.files.store import Store
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 
 ROOT = Path(__file__).parents[2]
@@ -167,12 +167,12 @@ def test_a_registry_of_format_1_gets_one(web: Registry) -> None:
 LIMITED = """
 import os, resource, sys
 from pathlib import Path
-from registry.registry import Registry
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 root = Path(sys.argv[1])
 def state():
     registry = Registry(root, disk=QuickDisk())
-    assert registry.verify().ok
+    assert rankmill.registry.verify().ok
     return [(str(v), v.aliases) for v in registry.versions("web")]
 def attempt(work, limit):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -207,7 +207,7 @@ def test_a_limit_for_the_size_of_files_at_any_byte(web: Registry) -> None:
 MOUNTED = """
 import errno, json, os, subprocess, sys
 from pathlib import Path
-from registry.registry import Registry
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS
 mount = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=64", "small", mount], check=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from registry.cli import app
-from registry.errors import InputError, IntegrityError, InvalidName
-from registry.files.disk import Disk
-from registry.registry import Registry
+from rankmill.registry.cli import app
+from rankmill.registry.errors import InputError, IntegrityError, InvalidName
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import QuickDisk
 from tests.registry.test_publishing import Neither, NoLinks
 

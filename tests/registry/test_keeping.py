@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.errors import UnknownModel
-from registry.history.changes import Change, Mark, Move, Register, Sweep, Tag, Unset
-from registry.history.entry import Entry
-from registry.history.promotion import rollback
-from registry.history.state import State
-from registry.retention.keeping import DAY, Plan, Rules, plan, reasons
+from rankmill.registry.errors import UnknownModel
+from rankmill.registry.history.changes import Change, Mark, Move, Register, Sweep, Tag, Unset
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.promotion import rollback
+from rankmill.registry.history.state import State
+from rankmill.registry.retention.keeping import DAY, Plan, Rules, plan, reasons
 
 NOW = 1000 * DAY
 ALIASES = ["production", "shadow"]

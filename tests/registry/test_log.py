@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import InputError, IntegrityError
-from registry.files.store import Store
-from registry.history import log
-from registry.history.changes import Register
-from registry.history.entry import Entry
-from registry.history.log import Log
-from registry.history.state import GENESIS, State
-from registry.manifest import canonical_json
-from registry.registry import Registry
+from rankmill.registry.errors import InputError, IntegrityError
+from rankmill.registry.files.store import Store
+from rankmill.registry.history import log
+from rankmill.registry.history.changes import Register
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.state import GENESIS, State
+from rankmill.registry.manifest import canonical_json
+from rankmill.registry.registry import Registry
 
 
 def files(registry: Registry, kind: str) -> list[Path]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.errors import InputError, InvalidName, UnknownModel
-from registry.names import Reference, check_alias, check_name
+from rankmill.registry.errors import InputError, InvalidName, UnknownModel
+from rankmill.registry.names import Reference, check_alias, check_name
 
 GOOD = ["a", "7", "web", "web-2.b_c", "a" * 64, "a..b"]
 BAD = ["", "Web", ".web", "-web", "..", "a/b", "a\\b", "a b", "web\n", "wéb", "a" * 65, "a@b", "a\x00", "web.rankmill"]

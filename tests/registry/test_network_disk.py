@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import ConflictError, RegistryError, UnknownModel
-from registry.history.entry import Entry
-from registry.registry import Registry
+from rankmill.registry.errors import ConflictError, RegistryError, UnknownModel
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer
 from tests.registry.invariants import Witness

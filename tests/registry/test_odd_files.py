@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import IntegrityError
-from registry.files import store
-from registry.files.store import Store
-from registry.registry import Registry
+from rankmill.registry.errors import IntegrityError
+from rankmill.registry.files import store
+from rankmill.registry.files.store import Store
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from registry.errors import ConflictError, UnknownModel
-from registry.history.entry import Entry
-from registry.registry import Registry
-from registry.retention.keeping import Rules
+from rankmill.registry.errors import ConflictError, UnknownModel
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention.keeping import Rules
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer
 from tests.registry.invariants import Witness

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import InputError, PromotionRefused, UnknownModel
-from registry.history.changes import Gate, Move, Policy, as_json
-from registry.history.entry import Entry
-from registry.registry import Registry
+from rankmill.registry.errors import InputError, PromotionRefused, UnknownModel
+from rankmill.registry.history.changes import Gate, Move, Policy, as_json
+from rankmill.registry.history.entry import Entry
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 
 DATA, CONVENTION = "d" * 64, "c" * 64

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from registry.files.disk import Disk
-from registry.files.publishing import publish
-from registry.files.store import Store
-from registry.history import log
-from registry.registry import Registry
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.publishing import publish
+from rankmill.registry.files.store import Store
+from rankmill.registry.history import log
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.model_disk import ModelDisk
 from tests.registry.test_every_fsync import Search

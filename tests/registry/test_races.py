@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import pytest
 
-from registry.errors import ConflictError
-from registry.history import log
-from registry.registry import Registry
+from rankmill.registry.errors import ConflictError
+from rankmill.registry.history import log
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.waiting import LIMIT
 
@@ -130,7 +130,7 @@ def test_whoever_never_wins_gives_up_with_a_conflict(web: Registry, monkeypatch:
 
 PROMOTER = """
 import sys
-from registry import Registry
+from rankmill.registry import Registry
 registry, me = Registry(sys.argv[1]), int(sys.argv[2])
 for step in range(8):
     print(registry.promote("web", (me + step) % 3 + 1, reason=f"{me}").txid)

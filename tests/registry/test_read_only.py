@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.registry import Registry
+from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest
@@ -28,7 +28,7 @@ PROGRAM = """
 import contextlib, io, json, sys
 from pathlib import Path
 from rankmill.cli import execute
-from registry import Registry
+from rankmill.registry import Registry
 from tests.registry.conftest import FACTS
 root, candidates, out = sys.argv[1:]
 def run(*words):
@@ -137,7 +137,7 @@ def test_on_a_read_only_mount(used: Registry, tree: Callable[[Path], object]) ->
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1) to mount where nobody else sees it")
 def test_no_registry_is_made_on_a_read_only_mount(tmp_path: Path) -> None:
-    program = "import sys; from registry import Registry; Registry(sys.argv[1]).prepare()"
+    program = "import sys; from rankmill.registry import Registry; Registry(sys.argv[1]).prepare()"
     mount = f'mount --bind "{tmp_path}" "{tmp_path}" && mount -o remount,bind,ro "{tmp_path}" && exec "$@"'
     words = ["unshare", "-m" if SUPERUSER else "-rm", "sh", "-c", mount, "sh", sys.executable, "-c", program]
     done = subprocess.run([*words, str(tmp_path / "r")], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from registry import Registry, Version
-from registry.errors import InputError, IntegrityError, InvalidName, UnknownModel
-from registry.files.disk import Disk
-from registry.retention.keeping import Rules
+from rankmill.registry import Registry, Version
+from rankmill.registry.errors import InputError, IntegrityError, InvalidName, UnknownModel
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.retention.keeping import Rules
 
 
 def test_a_version_gives_back_what_was_registered(registry: Registry, facts: dict[str, Any]) -> None:

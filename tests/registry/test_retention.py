@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import InputError, IntegrityError, UnknownModel
-from registry.files.store import Store
-from registry.history import log
-from registry.registry import Registry
-from registry.retention import collecting, leases, trash
-from registry.retention.keeping import DAY, Rules
+from rankmill.registry.errors import InputError, IntegrityError, UnknownModel
+from rankmill.registry.files.store import Store
+from rankmill.registry.history import log
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention import collecting, leases, trash
+from rankmill.registry.retention.keeping import DAY, Rules
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.shell import Shell
 from tests.registry.test_races import all_at_once, opened
@@ -319,8 +319,8 @@ class TestLeases:
         code = f"""
 import os
 from pathlib import Path
-from registry.retention import leases
-from registry.files.store import Store
+from rankmill.registry.retention import leases
+from rankmill.registry.files.store import Store
 leases.take(Store(Path({str(web.root)!r})), ["b" * 64])
 os._exit(0)
 """

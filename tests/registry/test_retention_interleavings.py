@@ -1,7 +1,7 @@
 """Collectors between the calls of writers, and writers killed at any call: no blob that a log refers to is lost.
 
 All processes work on one file system in memory, one call at a time.  Each schedule is the meanest that the argument of
-``registry.retention`` has to stand: a collector that has decided before the writer began goes on in its middle, others run
+``rankmill.registry.retention`` has to stand: a collector that has decided before the writer began goes on in its middle, others run
 whole, and one more has looked at everything before the writer commits and deletes after.  No time of grace helps.
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from registry.errors import RegistryError, UnknownModel
-from registry.history import log
-from registry.registry import Registry
-from registry.retention import leases
-from registry.version import Version
+from rankmill.registry.errors import RegistryError, UnknownModel
+from rankmill.registry.history import log
+from rankmill.registry.registry import Registry
+from rankmill.registry.retention import leases
+from rankmill.registry.version import Version
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Killed, Writer
 from tests.registry.model_disk import ROOT, Machine, ModelDisk

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.files.staging import Staging
-from registry.files.store import Store
+from rankmill.registry.files.staging import Staging
+from rankmill.registry.files.store import Store
 from tests.registry.conftest import QuickDisk
 
 HOUR = 3600.0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import InputError, IntegrityError, InvalidName
-from registry.files.disk import Disk
-from registry.files.store import Store
+from rankmill.registry.errors import InputError, IntegrityError, InvalidName
+from rankmill.registry.files.disk import Disk
+from rankmill.registry.files.store import Store
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from registry.cli import app
-from registry.errors import ConflictError, InputError, InvalidName, UnknownModel
-from registry.history import changes
-from registry.history.log import Log
-from registry.history.state import State
-from registry.registry import Registry
-from registry.telling import printing, sentences
-from registry.telling.listing import LATEST, chosen
-from registry.telling.sentences import ranges, stands_out, what_of
+from rankmill.registry.cli import app
+from rankmill.registry.errors import ConflictError, InputError, InvalidName, UnknownModel
+from rankmill.registry.history import changes
+from rankmill.registry.history.log import Log
+from rankmill.registry.history.state import State
+from rankmill.registry.registry import Registry
+from rankmill.registry.telling import printing, sentences
+from rankmill.registry.telling.listing import LATEST, chosen
+from rankmill.registry.telling.sentences import ranges, stands_out, what_of
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 
@@ -306,7 +306,9 @@ def test_manifests_are_read_of_shown_versions_only(registry: Registry, monkeypat
         registry.register("web", b"%d" % number, manifest=FACTS | {"best_round": number})
     read = []
     whole = type(registry._store).read_blob
-    monkeypatch.setattr("registry.files.store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha))
+    monkeypatch.setattr(
+        "rankmill.registry.files.store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha)
+    )
     Shell(registry.root)("list", "web")
     assert len(read) == LATEST
 

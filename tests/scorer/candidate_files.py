@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from scorer._kernels import exp_negative
+from rankmill.scorer._kernels import exp_negative
 from tests import naive_links
 
 

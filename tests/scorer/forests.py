@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scorer.forest import Forest, compact_cuts
+from rankmill.scorer.forest import Forest, compact_cuts
 
 
 def random_forest(seed, n_features=5, n_trees=6, max_leaves=9, n_thresholds=7, names=None, **extra):

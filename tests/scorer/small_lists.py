@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from scorer.metrics import Metric
-from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
-from scorer.metrics.queries import POOLED
+from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
+from rankmill.scorer.metrics.queries import POOLED
 from tests import naive, naive_metrics
 
 CUTS = (None, 1, 2, 3, 7)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.sources.grades import UNKNOWN_GRADE
-from scorer.best import BYTES_OF_A_QUERY, Bars, can_be_kept, counts_of_dropped, runs_of
-from scorer.rerank import rerank
+from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
+from rankmill.scorer.best import BYTES_OF_A_QUERY, Bars, can_be_kept, counts_of_dropped, runs_of
+from rankmill.scorer.rerank import rerank
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_parquet
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
@@ -88,10 +88,10 @@ def test_the_same_bytes_for_any_groups_of_rows_batches_and_threads(tmp_path, mon
     rows = sorted(random_candidates(8, n_rows=900, n_queries=5, nameless=0.3), key=lambda row: row[1])
     seen = set()
     for by_column in (True, False):
-        monkeypatch.setattr("scorer.scoring.NARROW", 160 if by_column else 1 << 60)
+        monkeypatch.setattr("rankmill.scorer.scoring.NARROW", 160 if by_column else 1 << 60)
         for n_threads, group, most in ((1, 900, 65536), (1, 7, 1), (2, 100, 7), (3, 64, 4096), (3, 1, 10)):
-            monkeypatch.setattr("pipeline.sources.columnar.ROWS", (1, most))
-            monkeypatch.setattr("pipeline.sources.parquet.PART_ROWS", most)
+            monkeypatch.setattr("rankmill.pipeline.sources.columnar.ROWS", (1, most))
+            monkeypatch.setattr("rankmill.pipeline.sources.parquet.PART_ROWS", most)
             pq.write_table(as_table(rows), tmp_path / "c.parquet", row_group_size=group)
             rerank(tmp_path / "c.parquet", forest, tmp_path / "out", top_k=9, n_threads=n_threads, overwrite=True)
             seen.add(tuple(sorted(tree_of(tmp_path / "out").items())))

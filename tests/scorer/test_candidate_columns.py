@@ -9,20 +9,20 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.errors import DataRejected
-from pipeline.errors import InputError as PipelineInputError
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.sources.batch import ReadOptions
 from rankmill.cli import app
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import evaluate
-from scorer.rerank import rerank
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.errors import InputError as PipelineInputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.rerank import rerank
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import train
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
-from trainer.parameters import TrainParameters
-from trainer.training import train
 
 NAMES = {"qid": "query_id", "doc_id": "url", "grade": "relevance"}
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.inspect import combine as combining
-from scorer.inspect.combine import combine
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries, evaluate_queries, mean_of
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.inspect import combine as combining
+from rankmill.scorer.inspect.combine import combine
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries, evaluate_queries, mean_of
 
 METRICS = (
     "ndcg@3",

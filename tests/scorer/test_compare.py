@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.dataset import Dataset
-from pipeline.ingest import IngestOptions, ingest
-from registry import Registry
-from scorer.cli import app as scorer_app
-from scorer.cli_compare import app
-from scorer.compare import Ranking, compare
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import evaluate
-from scorer.metrics import parse_metric
-from scorer.metrics.bootstrap import REPLICATES, SEED
-from scorer.metrics.randomisation import holm
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.registry import Registry
+from rankmill.scorer.cli import app as scorer_app
+from rankmill.scorer.cli_compare import app
+from rankmill.scorer.compare import Ranking, compare
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.metrics import parse_metric
+from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
+from rankmill.scorer.metrics.randomisation import holm
 from tests import naive_gate
 from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scorer.errors import InputError
-from scorer.evaluate import evaluate
-from scorer.metrics import Metric, Policy, parse_metric
-from scorer.metrics.conventions import CONVENTIONS, as_convention, named_convention
-from scorer.metrics.queries import evaluate_queries, mean_of
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.scorer.metrics.conventions import CONVENTIONS, as_convention, named_convention
+from rankmill.scorer.metrics.queries import evaluate_queries, mean_of
 
 DRAWS = 12
 

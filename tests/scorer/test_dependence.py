@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scorer.errors import InputError
-from scorer.forest import ARRAYS
-from scorer.inspect.dependence import partial_dependence, steps_of
-from scorer.inspect.interaction import interactions
-from scorer.inspect.paths import leaf_paths
-from scorer.predict import predict
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.forest import ARRAYS
+from rankmill.scorer.inspect.dependence import partial_dependence, steps_of
+from rankmill.scorer.inspect.interaction import interactions
+from rankmill.scorer.inspect.paths import leaf_paths
+from rankmill.scorer.predict import predict
 from tests import naive_inspect
 from tests.scorer.forests import random_forest
 from tests.scorer.inspect_case import random_values, several_outputs

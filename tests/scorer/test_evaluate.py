@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.dataset import Dataset
-from pipeline.errors import InputError as PipelineInputError
-from pipeline.ingest import IngestOptions, ingest
-from scorer.compare import Ranking, compare
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import DatasetSource, evaluate, write_per_query
-from scorer.explain_metric import explain_metric
-from scorer.rerank import rerank
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import InputError as PipelineInputError
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.scorer.compare import Ranking, compare
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate import DatasetSource, evaluate, write_per_query
+from rankmill.scorer.explain_metric import explain_metric
+from rankmill.scorer.rerank import rerank
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
 from tests.scorer.forests import random_forest
 
@@ -145,8 +145,8 @@ def test_threads_change_no_bit(tmp_path, forest, rows, monkeypatch, n_threads):
     source = write_letor(tmp_path / "c.txt", rows)
     pq.write_table(as_table(rows), tmp_path / "c.parquet", row_group_size=70)
     ingest([source], tmp_path / "data", options=IngestOptions(buckets=3))
-    monkeypatch.setattr("scorer.evaluate.BLOCK_BYTES", 2000)
-    monkeypatch.setattr("pipeline.sources.columnar.ROWS", (1, 40))
+    monkeypatch.setattr("rankmill.scorer.evaluate.BLOCK_BYTES", 2000)
+    monkeypatch.setattr("rankmill.pipeline.sources.columnar.ROWS", (1, 40))
     for subject in ([source, tmp_path / "c.parquet"], tmp_path / "data"):
         how = {"model": forest, "metrics": METRICS, "ties": "row_order", "by": ["f2"]}
         one = evaluate(subject, n_threads=1, **how)

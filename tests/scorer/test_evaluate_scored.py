@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate_scored import evaluate_scored
-from scorer.metrics import Metric, Policy, parse_metric
-from scorer.scored_file import read_scored
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.scorer.scored_file import read_scored
 
 METRICS = [parse_metric(name) for name in ("ndcg@2", "ndcg", "err", "map", "mrr", "precision@1")]
 NDCG = [Metric("ndcg")]

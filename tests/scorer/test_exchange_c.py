@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scorer.exchange import c as exchange
-from scorer.predict import predict
+from rankmill.scorer.exchange import c as exchange
+from rankmill.scorer.predict import predict
 from tests.scorer.exchange_cases import awkward_forest, rows_for
 from tests.scorer.forests import random_forest
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.errors import ConversionRefused
-from scorer.exchange import onnx, ranklib, solr
-from scorer.exchange.plain import missing_as_zero, takes_missing_as_zero
-from scorer.predict import predict
+from rankmill.scorer.errors import ConversionRefused
+from rankmill.scorer.exchange import onnx, ranklib, solr
+from rankmill.scorer.exchange.plain import missing_as_zero, takes_missing_as_zero
+from rankmill.scorer.predict import predict
 from tests import naive_exchange
 from tests.scorer.exchange_cases import awkward_forest, rows_for
 from tests.scorer.forests import random_forest

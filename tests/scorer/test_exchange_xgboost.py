@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.errors import ConversionRefused, InputError, ModelFormatError
-from scorer.exchange import ubjson
-from scorer.exchange import xgboost as exchange
-from scorer.exchange.formats import read_from
-from scorer.exchange.written import float32_sums, reach
-from scorer.forest import COVER
-from scorer.inspect.dependence import partial_dependence
-from scorer.inspect.interaction import interactions
-from scorer.inspect.shap import shap_values
-from scorer.predict import predict
+from rankmill.scorer.errors import ConversionRefused, InputError, ModelFormatError
+from rankmill.scorer.exchange import ubjson
+from rankmill.scorer.exchange import xgboost as exchange
+from rankmill.scorer.exchange.formats import read_from
+from rankmill.scorer.exchange.written import float32_sums, reach
+from rankmill.scorer.forest import COVER
+from rankmill.scorer.inspect.dependence import partial_dependence
+from rankmill.scorer.inspect.interaction import interactions
+from rankmill.scorer.inspect.shap import shap_values
+from rankmill.scorer.predict import predict
 from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model
 from tests.scorer.forests import random_forest
 

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from scorer.cli import app
-from scorer.errors import InputError
-from scorer.evaluate_scored import evaluate_scored
-from scorer.explain_metric import explain_metric
-from scorer.metrics import TIES, Policy, parse_metric
-from scorer.metrics.conventions import CONVENTIONS as TOOLS
-from scorer.metrics.conventions import named_convention
-from scorer.metrics.queries import PreparedQueries
-from scorer.metrics.steps import RankedQuery, steps_of
+from rankmill.scorer.cli import app
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.explain_metric import explain_metric
+from rankmill.scorer.metrics import TIES, Policy, parse_metric
+from rankmill.scorer.metrics.conventions import CONVENTIONS as TOOLS
+from rankmill.scorer.metrics.conventions import named_convention
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.steps import RankedQuery, steps_of
 from tests.scorer.small_lists import CONVENTIONS, METRICS, cases_up_to, orders_up_to
 
 EVERY = [

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import model_file
-from scorer.errors import InputError, ModelFormatError
-from scorer.forest import ARRAYS, Forest, compact_cuts
+from rankmill.scorer import model_file
+from rankmill.scorer.errors import InputError, ModelFormatError
+from rankmill.scorer.forest import ARRAYS, Forest, compact_cuts
 from tests.scorer.forests import random_forest
 
 

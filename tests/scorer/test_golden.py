@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scorer.forest import Forest
-from scorer.predict import Predictor, predict
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.predict import Predictor, predict
 from tests import naive
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.rankmill"))

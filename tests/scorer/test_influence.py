@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scorer.inspect.influence import relative_influence
+from rankmill.scorer.inspect.influence import relative_influence
 from tests.scorer.forests import random_forest
 
 

@@ -7,13 +7,13 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.inspect import documents as reading
-from scorer.inspect.documents import read_documents
-from scorer.inspect.paths import leaf_paths
-from scorer.inspect.shap import Explainer, shap_values
-from scorer.inspect.why import why
-from scorer.predict import predict
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.inspect import documents as reading
+from rankmill.scorer.inspect.documents import read_documents
+from rankmill.scorer.inspect.paths import leaf_paths
+from rankmill.scorer.inspect.shap import Explainer, shap_values
+from rankmill.scorer.inspect.why import why
+from rankmill.scorer.predict import predict
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest
 

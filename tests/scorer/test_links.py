@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer._kernels import exp_negative
-from scorer.errors import InputError
-from scorer.links import LINKS, apply_link, link_fault
-from scorer.predict import TILE, Predictor, predict
+from rankmill.scorer._kernels import exp_negative
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.links import LINKS, apply_link, link_fault
+from rankmill.scorer.predict import TILE, Predictor, predict
 from tests import naive_links
 from tests.scorer.forests import random_forest
 from tests.scorer.test_predict import awkward_values

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.metrics import TIES, Metric, Policy, _kernels, arrangement
-from scorer.metrics.bootstrap import percentile_interval
-from scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
-from scorer.metrics.queries import POOLED, PreparedQueries, evaluate_queries, mean_of
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.metrics import TIES, Metric, Policy, _kernels, arrangement
+from rankmill.scorer.metrics.bootstrap import percentile_interval
+from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
+from rankmill.scorer.metrics.queries import POOLED, PreparedQueries, evaluate_queries, mean_of
 
 ALL = [
     Metric(name, k, 0.8 if name == "rbp" else None)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.evaluate_scored import evaluate_scored
-from scorer.metrics import Metric, Policy, parse_metric
-from scorer.metrics.conventions import CONVENTIONS
-from scorer.metrics.queries import evaluate_queries
+from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.scorer.metrics.conventions import CONVENTIONS
+from rankmill.scorer.metrics.queries import evaluate_queries
 
 TREC = CONVENTIONS["trec"].policy
 CUTS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)

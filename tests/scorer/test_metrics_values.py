@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import scorer.metrics
-from scorer.errors import InputError
-from scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
-from scorer.metrics.discount import discounts, gains, persistence, stable_log2, stop_probabilities
-from scorer.metrics.metric import WITHOUT_CUTOFF
+import rankmill.scorer.metrics
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
+from rankmill.scorer.metrics.discount import discounts, gains, persistence, stable_log2, stop_probabilities
+from rankmill.scorer.metrics.metric import WITHOUT_CUTOFF
 
 SPELLINGS = [
     *("ndcg", "ndcg@10", "dcg@1", "err@20", "map", "map@5", "mrr", "precision@100", "recall@50", "wta", "rbp(0.8)"),
@@ -197,6 +197,6 @@ def test_stop_probabilities_need_the_scale():
 
 
 def test_naming_metrics_loads_no_numeric_library():
-    code = "import sys, scorer.metrics; print(sorted({'numpy', 'numba', 'pyarrow', 'polars'} & sys.modules.keys()))"
-    root = Path(scorer.metrics.__file__).parents[2]
+    code = "import sys, rankmill.scorer.metrics; print(sorted({'numpy', 'numba', 'pyarrow', 'polars'} & sys.modules.keys()))"
+    root = Path(rankmill.scorer.metrics.__file__).parents[2]
     assert subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True) == "[]\n"

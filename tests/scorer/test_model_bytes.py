@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer import _kernels, _tree_kernels, model_file
-from scorer.errors import ModelFormatError
-from scorer.forest import ARRAYS, Forest
-from scorer.predict import Predictor, predict
-from scorer.tree_layout import FEWEST_SWEPT
+from rankmill.scorer import _kernels, _tree_kernels, model_file
+from rankmill.scorer.errors import ModelFormatError
+from rankmill.scorer.forest import ARRAYS, Forest
+from rankmill.scorer.predict import Predictor, predict
+from rankmill.scorer.tree_layout import FEWEST_SWEPT
 from tests import naive
 from tests.scorer.test_predict import awkward_values
 
@@ -300,7 +300,7 @@ def test_golden_headers_are_what_json_says_they_are():
 )
 def test_what_is_too_large_for_the_kernels_is_refused(cap, message, monkeypatch):
     data = (Path(__file__).parent / "golden" / "best_first.rankmill").read_bytes()
-    monkeypatch.setattr(f"scorer.structure.{cap}", 2)
+    monkeypatch.setattr(f"rankmill.scorer.structure.{cap}", 2)
     with pytest.raises(ModelFormatError, match=message):
         Forest.from_bytes(data)
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scorer.errors import InputError
-from scorer.inspect import optimality
-from scorer.inspect.optimality import CURVE, directions_needed, local_optimality, share_interval
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import evaluate_queries, mean_of
-from scorer.predict import predict
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.inspect import optimality
+from rankmill.scorer.inspect.optimality import CURVE, directions_needed, local_optimality, share_interval
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import evaluate_queries, mean_of
+from rankmill.scorer.predict import predict
 from tests.scorer.forests import random_forest
 from tests.scorer.inspect_case import random_values, several_outputs
 

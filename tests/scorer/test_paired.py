@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scorer.metrics.bootstrap import REPLICATES, SEED
-from scorer.paired import MOST_SHOWN, compare, queries_for
+from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
+from rankmill.scorer.paired import MOST_SHOWN, compare, queries_for
 from tests import naive_gate
 
 

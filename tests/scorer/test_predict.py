@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.errors import InputError
-from scorer.forest import Forest
-from scorer.predict import TILE, Predictor, predict
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.predict import TILE, Predictor, predict
 from tests import naive
 from tests.scorer.forests import random_forest
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scorer.metrics.randomisation import EXACT_UP_TO, SEED, holm, sign_flip_p
+from rankmill.scorer.metrics.randomisation import EXACT_UP_TO, SEED, holm, sign_flip_p
 
 
 def by_hand(differences, choices):

@@ -9,10 +9,10 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from scorer import ranked_file
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import evaluate
-from scorer.rerank import rerank
+from rankmill.scorer import ranked_file
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.rerank import rerank
 from tests.readers import READERS, rows_of
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, write_letor, write_parquet
 from tests.scorer.forests import random_forest

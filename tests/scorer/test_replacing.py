@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import publish
-from pipeline.publish import exchange, staging_folder
-from scorer import replacing
-from scorer.errors import InputError
-from scorer.replacing import replace_folder, restore_replaced
-from scorer.rerank import rerank
+from rankmill.pipeline import publish
+from rankmill.pipeline.publish import exchange, staging_folder
+from rankmill.scorer import replacing
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.replacing import replace_folder, restore_replaced
+from rankmill.scorer.rerank import rerank
 from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
 

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import InputError as PipelineInputError
-from pipeline.errors import MalformedLine
-from pipeline.ingest import IngestOptions, ingest
-from scorer import memory, ranked_file, scoring, sorting
-from scorer.errors import CandidatesRejected, ConflictError, InputError, ModelFormatError
-from scorer.evaluate import evaluate
-from scorer.forest import Forest
-from scorer.memory import MemoryPlan
-from scorer.rerank import ModelIdentity, rerank
-from scorer.schemas import RANKED, SCORED_ROW
-from scorer.scored_file import read_scored
+from rankmill.pipeline.errors import InputError as PipelineInputError
+from rankmill.pipeline.errors import MalformedLine
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.scorer import memory, ranked_file, scoring, sorting
+from rankmill.scorer.errors import CandidatesRejected, ConflictError, InputError, ModelFormatError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.memory import MemoryPlan
+from rankmill.scorer.rerank import ModelIdentity, rerank
+from rankmill.scorer.schemas import RANKED, SCORED_ROW
+from rankmill.scorer.scored_file import read_scored
 from tests.scorer.candidate_files import (
     as_table,
     random_candidates,
@@ -282,7 +282,7 @@ def test_only_features_that_the_model_uses_are_needed(tmp_path, rows):
 
 def test_a_score_out_of_range_is_refused(tmp_path, rows, monkeypatch):
     """A second line of defence: no such forest is read or made."""
-    monkeypatch.setattr("scorer.structure.MAX_SCORE", np.inf)
+    monkeypatch.setattr("rankmill.scorer.structure.MAX_SCORE", np.inf)
     forest = random_forest(5)
     big = {name: getattr(forest, name) for name in Forest.__slots__ if name != "__weakref__"}
     big |= {"node_value": np.full(len(forest.node_value), 1.7e308), "tree_weights": np.full(forest.n_trees, 1.0)}
@@ -340,7 +340,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
             rerank(source, forest, tmp_path / name)
         assert tree_of(tmp_path / name) == before
         with monkeypatch.context() as patch:
-            patch.setattr("scorer.writing.file_digest", lambda _path: 1 / 0)
+            patch.setattr("rankmill.scorer.writing.file_digest", lambda _path: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 rerank(source, forest, tmp_path / name, overwrite=True)
         assert tree_of(tmp_path / name) == before
@@ -348,7 +348,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
         assert read_ranked(tmp_path / name) == ranked(forest, rows)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.txt", "out", "out.parquet"]  # no stale side table
     with monkeypatch.context() as patch:
-        patch.setattr("scorer.replacing.publish_folder", lambda *_: 1 / 0)
+        patch.setattr("rankmill.scorer.replacing.publish_folder", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             rerank(source, forest, tmp_path / "out", top_k=1, overwrite=True)
     assert read_ranked(tmp_path / "out") == ranked(forest, rows)
@@ -562,7 +562,7 @@ def test_the_memory_plan_adds_up():
 def peak_of_a_fresh_process(*arguments, n_threads=0):
     """Re-rank in a process of its own with warm kernels and return (its output, peak resident bytes)."""
     code = (
-        "import sys; from scorer.rerank import rerank; "
+        "import sys; from rankmill.scorer.rerank import rerank; "
         "report = rerank(sys.argv[1], sys.argv[2], sys.argv[3], memory_limit=sys.argv[4], overwrite=True, "
         "n_threads=int(sys.argv[5])); "
         "print(report.rows, [l.split()[1] for l in open('/proc/self/status') if l.startswith('VmHWM')][0])"

@@ -7,11 +7,11 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from scorer.cli import find_models
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import evaluate
-from scorer.forest import Forest
-from scorer.rerank import rerank, rerank_several
+from rankmill.scorer.cli import find_models
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.rerank import rerank, rerank_several
 from tests.scorer.candidate_files import as_table, random_candidates, write_letor
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of

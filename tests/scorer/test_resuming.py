@@ -12,8 +12,8 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from scorer import ranked_file, rerank, scoring, sorting, writing
-from scorer.journal import NAME, Journal
+from rankmill.scorer import ranked_file, rerank, scoring, sorting, writing
+from rankmill.scorer.journal import NAME, Journal
 from tests.scorer.candidate_files import as_table, random_candidates, write_csv, write_letor
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
@@ -26,7 +26,7 @@ class Killed(BaseException):
 @pytest.fixture
 def left_as_killed(monkeypatch):
     """Let staging folders stay when `Killed` comes through, as they do when a process is gone."""
-    from pipeline import publish
+    from rankmill.pipeline import publish
 
     def remove(folder, ignore_errors=False):
         if not isinstance(sys.exception(), Killed):
@@ -43,8 +43,8 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(ranked_file, "SHARD_ROWS", 60)
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
     monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", 1 << 16)
-    monkeypatch.setattr("pipeline.sources.columnar.ROWS", (1, 40))
-    monkeypatch.setattr("pipeline.sources.parquet.PART_ROWS", 60)
+    monkeypatch.setattr("rankmill.pipeline.sources.columnar.ROWS", (1, 40))
+    monkeypatch.setattr("rankmill.pipeline.sources.parquet.PART_ROWS", 60)
     monkeypatch.setattr(rerank.MemoryPlan, "of", lambda total: rerank.MemoryPlan(total, 4000, 64 << 20))
 
 
@@ -193,7 +193,7 @@ def test_processes_killed_at_random_moments(tmp_path):
         for _ in range(60):
             writer.write_table(table, row_group_size=5000)
     code = (
-        "import sys; from scorer import rerank, ranked_file; rerank.SETTLED_ROWS = 50_000; "
+        "import sys; from rankmill.scorer import rerank, ranked_file; rerank.SETTLED_ROWS = 50_000; "
         "ranked_file.SHARD_ROWS = 40_000; rerank.rerank(*sys.argv[1:], memory_limit='512MB', n_threads=2)"
     )
 

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from registry import Registry
-from registry.errors import InputError as RegistryInputError
-from scorer.cli import app
-from scorer.errors import InputError
-from scorer.progress import DocumentBar
+from rankmill.registry import Registry
+from rankmill.registry.errors import InputError as RegistryInputError
+from rankmill.scorer.cli import app
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.progress import DocumentBar
 from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
 

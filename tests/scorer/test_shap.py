@@ -6,13 +6,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scorer.errors import InputError
-from scorer.exchange.lightgbm import read
-from scorer.inspect.dependence import partial_dependence
-from scorer.inspect.paths import leaf_paths
-from scorer.inspect.quadrature import rules_up_to
-from scorer.inspect.shap import Explainer, shap_values
-from scorer.predict import predict
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.exchange.lightgbm import read
+from rankmill.scorer.inspect.dependence import partial_dependence
+from rankmill.scorer.inspect.paths import leaf_paths
+from rankmill.scorer.inspect.quadrature import rules_up_to
+from rankmill.scorer.inspect.shap import Explainer, shap_values
+from rankmill.scorer.predict import predict
 from tests.naive_inspect import expected_output, shapley
 from tests.scorer.forests import random_forest
 from tests.scorer.inspect_case import random_values, several_outputs

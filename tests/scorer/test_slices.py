@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from scorer.cli import app
-from scorer.errors import CandidatesRejected, InputError
-from scorer.evaluate import evaluate
-from scorer.metrics import parse_metric
-from scorer.rerank import rerank
+from rankmill.scorer.cli import app
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.metrics import parse_metric
+from rankmill.scorer.rerank import rerank
 from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest
 

@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from scorer.errors import InputError
-from scorer.metrics import Metric, Policy, parse_metric
-from scorer.metrics.metric import NEED_CUTOFF, WITHOUT_CUTOFF
-from scorer.metrics.queries import PreparedQueries
-from scorer.metrics.swaps import BY_PLACE, SWAPPABLE, TABLE, swap_deltas, swap_matrix
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.scorer.metrics.metric import NEED_CUTOFF, WITHOUT_CUTOFF
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.swaps import BY_PLACE, SWAPPABLE, TABLE, swap_deltas, swap_matrix
 from tests import naive_pairs
 
 MAX_GRADE = 3
@@ -24,7 +24,7 @@ def lists(longest):
 
 
 def measured(metric, longest):
-    """The metric of every list by ``scorer.metrics``, or by the twin where it is not among them."""
+    """The metric of every list by ``rankmill.scorer.metrics``, or by the twin where it is not among them."""
     every = lists(longest)
     grades = np.array([y for g in every for y in g], dtype=np.int32)
     starts = np.concatenate(([0], np.cumsum([len(g) for g in every])))

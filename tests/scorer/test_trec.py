@@ -4,9 +4,9 @@ import gzip
 
 import pytest
 
-from scorer.errors import CandidatesRejected, InputError
-from scorer.scored_file import read_scored
-from scorer.trec import read_qrels, read_run
+from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.scorer.scored_file import read_scored
+from rankmill.scorer.trec import read_qrels, read_run
 
 RUN = "1 Q0 d1 1 2.5 tag\n\n1\tQ0\td2\t2\t-1e3\ttag and words after it\r\n 2 Q0 é 1 inf tag\n"
 

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from scorer.metrics import Metric, Policy, parse_metric
+from rankmill.scorer.metrics import Metric, Policy, parse_metric
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.workers import Team
 from tests import naive_pairs
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.rows import Preferences, RankedRows
-from trainer.workers import Team
 
 SIZES = (5, 1, 9, 12, 2, 3)
 METRICS = [

@@ -6,10 +6,10 @@ from functools import cache
 
 import numpy as np
 
-from pipeline.binspec import BinSpec, apply_bins, feature_bins
-from trainer.boosting import RankedRows, TrainingResult, boost
-from trainer.layout import BlockedBins
-from trainer.parameters import TrainParameters
+from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.trainer.boosting import RankedRows, TrainingResult, boost
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.parameters import TrainParameters
 
 
 def planted(seed, n_queries=60, n_features=7):

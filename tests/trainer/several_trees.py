@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.objectives.pointwise.l2 import SquaredError
-from trainer.objectives.protocol import ROWS, Objective
+from rankmill.trainer.objectives.pointwise.l2 import SquaredError
+from rankmill.trainer.objectives.protocol import ROWS, Objective
 
 
 class Multinomial(Objective):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.ingest import ingest
-from pipeline.ingest.options import IngestOptions
-from pipeline.synth import SynthParameters, write_synthetic
-from trainer.parameters import TrainParameters
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.ingest.options import IngestOptions
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.trainer.parameters import TrainParameters
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
 # draws of queries, so that seeds differ in more than how ties are broken

@@ -8,19 +8,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pipeline.binspec import BinSpec, feature_bins
+from rankmill.pipeline.binspec import BinSpec, feature_bins
+from rankmill.trainer.growing import _kernels
+from rankmill.trainer.growing import grower as grower_module
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.objectives.registry import objective_class
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.workers import Team, with_team
 from tests import naive
 from tests.trainer.grown import nodes_of, trees_of
 from tests.trainer.planted import fit, planted, small_data
 from tests.trainer.small_case import small_case
 from tests.trainer.test_every_objective import NAMES
-from trainer.growing import _kernels
-from trainer.growing import grower as grower_module
-from trainer.growing.grower import Grower
-from trainer.layout import BlockedBins
-from trainer.objectives.registry import objective_class
-from trainer.parameters import TrainParameters
-from trainer.workers import Team, with_team
 
 CRITERIA = [(name, criterion) for name in NAMES for criterion in objective_class(name).criteria]
 

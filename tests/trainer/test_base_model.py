@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
-from scorer.exchange.source import CONVERTED_FROM
-from scorer.forest import COVER, Forest
-from scorer.predict import predict
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.scorer.exchange.source import CONVERTED_FROM
+from rankmill.scorer.forest import COVER, Forest
+from rankmill.scorer.predict import predict
+from rankmill.trainer.base_model import BaseModel, after_base
+from rankmill.trainer.errors import InvalidParameter
 from tests.rankmill.small_ranker import planted_arrays, small
-from trainer.base_model import BaseModel, after_base
-from trainer.errors import InvalidParameter
 
 
 @pytest.fixture(scope="module")

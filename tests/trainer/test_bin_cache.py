@@ -15,18 +15,18 @@ import numba
 import numpy as np
 import pytest
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
-from trainer import bin_cache
-from trainer.bin_cache import CachedBins
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.growing._kernels import column_of
-from trainer.layout import BlockedBins
-from trainer.parameters import TrainParameters
-from trainer.training import plan_of, train
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.trainer import bin_cache
+from rankmill.trainer.bin_cache import CachedBins
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.growing._kernels import column_of
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import plan_of, train
 
 ROOT = Path(__file__).resolve().parents[2]
 N_BINS = np.arange(200, 240, dtype=np.int32)
@@ -363,9 +363,9 @@ GROWTH = """
 import sys
 from pathlib import Path
 
-from pipeline.dataset import Dataset
-from trainer.parameters import TrainParameters
-from trainer.training import plan_of, train
+from rankmill.pipeline.dataset import Dataset
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import plan_of, train
 
 
 def status(key):

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dataset import Dataset
-from scorer.forest import Forest
+from rankmill.pipeline.dataset import Dataset
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.candidate import train_candidate
+from rankmill.trainer.checkpoint import Checkpoint, Checkpoints
+from rankmill.trainer.interrupts import HeldSignals
+from rankmill.trainer.training import train
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import SMALL, small_dataset
 from tests.waiting import LIMIT, until
-from trainer.candidate import train_candidate
-from trainer.checkpoint import Checkpoint, Checkpoints
-from trainer.interrupts import HeldSignals
-from trainer.training import train
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_is_told_and_ends_no_training(tmp_path: Path, monkey
     def full(*_: object) -> None:
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr("trainer.checkpoint.write_atomically", full)
+    monkeypatch.setattr("rankmill.trainer.checkpoint.write_atomically", full)
     told: list[str] = []
     fit(small_data(), n_rounds=2, options={"checkpoint": Checkpoint(tmp_path / "c", 0.0, told.append)})
     assert told
@@ -119,9 +119,9 @@ def test_a_disk_that_is_full_is_told_and_ends_no_training(tmp_path: Path, monkey
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.dataset import Dataset
+from rankmill.pipeline.dataset import Dataset
 from tests.trainer.small_dataset import SMALL
-from trainer.candidate import train_candidate
+from rankmill.trainer.candidate import train_candidate
 
 dataset, folder, rounds = Dataset.open(Path(sys.argv[1])), Path(sys.argv[2]), map(int, sys.argv[3:])
 for number in rounds:

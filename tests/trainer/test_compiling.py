@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[2]
 SAID = """
 import numpy as np
 from numba import njit
-from trainer.compiling import compilation_announced
-from trainer.growing import _kernels
-from trainer.objectives.pointwise import _kernels as others
+from rankmill.trainer.compiling import compilation_announced
+from rankmill.trainer.growing import _kernels
+from rankmill.trainer.objectives.pointwise import _kernels as others
 
 said = []
 with compilation_announced(said.append):
@@ -55,7 +55,7 @@ TURNS = """
 import fcntl, sys
 from pathlib import Path
 from numba.core.caching import IndexDataCacheFile
-from trainer.compiling import guard_cache
+from rankmill.trainer.compiling import guard_cache
 
 def free(self):
     with open(Path(self._cache_path, "turns.lock"), "ab") as other:

@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.pointwise import consistent as consistent_module
+from rankmill.trainer.objectives.pointwise.consistent import normalised_gains
+from rankmill.trainer.parameters import TrainParameters
 from tests.naive_points import cosine_loss, least, term
 from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
@@ -21,10 +25,6 @@ from tests.trainer.point_cases import (
     same_bits_for_any_team,
     steps_of,
 )
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.pointwise import consistent as consistent_module
-from trainer.objectives.pointwise.consistent import normalised_gains
-from trainer.parameters import TrainParameters
 
 GRADES = [0, 3, 1, 2, 0, 0, 4, 2, 2, 1]  # the second list has nothing relevant
 SIZES = [4, 2, 3, 1, 0]

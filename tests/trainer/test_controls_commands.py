@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.dataset import Dataset
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill import Ranker
 from rankmill.cli import execute
-from scorer.forest import Forest
-from scorer.predict import predict
-from trainer.parameters import TrainParameters
-from trainer.reading import read_rows
-from trainer.training import cross_validate, plan_of, train
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.predict import predict
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.reading import read_rows
+from rankmill.trainer.training import cross_validate, plan_of, train
 
 SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
 

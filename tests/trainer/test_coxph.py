@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 from tests.naive_points import cox_loss
 from tests.trainer.point_cases import curvature_error, derivatives, gradient_error, objective_on, rows_with, steps_of
-from trainer.boosting import boost
-from trainer.errors import TrainingDataRejected
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
 
 
 def case(seed=0, n=14, weighted=False, ties=True):

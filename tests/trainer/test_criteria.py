@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 from tests import naive, naive_ole
 from tests.trainer.planted import fit, rows_of, small_data
 from tests.trainer.small_case import small_case
-from trainer.errors import InvalidParameter
-from trainer.growing.grower import Grower
-from trainer.layout import BlockedBins
-from trainer.objectives.protocol import PairCurvatures
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
 
 NO_PAIRS = PairCurvatures(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0))
 

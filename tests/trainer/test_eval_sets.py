@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scorer.errors import InputError
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries
-from scorer.predict import predict
+from rankmill.scorer.errors import InputError
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.predict import predict
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.profile import PHASES
 from tests.trainer.planted import fit, planted, rows_of, small_data
-from trainer.boosting import boost
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.parameters import TrainParameters
-from trainer.profile import PHASES
 
 
 def test_every_set_has_every_metric_as_evaluation_finds_them():

@@ -11,17 +11,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from pipeline.binspec import BinSpec, feature_bins
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries
+from rankmill.pipeline.binspec import BinSpec, feature_bins
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.trainer.criteria import criterion_of
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.protocol import ROWS, Objective
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class, objective_of
+from rankmill.trainer.objectives.weights import document_weights
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.workers import Team, with_team
 from tests.trainer.planted import fit, planted, rows_of, small_data
-from trainer.criteria import criterion_of
-from trainer.errors import InvalidParameter
-from trainer.objectives.protocol import ROWS, Objective
-from trainer.objectives.registry import OBJECTIVES, objective_class, objective_of
-from trainer.objectives.weights import document_weights
-from trainer.parameters import TrainParameters
-from trainer.workers import Team, with_team
 
 NAMES = list(dict.fromkeys({where: name for name, where in reversed(OBJECTIVES.items())}.values()))
 NAMES.remove("user")  # has no function of its own: test_user_objectives.py

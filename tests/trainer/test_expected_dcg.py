@@ -9,12 +9,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.listwise import _expected_kernels, apxdcg, stochasticrank
+from rankmill.trainer.workers import with_team
 from tests import naive_lists as naive
 from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
 from tests.trainer.planted import fit, small_data
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.listwise import _expected_kernels, apxdcg, stochasticrank
-from trainer.workers import with_team
 
 BOTH = ["apxdcg", "apxdcg(samples=4, exact=0)", "stochasticrank(samples=3)"]
 SAMPLED = ["apxdcg(samples=3, exact=0)", "stochasticrank(samples=1)", "stochasticrank(noise=0.4, samples=2)"]

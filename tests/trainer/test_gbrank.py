@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker
-from scorer.predict import predict
+from rankmill.scorer.predict import predict
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pairwise import gbrank
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import with_team
 from tests.trainer import planted
 from tests.trainer.pair_case import build, case, derivatives
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.pairwise import gbrank
-from trainer.rows import RankedRows
-from trainer.workers import with_team
 
 
 def pairs_of(rows):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scorer.links import apply_link
+from rankmill.scorer.links import apply_link
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from tests.naive_points import softmax
 from tests.trainer.planted import fit, small_data
 from tests.trainer.point_cases import (
@@ -16,8 +18,6 @@ from tests.trainer.point_cases import (
     rows_with,
     same_bits_for_any_team,
 )
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.pointwise import document_loss as pointwise_module
 
 GRADES = np.array([0, 2, 3, 1, 0, 3, 2])
 WEIGHTS = np.array([1.0, 2.0, 0.5, 1.0, 3.0, 0.0, 1.0])

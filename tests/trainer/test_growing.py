@@ -7,15 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
+from rankmill.trainer.growing import grower as grower_module
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.growing.histogram import FEWEST_SLOTS, HistogramPool
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.sampling import Sampler
+from rankmill.trainer.workers import Team, with_team
 from tests import naive
 from tests.trainer.small_case import TOP, small_case
-from trainer.growing import grower as grower_module
-from trainer.growing.grower import Grower
-from trainer.growing.histogram import FEWEST_SLOTS, HistogramPool
-from trainer.layout import BlockedBins
-from trainer.parameters import TrainParameters
-from trainer.sampling import Sampler
-from trainer.workers import Team, with_team
 
 
 def make(bins, team=None, *, monotone=None, pool_bytes=2**30, **parameters):

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.trainer import _kernels as row_kernels
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.growing import _kernels
+from rankmill.trainer.growing.packing import scales_of
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.workers import Team
 from tests import naive
-from trainer import _kernels as row_kernels
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.growing import _kernels
-from trainer.growing.packing import scales_of
-from trainer.layout import BlockedBins
-from trainer.workers import Team
 
 LOOK_AHEAD = np.zeros(_kernels.LOOK_AHEAD, dtype=np.int32)
 

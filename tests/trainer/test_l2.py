@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.pointwise.l2 import SquaredError
-from trainer.objectives.protocol import NoOptions
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.pointwise.l2 import SquaredError
+from rankmill.trainer.objectives.protocol import NoOptions
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 
 @pytest.mark.parametrize("weights", [None, np.array([1.0, 0.0, 3.0, 4.0])])

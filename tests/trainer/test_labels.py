@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainer.objectives.registry import OBJECTIVES, objective_class, objective_of
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import with_team
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class, objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import with_team
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
+from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMart, LambdaMartOptions
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team, with_team
 from tests import naive
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.pairwise import pair_loss as pairwise
-from trainer.objectives.pairwise.lambdamart import LambdaMart, LambdaMartOptions
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team, with_team
 
 PLAIN = {"lambda_normalisation": False, "truncation": 10**6}
 

@@ -10,18 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.dataset import Dataset
 from rankmill import Ranker, cross_validate
 from rankmill.cli import execute
-from registry import Registry
-from scorer.forest import Forest
+from rankmill.pipeline.dataset import Dataset
+from rankmill.registry import Registry
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.learnt_from import rows_learnt_from, settled
+from rankmill.trainer.objectives.weights import relative_weights
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.workers import with_team
 from tests.trainer.pair_case import build, case
 from tests.trainer.small_dataset import SHARES, small_dataset
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.learnt_from import rows_learnt_from, settled
-from trainer.objectives.weights import relative_weights
-from trainer.parameters import TrainParameters
-from trainer.workers import with_team
 
 SMALL = ["--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1", "--registry", "r"]
 

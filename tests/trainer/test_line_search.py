@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from scorer.predict import predict
+from rankmill.scorer.predict import predict
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.line_search import EVALUATIONS, FARTHEST, best_step
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
 from tests.trainer.planted import fit, rows_of, small_data
-from trainer.errors import InvalidParameter
-from trainer.line_search import EVALUATIONS, FARTHEST, best_step
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
 
 
 @pytest.mark.parametrize("at", [0.0, 0.01, 0.5, 1.0, 3.3, 9.99, 10.0, 50.0])

@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
-from pipeline.ingest import ingest
-from pipeline.ingest.options import IngestOptions
-from pipeline.synth import SynthParameters, write_synthetic
-from scorer.evaluate import evaluate
-from scorer.metrics.bootstrap import NORMAL_FROM, interval_of_mean, percentile_interval
-from scorer.rerank import ModelIdentity
-from trainer import lineage
-from trainer.code_digest import PACKAGES, code_digest, digest_of_folder
-from trainer.history import TrainingResult
-from trainer.lineage import CIRCUMSTANCES, Origin, attachments_of, facts_of
-from trainer.parameters import TrainParameters
-from trainer.training import train
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.ingest.options import IngestOptions
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.scorer.evaluate import evaluate
+from rankmill.scorer.metrics.bootstrap import NORMAL_FROM, interval_of_mean, percentile_interval
+from rankmill.scorer.rerank import ModelIdentity
+from rankmill.trainer import lineage
+from rankmill.trainer.code_digest import PACKAGES, code_digest, digest_of_folder
+from rankmill.trainer.history import TrainingResult
+from rankmill.trainer.lineage import CIRCUMSTANCES, Origin, attachments_of, facts_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import train
 
 SMALL = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=4)
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
@@ -178,7 +178,7 @@ def test_the_code_digest_follows_paths_and_bytes_of_sources_alone(tmp_path: Path
         digest_of_folder("scorer", tmp_path / "0"),
     ]
     assert len({plain, *others}) == 6
-    assert set(PACKAGES) == {"pipeline", "scorer", "trainer"}
+    assert set(PACKAGES) == {"rankmill.pipeline", "rankmill.scorer", "rankmill.trainer"}
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -9,20 +9,20 @@ import lightgbm
 import numpy as np
 import pytest
 
-from tests import naive_lists as naive
-from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
-from tests.trainer.planted import fit, small_data
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.listwise import _kernels as _list_kernels
-from trainer.objectives.listwise import (
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
+from rankmill.trainer.objectives.listwise import (
     listmle,
     listnet,
     query_cross_entropy,
     query_rmse,
     rank_xendcg,
 )
-from trainer.objectives.pairwise import _kernels
-from trainer.workers import Team, with_team
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.workers import Team, with_team
+from tests import naive_lists as naive
+from tests.trainer.list_case import SIZES, derivatives, objective_for, random_lists, starts_of
+from tests.trainer.planted import fit, small_data
 
 EXACT = [
     "listnet", "softmax(target=exp_grade)", "listmle", "query_rmse", "rank_xendcg(terms=1)", "query_cross_entropy(alpha=1)",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from tests.trainer.point_cases import (
     curvature_error,
     derivatives,
@@ -14,8 +16,6 @@ from tests.trainer.point_cases import (
     same_bits_for_any_team,
     steps_of,
 )
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.pointwise import document_loss as pointwise_module
 
 GRADES = np.array([0, 4, 3, 2, 1, 4, 0, 2])
 WEIGHTS = np.array([1.0, 2.0, 0.0, 1.0, 3.0, 1.0, 1.0, 0.5])

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scorer.predict import predict
+from rankmill.scorer.predict import predict
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.parameters import TrainParameters
 from tests.trainer.planted import fit, rows_of, small_data
-from trainer.boosting import boost
-from trainer.errors import InvalidParameter
-from trainer.parameters import TrainParameters
 
 DIRECTIONS = {"f0": 1, "f1": -1}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.workers import Team, with_team
 from tests import naive_ole
-from trainer.growing.grower import Grower
-from trainer.layout import BlockedBins
-from trainer.objectives.protocol import PairCurvatures
-from trainer.parameters import TrainParameters
-from trainer.workers import Team, with_team
 
 
 def pairs_case(seed, n=40, n_features=5, top=8, missing=0.2, query=10):

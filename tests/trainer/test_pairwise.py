@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
+from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.workers import Team, with_team
 from tests.trainer.pair_case import CASES, build, case, derivatives, expected, merged
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.pairwise import pair_loss as pairwise
-from trainer.rows import Preferences, RankedRows
-from trainer.workers import Team, with_team
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.binning import bin_dataset
-from pipeline.dataset import Dataset
-from pipeline.ingest import IngestOptions, ingest
-from pipeline.pairs.adding import add_pairs
-from pipeline.synth import SynthParameters, write_synthetic
-from trainer.errors import InvalidParameter
-from trainer.objectives.registry import OBJECTIVES, objective_of
-from trainer.parameters import TrainParameters
-from trainer.reading import read_columns
-from trainer.training import plan_of
-from trainer.workers import Team
+from rankmill.pipeline.binning import bin_dataset
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.pairs.adding import add_pairs
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.reading import read_columns
+from rankmill.trainer.training import plan_of
+from rankmill.trainer.workers import Team
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,7 +81,7 @@ def test_pairs_above_the_truncation_are_counted_to_the_last(dataset, monkeypatch
     plain = needed(dataset, objective="ranknet")
     assert needed(dataset, **by_loss, ole_pairs=0.0) - plain == (24 + 16) * pairs
     assert needed(dataset, **by_loss, ole_pairs=0.5) - plain == (24 + 16) * pairs  # so few are not drawn from
-    monkeypatch.setattr("trainer.training.FEWEST_DRAWN_PAIRS", 1)
+    monkeypatch.setattr("rankmill.trainer.training.FEWEST_DRAWN_PAIRS", 1)
     assert needed(dataset, **by_loss, ole_pairs=0.5) - plain == (24 + 16) * ((n + 1) // 2)
     assert needed(dataset, objective="ranknet", leaf="exact") == plain  # those of leaves are summed without a list
     drawn = plan_of(dataset, TrainParameters(objective="ranknet(pair_fraction=0.5)", leaf="exact"))
@@ -130,9 +130,9 @@ GROWTH = """
 import sys
 from pathlib import Path
 
-from pipeline.dataset import Dataset
-from trainer.parameters import TrainParameters
-from trainer.training import plan_of, train
+from rankmill.pipeline.dataset import Dataset
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import plan_of, train
 
 
 def status(key):

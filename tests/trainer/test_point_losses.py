@@ -7,6 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pointwise import _kernels as _point_kernels
+from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
+from rankmill.trainer.workers import Team
 from tests.naive_points import least, quantile_range, term
 from tests.trainer.point_cases import (
     curvature_error,
@@ -17,10 +21,6 @@ from tests.trainer.point_cases import (
     same_bits_for_any_team,
     steps_of,
 )
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.pointwise import _kernels as _point_kernels
-from trainer.objectives.pointwise import document_loss as pointwise_module
-from trainer.workers import Team
 
 ALL = ["l2", "laplace", "quantile(alpha=0.7)", "huber(alpha=0.8)", "bernoulli", "adaboost", "poisson", "logistic2"]
 TWO_CLASSES = ["bernoulli", "adaboost", "logistic2", "logistic2(balanced=true)"]
@@ -318,7 +318,7 @@ def test_quantiles_have_the_same_bits_for_any_order_of_rows(written):
 def test_the_same_bits_for_any_team(written, monkeypatch):
     monkeypatch.setattr(pointwise_module, "LEAST_ROWS", 1)
     monkeypatch.setattr(pointwise_module, "LEAST_LEAF_ROWS", 1)
-    monkeypatch.setattr("trainer.objectives.pointwise.huber.LEAST_ROWS", 1)
+    monkeypatch.setattr("rankmill.trainer.objectives.pointwise.huber.LEAST_ROWS", 1)
     rows, scores = case(written, n=50)
     leaves = [np.arange(0, 50, 2), np.arange(1, 25, 2), np.arange(25, 47, 2), np.array([47, 49])]
     same_bits_for_any_team(objective_on(written, rows), scores, leaves)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-from pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 from tests.trainer.point_cases import objective_on
-from trainer.boosting import boost
-from trainer.errors import InvalidParameter
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
 
 SETTINGS = {"n_rounds": 100, "learning_rate": 0.1, "max_leaves": 8, "min_rows_in_leaf": 20}
 PEERS = {
@@ -139,7 +139,7 @@ def test_neither_threads_nor_going_on_change_a_byte(written, monkeypatch):
         "consistent._LEAST_LISTED",
     )
     for name in names:
-        monkeypatch.setattr(f"trainer.objectives.pointwise.{name}", 1)
+        monkeypatch.setattr(f"rankmill.trainer.objectives.pointwise.{name}", 1)
     rows, spec = ranked()
     way = {"n_rounds": 7, "row_fraction": 0.6, "query_fraction": 0.8}
     whole = train(written, rows, spec, **way)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rankmill.trainer import watching
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.growing import walking
+from rankmill.trainer.resuming import trees_of
 from tests.trainer.planted import fit, planted, small_data
-from trainer import watching
-from trainer.errors import InvalidParameter
-from trainer.growing import walking
-from trainer.resuming import trees_of
 
 
 def two_ways(first_rounds, *, options=None, **parameters):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rankmill.trainer.objectives.registry import OBJECTIVES, objective_of
+from rankmill.trainer.parameters import TrainParameters
 from tests.trainer.planted import fit, rows_of, small_data
-from trainer.objectives.registry import OBJECTIVES, objective_of
-from trainer.parameters import TrainParameters
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function

@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scorer.predict import predict
+from rankmill.scorer.predict import predict
+from rankmill.trainer.cross_validation import cross_validate
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.fitting import fit as fit_rounds
+from rankmill.trainer.history import HOLDOUT
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import Preferences, RankedRows
+from rankmill.trainer.sampling import Sampler, fold_of_queries, queries_apart
+from rankmill.trainer.stopping import EarlyStopping
 from tests.trainer.planted import fit, rows_of, small_data
-from trainer.cross_validation import cross_validate
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.fitting import fit as fit_rounds
-from trainer.history import HOLDOUT
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.rows import Preferences, RankedRows
-from trainer.sampling import Sampler, fold_of_queries, queries_apart
-from trainer.stopping import EarlyStopping
 
 NAMES = np.random.default_rng(5).permutation(100)
 

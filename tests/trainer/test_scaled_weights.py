@@ -9,13 +9,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pipeline.binspec import apply_bins
-from scorer.predict import predict
+from rankmill.pipeline.binspec import apply_bins
+from rankmill.scorer.predict import predict
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.objectives.registry import OBJECTIVES
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import Preferences, RankedRows
 from tests.trainer.planted import rows_of, small_data
-from trainer.boosting import boost
-from trainer.objectives.registry import OBJECTIVES
-from trainer.parameters import TrainParameters
-from trainer.rows import Preferences, RankedRows
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function

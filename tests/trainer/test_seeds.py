@@ -11,21 +11,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pipeline.dataset import Dataset
-from scorer.cli_compare import _made_from
-from scorer.forest import Forest
-from scorer.predict import Predictor
-from scorer.rerank import ModelIdentity
+from rankmill.pipeline.dataset import Dataset
+from rankmill.scorer.cli_compare import _made_from
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.predict import Predictor
+from rankmill.scorer.rerank import ModelIdentity
+from rankmill.trainer import training
+from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.kept import KeptTrainings, training_key
+from rankmill.trainer.lineage import Origin, facts_of
+from rankmill.trainer.seeds.averaging import average
+from rankmill.trainer.seeds.choosing import checked_seeds, parse_seeds
+from rankmill.trainer.seeds.measuring import measure
+from rankmill.trainer.seeds.noise import Spread
 from tests.trainer.small_dataset import SMALL, small_dataset
-from trainer import training
-from trainer.candidate import Candidate, plan_candidate, train_candidate
-from trainer.errors import InvalidParameter
-from trainer.kept import KeptTrainings, training_key
-from trainer.lineage import Origin, facts_of
-from trainer.seeds.averaging import average
-from trainer.seeds.choosing import checked_seeds, parse_seeds
-from trainer.seeds.measuring import measure
-from trainer.seeds.noise import Spread
 
 SEEDS = (1, 2, 3)
 METRICS = ("map", "deviance")

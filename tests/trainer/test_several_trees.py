@@ -7,15 +7,15 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from scorer.forest import Forest
-from scorer.metrics import Policy, parse_metric
-from scorer.metrics.queries import PreparedQueries
-from scorer.predict import predict
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Policy, parse_metric
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.predict import predict
+from rankmill.trainer import watching
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.growing import walking
+from rankmill.trainer.objectives import registry
 from tests.trainer.planted import fit, small_data
-from trainer import watching
-from trainer.errors import InvalidParameter
-from trainer.growing import walking
-from trainer.objectives import registry
 
 SHAPES = {"multinomial": ("softmax_grade", 5, 5), "averaged": ("identity", 1, 2)}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankmill.trainer import _kernels as row_kernels
+from rankmill.trainer.growing import _kernels
+from rankmill.trainer.growing.grower import Grower
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.workers import Team
 from tests import naive
 from tests.trainer.small_case import small_case
-from trainer import _kernels as row_kernels
-from trainer.growing import _kernels
-from trainer.growing.grower import Grower
-from trainer.layout import BlockedBins
-from trainer.parameters import TrainParameters
-from trainer.workers import Team
 
 
 def grow(bins, g, h, team=None, **parameters):

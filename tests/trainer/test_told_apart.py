@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker, cross_validate
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.registry import _ELSEWHERE, OBJECTIVES, canonical
-from trainer.objectives.user import remember_objective
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.registry import _ELSEWHERE, OBJECTIVES, canonical
+from rankmill.trainer.objectives.user import remember_objective
 
 RNG = np.random.default_rng(5)
 N_QUERIES, LENGTH = 40, 12

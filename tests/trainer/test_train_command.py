@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.sizes import parse_size
-from pipeline.synth import SynthParameters, write_synthetic
 from rankmill.cli import execute
-from scorer.forest import Forest
-from trainer.cli import HISTOGRAM_MEMORY
-from trainer.cli import train as command
-from trainer.growing.histogram import DEFAULT_POOL_BYTES
-from trainer.objectives import registry
-from trainer.parameters import TrainParameters
-from trainer.profile import PHASES
+from rankmill.pipeline.sizes import parse_size
+from rankmill.pipeline.synth import SynthParameters, write_synthetic
+from rankmill.scorer.forest import Forest
+from rankmill.trainer.cli import HISTOGRAM_MEMORY
+from rankmill.trainer.cli import train as command
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
+from rankmill.trainer.objectives import registry
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.profile import PHASES
 
 SMALL = ["--n-rounds", "3", "--max-leaves", "3", "--n-threads", "1"]
 
@@ -48,7 +48,7 @@ def test_a_registry_that_cannot_be_is_refused_before_the_training(dataset: str, 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("trained in vain")
 
-    monkeypatch.setattr("trainer.training.train", never)
+    monkeypatch.setattr("rankmill.trainer.training.train", never)
     Path("foreign").mkdir()
     Path("foreign/precious.txt").write_text("mine")
     assert execute(["train", dataset, "--name", "web", "--registry", "foreign", *SMALL]) == 2
@@ -204,8 +204,8 @@ def test_a_model_of_several_outputs_says_so(dataset: str, capsys, monkeypatch) -
 
 
 def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset: str, capsys, monkeypatch) -> None:
-    from registry import Registry
-    from trainer import lineage
+    from rankmill.registry import Registry
+    from rankmill.trainer import lineage
 
     assert facts(capsys, "train", dataset, "--name", "web", *SMALL)["new"]
     monkeypatch.setattr(lineage, "circumstances_now", lambda: {"libraries": {"numpy": "99"}})

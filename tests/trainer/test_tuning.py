@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dataset import Dataset
-from pipeline.errors import DatasetFormatError
 from rankmill.cli import execute
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import cross_validate, train
+from rankmill.trainer.tuning import search, trial
+from rankmill.trainer.tuning.search import TuneOptions, plan_tuning, tune
+from rankmill.trainer.tuning.space import space_of
+from rankmill.trainer.tuning.table import Table
 from tests.trainer.small_dataset import SMALL, small_dataset
 from tests.waiting import LIMIT, until
-from trainer.errors import InvalidParameter
-from trainer.parameters import TrainParameters
-from trainer.training import cross_validate, train
-from trainer.tuning import search, trial
-from trainer.tuning.search import TuneOptions, plan_tuning, tune
-from trainer.tuning.space import space_of
-from trainer.tuning.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = replace(SMALL, n_rounds=30, early_stopping_rounds=0)
@@ -39,7 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.workers.available_cores", lambda: 1)
+    monkeypatch.setattr("rankmill.trainer.workers.available_cores", lambda: 1)
 
 
 def searched(dataset: Dataset, out: Path, options: TuneOptions = HALVING, **more) -> Table:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from rankmill.ranker import Ranker
-from scorer.metrics import Metric, Policy
-from scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
+from rankmill.trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled
+from rankmill.trainer.workers import with_team
 from tests.trainer.pair_case import build, case, derivatives
-from trainer.errors import InvalidParameter
-from trainer.objectives.pairwise import pair_loss as pairwise
-from trainer.objectives.user import check_lambdas, remember_delta, remember_objective, spelled
-from trainer.workers import with_team
 
 
 def reciprocal_gain(grades, i, j):

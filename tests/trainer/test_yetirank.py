@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 
+from rankmill.trainer.objectives.pairwise import _kernels, yetirank
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.workers import Team, with_team
 from tests.trainer.pair_case import case, derivatives
-from trainer.objectives.pairwise import _kernels, yetirank
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.workers import Team, with_team
 
 
 def build(rows, options="", **parameters):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from trainer._intrinsics import bits_of, float_of, load_acquire, prefetch, store_release
+from rankmill.trainer._intrinsics import bits_of, float_of, load_acquire, prefetch, store_release
 
 LOOK_AHEAD = 64  # rows between the prefetch and the use; so many are read past the end of a node's rows
 _FAR = np.int64(LOOK_AHEAD)

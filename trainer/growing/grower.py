@@ -9,18 +9,18 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer import _kernels as row_kernels
-from trainer.aligned import aligned_empty
-from trainer.dtypes import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE
-from trainer.growing import _kernels
-from trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
-from trainer.growing.packing import Scale, scales_of
-from trainer.growing.tree import Tree
-from trainer.growing.walking import add_tree
-from trainer.layout import BlockedBins
-from trainer.objectives.protocol import PairCurvatures
-from trainer.parameters import TrainParameters
-from trainer.workers import Team
+from rankmill.trainer import _kernels as row_kernels
+from rankmill.trainer.aligned import aligned_empty
+from rankmill.trainer.dtypes import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE
+from rankmill.trainer.growing import _kernels
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
+from rankmill.trainer.growing.packing import Scale, scales_of
+from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.growing.walking import add_tree
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.workers import Team
 
 _LEAST_ROWS = 131_072  # rows a worker, for passes of about a nanosecond a row
 _LEAST_VISITS = 5_000  # (row, block) visits of a whole tree under which one worker is faster than several

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trainer.aligned import aligned_empty
-from trainer.dtypes import BINS_A_FEATURE, PACKED
-from trainer.parameters import TrainParameters
+from rankmill.trainer.aligned import aligned_empty
+from rankmill.trainer.dtypes import BINS_A_FEATURE, PACKED
+from rankmill.trainer.parameters import TrainParameters
 
 DEFAULT_POOL_BYTES = 512 * 2**20
 FEWEST_SLOTS = 3  # a node, its smaller child, and one that waits

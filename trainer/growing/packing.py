@@ -8,8 +8,8 @@ from math import frexp
 import numpy as np
 import numpy.typing as npt
 
-from trainer import _kernels
-from trainer.workers import Team
+from rankmill.trainer import _kernels
+from rankmill.trainer.workers import Team
 
 HISTOGRAM_BITS = 31  # |sum| of a histogram cell stays below 2 ** 31: one half of a packed word
 _LEAF_BITS = 62  # |sum| of a leaf stays below 2 ** 62

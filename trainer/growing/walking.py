@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from trainer.growing import _kernels
-from trainer.growing.tree import Tree
-from trainer.layout import BlockedBins
-from trainer.workers import Team
+from rankmill.trainer.growing import _kernels
+from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.workers import Team
 
 _LEAST_WALKED = 4096  # rows a worker that walk down a tree
 

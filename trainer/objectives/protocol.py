@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer import _kernels
-from trainer.errors import InvalidParameter
-from trainer.objectives.holding import bytes_held
+from rankmill.trainer import _kernels
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.holding import bytes_held
 
 if TYPE_CHECKING:
-    from trainer.parameters import TrainParameters
-    from trainer.rows import RankedRows
-    from trainer.workers import Team
+    from rankmill.trainer.parameters import TrainParameters
+    from rankmill.trainer.rows import RankedRows
+    from rankmill.trainer.workers import Team
 
 ROWS, QUERIES = "rows", "queries"
 
@@ -78,7 +78,7 @@ class Objective(ABC):
     Options: ClassVar[type[Any]] = NoOptions
     n_outputs: int = 1  # scores of a row: a step grows a tree for each
     steps_a_round: int = 1  # gradient steps that make up one round
-    link: str = "identity"  # how outputs become one score: see scorer.links
+    link: str = "identity"  # how outputs become one score: see rankmill.scorer.links
 
     @abstractmethod
     def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None: ...

@@ -8,45 +8,45 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.spelling import options_of, parse_spelling, spelling_of
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.spelling import options_of, parse_spelling, spelling_of
 
 if TYPE_CHECKING:
-    from trainer.objectives.protocol import Objective
-    from trainer.parameters import TrainParameters
-    from trainer.rows import RankedRows
+    from rankmill.trainer.objectives.protocol import Objective
+    from rankmill.trainer.parameters import TrainParameters
+    from rankmill.trainer.rows import RankedRows
 
 OBJECTIVES: Mapping[str, str] = {
-    "lambdamart": "trainer.objectives.pairwise.lambdamart:LambdaMart",
-    "l2": "trainer.objectives.pointwise.l2:SquaredError",
-    "laplace": "trainer.objectives.pointwise.quantile:Laplace",
-    "quantile": "trainer.objectives.pointwise.quantile:Quantile",
-    "gbrank": "trainer.objectives.pairwise.gbrank:GbRank",
-    "huber": "trainer.objectives.pointwise.huber:Huber",
-    "bernoulli": "trainer.objectives.pointwise.bernoulli:Bernoulli",
-    "adaboost": "trainer.objectives.pointwise.adaboost:AdaBoost",
-    "poisson": "trainer.objectives.pointwise.poisson:Poisson",
-    "logistic2": "trainer.objectives.pointwise.bernoulli:Logistic2",
-    "logistrank": "trainer.objectives.pointwise.logistrank:LogistRank",
-    "mcrank": "trainer.objectives.pointwise.mcrank:McRank",
-    "ordinal": "trainer.objectives.pointwise.mcrank:Ordinal",
-    "coxph": "trainer.objectives.pointwise.coxph:CoxPH",
-    "consistent_l2": "trainer.objectives.pointwise.consistent:ConsistentL2",
-    "consistent_kl": "trainer.objectives.pointwise.consistent:ConsistentKL",
-    "consistent_cosine": "trainer.objectives.pointwise.consistent:ConsistentCosine",
-    "listmle": "trainer.objectives.listwise.listmle:ListMle",
-    "listnet": "trainer.objectives.listwise.listnet:ListNet",
-    "query_cross_entropy": "trainer.objectives.listwise.query_cross_entropy:QueryCrossEntropy",
-    "query_rmse": "trainer.objectives.listwise.query_rmse:QueryRmse",
-    "rank_xendcg": "trainer.objectives.listwise.rank_xendcg:RankXendcg",
-    "apxdcg": "trainer.objectives.listwise.apxdcg:ApxDcg",
-    "stochasticrank": "trainer.objectives.listwise.stochasticrank:StochasticRank",
-    "softmax": "trainer.objectives.listwise.listnet:Softmax",
-    "lambdaloss": "trainer.objectives.pairwise.lambdaloss:LambdaLoss",
-    "rankboost": "trainer.objectives.pairwise.rankboost:RankBoost",
-    "ranknet": "trainer.objectives.pairwise.ranknet:RankNet",
-    "user": "trainer.objectives.user:UserObjective",
-    "yetirank": "trainer.objectives.pairwise.yetirank:YetiRank",
+    "lambdamart": "rankmill.trainer.objectives.pairwise.lambdamart:LambdaMart",
+    "l2": "rankmill.trainer.objectives.pointwise.l2:SquaredError",
+    "laplace": "rankmill.trainer.objectives.pointwise.quantile:Laplace",
+    "quantile": "rankmill.trainer.objectives.pointwise.quantile:Quantile",
+    "gbrank": "rankmill.trainer.objectives.pairwise.gbrank:GbRank",
+    "huber": "rankmill.trainer.objectives.pointwise.huber:Huber",
+    "bernoulli": "rankmill.trainer.objectives.pointwise.bernoulli:Bernoulli",
+    "adaboost": "rankmill.trainer.objectives.pointwise.adaboost:AdaBoost",
+    "poisson": "rankmill.trainer.objectives.pointwise.poisson:Poisson",
+    "logistic2": "rankmill.trainer.objectives.pointwise.bernoulli:Logistic2",
+    "logistrank": "rankmill.trainer.objectives.pointwise.logistrank:LogistRank",
+    "mcrank": "rankmill.trainer.objectives.pointwise.mcrank:McRank",
+    "ordinal": "rankmill.trainer.objectives.pointwise.mcrank:Ordinal",
+    "coxph": "rankmill.trainer.objectives.pointwise.coxph:CoxPH",
+    "consistent_l2": "rankmill.trainer.objectives.pointwise.consistent:ConsistentL2",
+    "consistent_kl": "rankmill.trainer.objectives.pointwise.consistent:ConsistentKL",
+    "consistent_cosine": "rankmill.trainer.objectives.pointwise.consistent:ConsistentCosine",
+    "listmle": "rankmill.trainer.objectives.listwise.listmle:ListMle",
+    "listnet": "rankmill.trainer.objectives.listwise.listnet:ListNet",
+    "query_cross_entropy": "rankmill.trainer.objectives.listwise.query_cross_entropy:QueryCrossEntropy",
+    "query_rmse": "rankmill.trainer.objectives.listwise.query_rmse:QueryRmse",
+    "rank_xendcg": "rankmill.trainer.objectives.listwise.rank_xendcg:RankXendcg",
+    "apxdcg": "rankmill.trainer.objectives.listwise.apxdcg:ApxDcg",
+    "stochasticrank": "rankmill.trainer.objectives.listwise.stochasticrank:StochasticRank",
+    "softmax": "rankmill.trainer.objectives.listwise.listnet:Softmax",
+    "lambdaloss": "rankmill.trainer.objectives.pairwise.lambdaloss:LambdaLoss",
+    "rankboost": "rankmill.trainer.objectives.pairwise.rankboost:RankBoost",
+    "ranknet": "rankmill.trainer.objectives.pairwise.ranknet:RankNet",
+    "user": "rankmill.trainer.objectives.user:UserObjective",
+    "yetirank": "rankmill.trainer.objectives.pairwise.yetirank:YetiRank",
 }
 
 _NAMED = tuple(name for name in OBJECTIVES if name != "user")  # a function has to be handed over instead

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer.objectives.protocol import PairCurvatures
-from trainer.workers import Team
+from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.workers import Team
 
 # kernel(first query, last query, ends, fill, first rows, second rows, curvatures): counts pairs, or writes them
 PairKernel = Callable[

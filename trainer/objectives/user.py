@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.protocol import QUERIES, Objective
-from trainer.objectives.spelling import parse_spelling
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.protocol import QUERIES, Objective
+from rankmill.trainer.objectives.spelling import parse_spelling
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
 Lambdas = Callable[[Floats, Floats, npt.NDArray[np.int64], Floats, Floats], object]
@@ -48,7 +48,7 @@ class UserObjective(Objective):
 
     Examples
     --------
-    >>> from trainer.workers import Team
+    >>> from rankmill.trainer.workers import Team
     >>> def squared(scores, targets, starts, g, h):
     ...     g[:], h[:] = scores - targets, 1.0
     >>> name = remember_objective(squared)
@@ -126,8 +126,8 @@ def remember_delta(function: Delta) -> str:
 
     Examples
     --------
-    >>> from trainer.objectives.registry import objective_of
-    >>> from trainer.workers import Team
+    >>> from rankmill.trainer.objectives.registry import objective_of
+    >>> from rankmill.trainer.workers import Team
     >>> def top_heavy(grades, i, j):
     ...     return (grades[i] - grades[j]) * (1.0 / (i + 1) - 1.0 / (j + 1))
     >>> remember_delta(top_heavy)

@@ -7,8 +7,8 @@ from math import frexp, fsum
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import TrainingDataRejected
-from trainer.rows import RankedRows
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.rows import RankedRows
 
 
 def check_weights(weights: npt.NDArray[np.float64]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
-from trainer.errors import InvalidParameter
-from trainer.scalars import whole_number
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.scalars import whole_number
 
 Choose: TypeAlias = Literal["best", "average"]
 CHOICES: tuple[Choose, ...] = get_args(Choose)
@@ -67,7 +67,7 @@ def check_choice(choose: str, seeds: Sequence[int], *, has_valid: bool, link: st
     has_valid
         Whether there is a valid split, whose queries no seed has learnt from, the same ones for all.
     link
-        That of the objective: what makes a score of the sums of trees (:mod:`scorer.links`).
+        That of the objective: what makes a score of the sums of trees (:mod:`rankmill.scorer.links`).
     """
     if choose not in CHOICES:
         raise InvalidParameter(f"choose: expected {' or '.join(CHOICES)}, found {choose!r}")

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeline.dataset import Dataset
-from scorer.forest import Forest
-from scorer.metrics import Metric
-from scorer.metrics.queries import PreparedQueries, mean_of
-from scorer.predict import Predictor
-from trainer.history import QueryValues
-from trainer.learnt_from import LEARNT_FROM, rows_learnt_from
-from trainer.measures import DEVIANCE, parse_measure, stop_measure
-from trainer.objectives.registry import objective_of
-from trainer.parameters import TrainParameters
-from trainer.reading import read_columns
-from trainer.watching import policy_of
+from rankmill.pipeline.dataset import Dataset
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Metric
+from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
+from rankmill.scorer.predict import Predictor
+from rankmill.trainer.history import QueryValues
+from rankmill.trainer.learnt_from import LEARNT_FROM, rows_learnt_from
+from rankmill.trainer.measures import DEVIANCE, parse_measure, stop_measure
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.reading import read_columns
+from rankmill.trainer.watching import policy_of
 
 
 def measure(

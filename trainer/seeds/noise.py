@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Any
 
-from trainer.history import TRAIN
+from rankmill.trainer.history import TRAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Spread:
 
     mean: float
     deviation: float
-    """Standard deviation, n - 1 below, as that of :class:`scorer.comparison.SeedNoise`."""
+    """Standard deviation, n - 1 below, as that of :class:`rankmill.scorer.comparison.SeedNoise`."""
     least: float
     greatest: float
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from pipeline.progress import TerminalBar
-from trainer.progress import Ticker
-from trainer.tuning.store import Outcome
-from trainer.tuning.trial import Task
+from rankmill.pipeline.progress import TerminalBar
+from rankmill.trainer.progress import Ticker
+from rankmill.trainer.tuning.store import Outcome
+from rankmill.trainer.tuning.trial import Task
 
 
 class TrialsProgress(TerminalBar):
-    """Context manager that counts trials and shows the best score so far; arguments as `trainer.progress.TrainingProgress`."""
+    """Context manager that counts trials and shows the best score so far; arguments as `rankmill.trainer.progress.TrainingProgress`."""
 
     def __init__(
         self,

@@ -15,21 +15,21 @@ from typing import Any, Literal, TypeAlias, get_args
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from pipeline.cores import available_cores
-from pipeline.dataset import Dataset
-from trainer.code_digest import code_digest
-from trainer.compiling import guard_cache
-from trainer.errors import InvalidParameter, WorkerLost
-from trainer.growing.histogram import DEFAULT_POOL_BYTES
-from trainer.measures import DEVIANCE, stop_measure
-from trainer.parameters import PRESET, TrainParameters
-from trainer.scalars import whole_number
-from trainer.training import TrainingPlan, plan_of
-from trainer.tuning.rungs import Rung, going_on, ordered, rungs_of
-from trainer.tuning.space import Space
-from trainer.tuning.store import TABLE, WINNER, Outcome, TrialStore
-from trainer.tuning.table import Row, Table
-from trainer.tuning.trial import Task, run_trial
+from rankmill.pipeline.cores import available_cores
+from rankmill.pipeline.dataset import Dataset
+from rankmill.trainer.code_digest import code_digest
+from rankmill.trainer.compiling import guard_cache
+from rankmill.trainer.errors import InvalidParameter, WorkerLost
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
+from rankmill.trainer.measures import DEVIANCE, stop_measure
+from rankmill.trainer.parameters import PRESET, TrainParameters
+from rankmill.trainer.scalars import whole_number
+from rankmill.trainer.training import TrainingPlan, plan_of
+from rankmill.trainer.tuning.rungs import Rung, going_on, ordered, rungs_of
+from rankmill.trainer.tuning.space import Space
+from rankmill.trainer.tuning.store import TABLE, WINNER, Outcome, TrialStore
+from rankmill.trainer.tuning.table import Row, Table
+from rankmill.trainer.tuning.trial import Task, run_trial
 
 Search: TypeAlias = Literal["random", "halving"]
 SEARCHES: tuple[Search, ...] = get_args(Search)
@@ -145,8 +145,8 @@ def plan_tuning(
     InvalidParameter
         The space leaves the bounds of a parameter, rounds are both varied and what is halved, or objectives are compared by
         their own losses.
-    TrainingDataRejected, scorer.errors.InputError, pipeline.errors.InputError
-        As :func:`trainer.training.plan_of`.
+    TrainingDataRejected, rankmill.scorer.errors.InputError, rankmill.pipeline.errors.InputError
+        As :func:`rankmill.trainer.training.plan_of`.
     """
     measure = stop_measure(parameters)
     if measure == DEVIANCE and "objective" in space.parts:

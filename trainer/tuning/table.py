@@ -9,10 +9,10 @@ from functools import cached_property
 from math import fsum
 from typing import Any
 
-from scorer.evaluation import text_table
-from trainer.parameters import TrainParameters
-from trainer.seeds.noise import Spread
-from trainer.tuning.store import Outcome
+from rankmill.scorer.evaluation import text_table
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.seeds.noise import Spread
+from rankmill.trainer.tuning.store import Outcome
 
 _SHOWN_ERRORS = 100
 

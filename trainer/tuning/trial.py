@@ -7,13 +7,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from pipeline.dataset import Dataset
-from pipeline.errors import PipelineError
-from trainer.checkpoint import EVERY, Checkpoints
-from trainer.history import CrossValidation, TrainingResult
-from trainer.parameters import TrainParameters
-from trainer.training import cross_validate, train
-from trainer.tuning.store import Outcome, TrialStore
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import PipelineError
+from rankmill.trainer.checkpoint import EVERY, Checkpoints
+from rankmill.trainer.history import CrossValidation, TrainingResult
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training import cross_validate, train
+from rankmill.trainer.tuning.store import Outcome, TrialStore
 
 MOST_WORDS = 300  # of what a failure says
 

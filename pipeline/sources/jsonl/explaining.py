@@ -6,16 +6,16 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.sources.batch import shorten
-from pipeline.sources.jsonl._kernels import DEEPEST
-from pipeline.sources.jsonl.keys import FEATURES
-from pipeline.sources.times import TIME
+from rankmill.pipeline.sources.batch import shorten
+from rankmill.pipeline.sources.jsonl._kernels import DEEPEST
+from rankmill.pipeline.sources.jsonl.keys import FEATURES
+from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipeline.sources.columns import TableColumns
-    from pipeline.sources.jsonl.keys import Keys
+    from rankmill.pipeline.sources.columns import TableColumns
+    from rankmill.pipeline.sources.jsonl.keys import Keys
 
 _EXPECTED = {
     "Extra data": "one object a line",

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import DataRejected
-from pipeline.sources.batch import MAX_FEATURES
-from pipeline.sources.blocks import Block, read_blocks
-from pipeline.sources.jsonl import _kernels
+from rankmill.pipeline.errors import DataRejected
+from rankmill.pipeline.sources.batch import MAX_FEATURES
+from rankmill.pipeline.sources.blocks import Block, read_blocks
+from rankmill.pipeline.sources.jsonl import _kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

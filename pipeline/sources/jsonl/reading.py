@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-from pipeline.arrow import as_array
-from pipeline.sources.batch import BATCH_BYTES
-from pipeline.sources.jsonl.keys import FEATURES, as_object
-from pipeline.sources.times import TIME
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.sources.batch import BATCH_BYTES
+from rankmill.pipeline.sources.jsonl.keys import FEATURES, as_object
+from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
 
-    from pipeline.sources.columns import TableColumns
-    from pipeline.sources.jsonl.keys import Form, Keys, Lines
+    from rankmill.pipeline.sources.columns import TableColumns
+    from rankmill.pipeline.sources.jsonl.keys import Form, Keys, Lines
 
 _IDS = ("qid", "doc_id")
 _MOST_ROWS = 1 << 16

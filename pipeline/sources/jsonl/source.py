@@ -13,24 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ColumnProblem, DataRejected, MalformedLine
-from pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
-from pipeline.sources.blocks import read_blocks, unchecked_blocks
-from pipeline.sources.columnar import RecordReader
-from pipeline.sources.columns import TableColumns, of_candidates, table_columns
-from pipeline.sources.jsonl.explaining import explain, place_of, shown
-from pipeline.sources.jsonl.keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
-from pipeline.sources.jsonl.reading import LineReader
-from pipeline.sources.parts import PARTS, RESERVED
+from rankmill.pipeline.errors import ColumnProblem, DataRejected, MalformedLine
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
+from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
+from rankmill.pipeline.sources.columnar import RecordReader
+from rankmill.pipeline.sources.columns import TableColumns, of_candidates, table_columns
+from rankmill.pipeline.sources.jsonl.explaining import explain, place_of, shown
+from rankmill.pipeline.sources.jsonl.keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
+from rankmill.pipeline.sources.jsonl.reading import LineReader
+from rankmill.pipeline.sources.parts import PARTS, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pipeline.sources.batch import Source
-    from pipeline.sources.blocks import Block
-    from pipeline.sources.columnar import Problem
-    from pipeline.sources.jsonl.keys import Lines
-    from pipeline.sources.jsonl.reading import Found
+    from rankmill.pipeline.sources.batch import Source
+    from rankmill.pipeline.sources.blocks import Block
+    from rankmill.pipeline.sources.columnar import Problem
+    from rankmill.pipeline.sources.jsonl.keys import Lines
+    from rankmill.pipeline.sources.jsonl.reading import Found
 
 
 class JsonSource:

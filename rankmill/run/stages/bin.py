@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.binning import bin_dataset, bin_plan
-from pipeline.dataset import Dataset
-from pipeline.errors import InputError as PipelineInputError
 from rankmill.config import PREVIOUS
 from rankmill.errors import InputError
+from rankmill.pipeline.binning import bin_dataset, bin_plan
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import InputError as PipelineInputError
 from rankmill.run.digests import code_of
 from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact
@@ -16,7 +16,7 @@ from rankmill.run.names import DRIFT
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stages.gate import split_for
-from scorer.slices import GRADE_MIX, QUERY_SIZE
+from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record
@@ -31,7 +31,7 @@ class Bin(Stage):
         self._check_what_follows()
         config = self.work.config.bin  # the memory says whether edges come from all rows or from a sample
         return {
-            CODE: code_of(["pipeline"]),
+            CODE: code_of(["rankmill.pipeline"]),
             "dataset": self.work.dataset().digest,
             **as_options(max_bin=config.max_bin, memory=config.memory, drift=self.work.config.drift),
             **self._former(),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pipeline.publish import write_atomically
+from rankmill.pipeline.publish import write_atomically
 from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.names import EVALUATION
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
-from scorer.evaluate import evaluate
+from rankmill.scorer.evaluate import evaluate
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record
@@ -29,7 +29,7 @@ class Evaluate(Stage):
     def inputs(self) -> Inputs:
         config = self.work.config.evaluate
         return {
-            CODE: code_of(["pipeline", "scorer"]),
+            CODE: code_of(["rankmill.pipeline", "rankmill.scorer"]),
             "dataset": self.work.dataset().digest,
             "model": self._model,
             **as_options(split=self.work.split, metrics=config.metrics, **config.conventions),

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.publish import write_atomically
 from rankmill.errors import InputError
 from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
+from rankmill.pipeline.publish import write_atomically
+from rankmill.registry.manifest import canonical_json
+from rankmill.registry.names import PRODUCTION
 from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.names import GATE
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
-from registry.manifest import canonical_json
-from registry.names import PRODUCTION
-from scorer.metrics.conventions import OURS, named_convention
+from rankmill.scorer.metrics.conventions import OURS, named_convention
 
 if TYPE_CHECKING:
-    from pipeline.dataset import Dataset
     from rankmill.config import Gate as Rules
+    from rankmill.pipeline.dataset import Dataset
     from rankmill.run.records import Record
     from rankmill.run.work import Work
 
@@ -54,7 +54,7 @@ class Gate(Stage):
         former = self.work.former_dataset
         dataset = self.work.dataset()
         return {
-            CODE: code_of(["pipeline", "scorer", "rankmill.gate"]),
+            CODE: code_of(["rankmill.pipeline", "rankmill.scorer", "rankmill.gate"]),
             "dataset": dataset.digest,
             "model": f"{candidate} {candidate.sha256} {candidate.manifest_sha256}",
             "the present version": "none" if present is None else f"{candidate.name}@{present}",
@@ -158,7 +158,7 @@ def split_for(rules: Rules, dataset: Dataset) -> str:
 def refuse_protected(work: Work) -> None:
     """Raise ConfigError if ``[promote]`` names an alias that asks for a gate: before the training, not after."""
     from rankmill.errors import ConfigError
-    from registry.history.state import State
+    from rankmill.registry.history.state import State
 
     if work.config.promote is None:
         return

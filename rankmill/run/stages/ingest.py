@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.dataset import Dataset
-from pipeline.errors import DatasetFormatError
-from pipeline.errors import InputError as PipelineInputError
-from pipeline.ingest import ingest
-from pipeline.sources.optional import OPTIONAL
-from pipeline.sources.query_sizes import find_sizes
 from rankmill.errors import InputError
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.pipeline.errors import InputError as PipelineInputError
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.sources.optional import OPTIONAL
+from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
@@ -39,7 +39,9 @@ class Ingest(Stage):
     def inputs(self) -> Inputs:
         config = self.work.config.ingest
         told = {field.name for field in fields(config)} - {*GIVEN, *WITHOUT_EFFECT}
-        inputs = {CODE: code_of(["pipeline"])} | as_options(**{name: getattr(config, name) for name in sorted(told)})
+        inputs = {CODE: code_of(["rankmill.pipeline"])} | as_options(
+            **{name: getattr(config, name) for name in sorted(told)}
+        )
         for key, paths in self.files.items():
             for path in paths:
                 for file in (path, find_sizes(path)):

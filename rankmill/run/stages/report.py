@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rankmill.gate.recording import gate_in
+from rankmill.registry.names import PRODUCTION
 from rankmill.report.subject import Known
 from rankmill.report.writing import write_report
 from rankmill.run.digests import code_of
@@ -14,7 +15,6 @@ from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stages.gate import result_of
 from rankmill.run.work import told_version
-from registry.names import PRODUCTION
 
 
 class Report(Stage):
@@ -32,7 +32,7 @@ class Report(Stage):
         candidate, measured = self.work.candidate, self.work.config.evaluate
         moves = candidate.state.moves.get(self.alias, [])
         inputs = {
-            CODE: code_of(["pipeline", "scorer", "trainer", "rankmill"]),
+            CODE: code_of(["rankmill"]),
             "dataset": self.work.dataset().digest,
             "model": f"{candidate} {candidate.sha256} {candidate.manifest_sha256}",
             f"alias {self.alias}": " ".join(str(move.version) for move in moves),

@@ -7,25 +7,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.sizes import parse_size
-from pipeline.sources.columns import guesses_line
-from pipeline.sources.query_sizes import find_sizes
+from rankmill.pipeline.sizes import parse_size
+from rankmill.pipeline.sources.columns import guesses_line
+from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
-from scorer.first_stage import FirstStage
-from scorer.memory import MemoryPlan
-from scorer.opening import open_sources, read_options
-from scorer.predict import Predictor
-from scorer.rerank import ModelIdentity, rerank
-from scorer.scoring import check_first_rows
+from rankmill.scorer.first_stage import FirstStage
+from rankmill.scorer.memory import MemoryPlan
+from rankmill.scorer.opening import open_sources, read_options
+from rankmill.scorer.predict import Predictor
+from rankmill.scorer.rerank import ModelIdentity, rerank
+from rankmill.scorer.scoring import check_first_rows
 
 if TYPE_CHECKING:
     from rankmill.config import Rerank as Section
+    from rankmill.registry import Version
     from rankmill.run.work import Work
-    from registry import Version
 
 
 class Rerank(Stage):
@@ -59,7 +59,7 @@ class Rerank(Stage):
     def inputs(self) -> Inputs:
         section, stands = self.section, standing(self.work)
         inputs = {
-            CODE: code_of(["pipeline", "scorer"]),
+            CODE: code_of(["rankmill.pipeline", "rankmill.scorer"]),
             "model": f"{stands} {stands.sha256}" if stands is not None else "",
             **as_options(
                 out=section.out, format=section.format, columns=section.columns, top_k=section.top_k,

@@ -7,22 +7,22 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.publish import write_atomically
+from rankmill.pipeline.publish import write_atomically
+from rankmill.registry.errors import UnknownModel
+from rankmill.registry.names import PRODUCTION
 from rankmill.run.events import Artefact
 from rankmill.run.names import TRAINING
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
-from registry.errors import UnknownModel
-from registry.names import PRODUCTION
-from scorer.cli import MODEL_SUFFIX, find_model
-from trainer.candidate import Candidate, plan_candidate, train_candidate
-from trainer.cli import queries_trained_on
-from trainer.code_digest import code_digest
-from trainer.compiling import compilation_announced
-from trainer.kept import KeptTrainings
-from trainer.lineage import Origin
-from trainer.progress import progress_of
+from rankmill.scorer.cli import MODEL_SUFFIX, find_model
+from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
+from rankmill.trainer.cli import queries_trained_on
+from rankmill.trainer.code_digest import code_digest
+from rankmill.trainer.compiling import compilation_announced
+from rankmill.trainer.kept import KeptTrainings
+from rankmill.trainer.lineage import Origin
+from rankmill.trainer.progress import progress_of
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record

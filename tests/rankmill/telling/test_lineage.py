@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import DataRejected, DriftAlarm
 from rankmill import __version__
+from rankmill.pipeline.errors import DataRejected, DriftAlarm
 from rankmill.run.events import Event
 from rankmill.run.telling.lineage import PRODUCER, LineageFile
 from rankmill.run.telling.whole_runs import read_lines

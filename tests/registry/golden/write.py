@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from registry import Registry
-from registry.history.changes import Policy
-from registry.retention.keeping import Rules
+from rankmill.registry import Registry
+from rankmill.registry.history.changes import Policy
+from rankmill.registry.retention.keeping import Rules
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER.parent.parent / "scorer" / "golden"

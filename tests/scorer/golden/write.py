@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from rankmill import Ranker
-from scorer.forest import Forest
-from scorer.predict import predict
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.predict import predict
 
 FOLDER = Path(__file__).parent
 FEATURES = ("length", "übereinstimmung", "clicks per day")

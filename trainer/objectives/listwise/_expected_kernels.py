@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainer._elementary import exp_negative, jitter, log2_positive, uniform
+from rankmill.trainer._elementary import exp_negative, jitter, log2_positive, uniform
 
 _LN2 = 0.6931471805599453
 

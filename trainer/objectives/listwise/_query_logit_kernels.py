@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainer._elementary import exp_negative, log2_positive
+from rankmill.trainer._elementary import exp_negative, log2_positive
 
 _LN2 = 0.6931471805599453
 _MOST_STEPS = 200

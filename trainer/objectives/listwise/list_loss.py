@@ -8,17 +8,17 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from scorer.metrics.discount import gains
-from trainer._elementary import jitter
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.listwise import _kernels as _list_kernels
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
-from trainer.objectives.sharing import QueryShares
-from trainer.objectives.weights import check_weights, relative_weights
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.scorer.metrics.discount import gains
+from rankmill.trainer._elementary import jitter
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.weights import check_weights, relative_weights
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 DRAWS, PAIRS = 1, 2  # what a key is for, so that draws for one do not repeat those for the other
 AT_REST = 0  # the step of what is drawn for a deviance: the same after every round

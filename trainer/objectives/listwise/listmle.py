@@ -7,14 +7,22 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.listwise import _kernels
-from trainer.objectives.listwise.list_loss import AT_REST, DRAWS, PAIRS, ListLoss, key_of, list_weights, mixed_lists
-from trainer.objectives.protocol import NoOptions, PairCurvatures
-from trainer.objectives.sharing import QueryShares
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.listwise import _kernels
+from rankmill.trainer.objectives.listwise.list_loss import (
+    AT_REST,
+    DRAWS,
+    PAIRS,
+    ListLoss,
+    key_of,
+    list_weights,
+    mixed_lists,
+)
+from rankmill.trainer.objectives.protocol import NoOptions, PairCurvatures
+from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 _LEAST_WORK = 10_000  # documents a worker: some 300 us
 

@@ -8,16 +8,16 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.listwise import _kernels, _query_logit_kernels
-from trainer.objectives.listwise.list_loss import ListLoss
-from trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
-from trainer.objectives.protocol import PairCurvatures
-from trainer.objectives.sharing import QueryShares
-from trainer.objectives.weights import document_weights
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.listwise import _kernels, _query_logit_kernels
+from rankmill.trainer.objectives.listwise.list_loss import ListLoss
+from rankmill.trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of
+from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.weights import document_weights
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 _LEAST_WORK = 2_000  # documents a worker: some 300 us
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.objectives.listwise import _kernels
-from trainer.objectives.listwise.list_loss import ListLoss
-from trainer.objectives.protocol import NoOptions, PairCurvatures
-from trainer.objectives.sharing import QueryShares
-from trainer.objectives.weights import document_weights
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.objectives.listwise import _kernels
+from rankmill.trainer.objectives.listwise.list_loss import ListLoss
+from rankmill.trainer.objectives.protocol import NoOptions, PairCurvatures
+from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.weights import document_weights
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 _LEAST_WORK = 100_000  # documents a worker: some 300 us
 

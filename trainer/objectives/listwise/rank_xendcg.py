@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.listwise import _kernels
-from trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, list_weights, mixed_lists
-from trainer.objectives.sharing import QueryShares, Workspaces
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.listwise import _kernels
+from rankmill.trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, list_weights, mixed_lists
+from rankmill.trainer.objectives.sharing import QueryShares, Workspaces
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 _MOST_TERMS = 10
 _LEAST_WORK = 10_000  # documents a worker: some 300 us

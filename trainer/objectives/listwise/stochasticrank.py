@@ -9,14 +9,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.listwise import _expected_kernels
-from trainer.objectives.listwise.expected import ExpectedDcg
-from trainer.objectives.listwise.list_loss import AT_REST, DRAWS, key_of
-from trainer.objectives.sharing import QueryShares, Workspaces
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.listwise import _expected_kernels
+from rankmill.trainer.objectives.listwise.expected import ExpectedDcg
+from rankmill.trainer.objectives.listwise.list_loss import AT_REST, DRAWS, key_of
+from rankmill.trainer.objectives.sharing import QueryShares, Workspaces
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 _MOST_SAMPLES = 100_000
 _LEAST_WORK = 10_000  # pairs a worker: some 300 us

@@ -13,7 +13,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from trainer._elementary import exp_negative, jitter, log2_positive
+from rankmill.trainer._elementary import exp_negative, jitter, log2_positive
 
 LANES = 8  # cells that the vector code reads at a time, so many past the end of a list
 _LOG2_E = 1.4426950408889634
@@ -157,7 +157,7 @@ def lambdas(
     """Gradients and curvatures of pairs whose weight is a product of a difference of documents and one of places.
 
     For each pair with different values x and at least one document among the first ``truncation`` ranks, i above j,
-    dZ = scale |x_i - x_j| (upper_i - lower_j) (see ``scorer.metrics.swaps``; for nDCG gain and discount, Burges 2010,
+    dZ = scale |x_i - x_j| (upper_i - lower_j) (see ``rankmill.scorer.metrics.swaps``; for nDCG gain and discount, Burges 2010,
     section 6), rho = 1/(1+exp(sigma (s_high - s_low))):  g_high -= sigma dZ rho,  g_low += sigma dZ rho,  both
     curvatures += sigma^2 dZ rho (1 - rho).  ``upper`` and ``lower`` are read by ``shape``: ``BY_RANK`` at the ranks;
     ``BY_PLACE`` at the places, times ``lift`` of i's; ``BY_STEP`` ``upper[i]`` and ``lower[longest + j - i]``; ``EVEN``

@@ -9,16 +9,16 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from scorer.metrics.arrangement import count_pairs, grade_levels
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.pairwise.preferences import Pairs, merged_pairs
-from trainer.objectives.protocol import QUERIES, Objective
-from trainer.objectives.sharing import QueryShares
-from trainer.objectives.weights import relative_weights
-from trainer.parameters import BOTH, TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
+from rankmill.trainer.objectives.protocol import QUERIES, Objective
+from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.weights import relative_weights
+from rankmill.trainer.parameters import BOTH, TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
 _LEAST_WORK = 100_000  # pairs a worker: some 300 us

@@ -7,15 +7,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from scorer.metrics.discount import discounts, gains
-from scorer.metrics.metric import parse_metric
-from scorer.metrics.policy import Policy
-from scorer.metrics.queries import PreparedQueries
-from trainer.errors import InvalidParameter
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.pairwise.pair_loss import PairObjective, PairRules, Weighing, checked_fraction, divides_by_pairs
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
+from rankmill.scorer.metrics.discount import discounts, gains
+from rankmill.scorer.metrics.metric import parse_metric
+from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise.pair_loss import (
+    PairObjective,
+    PairRules,
+    Weighing,
+    checked_fraction,
+    divides_by_pairs,
+)
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from scorer.metrics.metric import parse_metric
-from scorer.metrics.policy import Policy
-from scorer.metrics.swaps import SWAPPABLE, swap_deltas
-from trainer.errors import InvalidParameter
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.pairwise.pair_loss import PairObjective, PairRules, Weighing, checked_fraction, divides_by_pairs
-from trainer.objectives.user import delta_of, swap_filler
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
+from rankmill.scorer.metrics.metric import parse_metric
+from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.swaps import SWAPPABLE, swap_deltas
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise.pair_loss import (
+    PairObjective,
+    PairRules,
+    Weighing,
+    checked_fraction,
+    divides_by_pairs,
+)
+from rankmill.trainer.objectives.user import delta_of, swap_filler
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +39,7 @@ class LambdaMartOptions:
     pair_fraction
         Share of the pairs that is drawn each round.
     delta
-        Name of a user's own swap delta, see :func:`trainer.objectives.user.remember_delta`; it replaces the metric's.
+        Name of a user's own swap delta, see :func:`rankmill.trainer.objectives.user.remember_delta`; it replaces the metric's.
     """
 
     normalise: str = "none"
@@ -52,7 +58,7 @@ class LambdaMartOptions:
 class LambdaMart(PairObjective):
     r"""Minimise the sum of ``|dZ_ij| log(1 + exp(-sigma (s_i - s_j)))`` over pairs with y_i > y_j (METHODS 3.15).
 
-    dZ_ij is the change of the metric when i and j swap ranks and nothing else moves: see :mod:`scorer.metrics.swaps`.
+    dZ_ij is the change of the metric when i and j swap ranks and nothing else moves: see :mod:`rankmill.scorer.metrics.swaps`.
     Only pairs with at least one document among the first ``truncation`` by score count.  dZ and the order are frozen
     within a round, so h is the derivative of g at fixed dZ; so are the factors of ``lambda_normalisation``, with which
     :meth:`losses` are weighed too.

@@ -10,18 +10,18 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from scorer.metrics import swaps
-from scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
-from scorer.metrics.swaps import SwapDeltas
-from trainer._elementary import jitter
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.pairwise.preferences import Pairs, merged_pairs
-from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
-from trainer.objectives.sharing import QueryShares
-from trainer.objectives.weights import relative_weights
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.scorer.metrics import swaps
+from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
+from rankmill.scorer.metrics.swaps import SwapDeltas
+from rankmill.trainer._elementary import jitter
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
+from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.weights import relative_weights
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
 Order = npt.NDArray[np.uint32]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.weights import relative_weights
-from trainer.rows import Preferences
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.weights import relative_weights
+from rankmill.trainer.rows import Preferences
 
 
 @dataclass(frozen=True, slots=True)

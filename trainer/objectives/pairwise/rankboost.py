@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.pairwise.pair_loss import (
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.pairwise.pair_loss import (
     PairObjective,
     PairRules,
     Weighing,
@@ -14,8 +14,8 @@ from trainer.objectives.pairwise.pair_loss import (
     checked_truncation,
     divides_by_pairs,
 )
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

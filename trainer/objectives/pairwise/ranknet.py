@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.pairwise.pair_loss import (
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.pairwise.pair_loss import (
     PairObjective,
     PairRules,
     Weighing,
@@ -14,8 +14,8 @@ from trainer.objectives.pairwise.pair_loss import (
     checked_truncation,
     divides_by_pairs,
 )
-from trainer.parameters import BOTH, TrainParameters
-from trainer.rows import RankedRows
+from rankmill.trainer.parameters import BOTH, TrainParameters
+from rankmill.trainer.rows import RankedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

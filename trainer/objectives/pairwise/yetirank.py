@@ -9,18 +9,18 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from scorer.metrics.arrangement import count_pairs, grade_levels
-from scorer.metrics.discount import gains
-from trainer import _kernels as row_kernels
-from trainer._elementary import jitter
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.pairwise import _kernels
-from trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
-from trainer.objectives.sharing import QueryShares
-from trainer.objectives.weights import relative_weights
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
+from rankmill.scorer.metrics.discount import gains
+from rankmill.trainer import _kernels as row_kernels
+from rankmill.trainer._elementary import jitter
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pairwise import _kernels
+from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.weights import relative_weights
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 Floats = npt.NDArray[np.float64]
 NOISES = ("logistic", "gumbel")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainer._elementary import exp_negative, log2_positive
+from rankmill.trainer._elementary import exp_negative, log2_positive
 
 _LN2 = 0.6931471805599453
 _STEEPEST = 300.0  # exponents of adaboost beyond are taken for this: products and sums of exp(300) are finite

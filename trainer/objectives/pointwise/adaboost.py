@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from trainer.objectives.pointwise import _kernels as kernels
-from trainer.objectives.pointwise.document_loss import Floats, Pointwise, TwoClasses, check_both_classes, classes_of
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import (
+    Floats,
+    Pointwise,
+    TwoClasses,
+    check_both_classes,
+    classes_of,
+)
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 
 
 class AdaBoost(Pointwise):

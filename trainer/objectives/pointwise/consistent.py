@@ -7,18 +7,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from scorer.metrics.discount import discounts, gains
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.listwise.list_loss import list_weights
-from trainer.objectives.pointwise import _kernels as kernels
-from trainer.objectives.pointwise.document_loss import Floats, Pointwise
-from trainer.objectives.pointwise.l2 import SquaredError
-from trainer.objectives.pointwise.poisson import Poisson
-from trainer.objectives.protocol import QUERIES, NoOptions, Objective
-from trainer.objectives.sharing import QueryShares
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.scorer.metrics.discount import discounts, gains
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.listwise.list_loss import list_weights
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
+from rankmill.trainer.objectives.pointwise.l2 import SquaredError
+from rankmill.trainer.objectives.pointwise.poisson import Poisson
+from rankmill.trainer.objectives.protocol import QUERIES, NoOptions, Objective
+from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 _LEAST_LISTED = 16_384  # rows of queries a worker
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.pointwise import _kernels as kernels
-from trainer.objectives.pointwise.document_loss import Floats
-from trainer.objectives.protocol import ROWS, NoOptions, Objective
-from trainer.objectives.weights import document_weights
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import Floats
+from rankmill.trainer.objectives.protocol import ROWS, NoOptions, Objective
+from rankmill.trainer.objectives.weights import document_weights
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 LEAST_RIDGE = 1e-9  # of the largest diagonal element, added to the joint Newton system
 

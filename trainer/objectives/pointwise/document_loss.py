@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.protocol import ROWS, Objective
-from trainer.objectives.weights import document_weights
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.protocol import ROWS, Objective
+from rankmill.trainer.objectives.weights import document_weights
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 LEAST_ROWS = 32_768  # rows a worker, for passes of some nanoseconds a row
 LEAST_LEAF_ROWS = 16_384  # rows of leaves a worker

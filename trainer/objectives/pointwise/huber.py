@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.objectives.pointwise import _kernels as kernels
-from trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise
-from trainer.objectives.pointwise.quantile import Residuals, check_alpha
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise
+from rankmill.trainer.objectives.pointwise.quantile import Residuals, check_alpha
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

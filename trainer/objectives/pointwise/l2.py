@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from trainer.objectives.pointwise import _kernels as kernels
-from trainer.objectives.pointwise.document_loss import Floats, Pointwise
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
 
 
 class SquaredError(Pointwise):

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import InvalidParameter
-from trainer.objectives.pointwise import _kernels as kernels
-from trainer.objectives.pointwise.document_loss import (
+from rankmill.trainer.errors import InvalidParameter
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import (
     Floats,
     Pointwise,
     TwoClasses,
@@ -18,9 +18,9 @@ from trainer.objectives.pointwise.document_loss import (
     classes_of,
     share_leaves,
 )
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 SCALES = 3.0, 2.0, 1.0  # of the top grade, the one below it, all others
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from scorer.links import link_fault
-from trainer.errors import InvalidParameter, TrainingDataRejected
-from trainer.objectives.pointwise import _kernels as kernels
-from trainer.objectives.pointwise.document_loss import Floats, Pointwise
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
+from rankmill.scorer.links import link_fault
+from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Ordinal(_Grades):
 
     Source: METHODS 3.10; Li, Burges & Wu 2007, section 4.  Output k = 0 .. L - 1 is the logit of P(y <= k); each is
     ``bernoulli`` started from 0: g_k = w (p_k - [y <= k]), h_k = w p_k (1 - p_k).  What a grade gets is the difference
-    of neighbours, clipped at 0 (:mod:`scorer.links`).  Deviance: the weighted mean loss, all outputs together.
+    of neighbours, clipped at 0 (:mod:`rankmill.scorer.links`).  Deviance: the weighted mean loss, all outputs together.
     """
 
     name: ClassVar[str] = "ordinal"

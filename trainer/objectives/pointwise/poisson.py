@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from trainer.errors import TrainingDataRejected
-from trainer.objectives.pointwise import _kernels as kernels
-from trainer.objectives.pointwise.document_loss import Floats, Pointwise, share_leaves
-from trainer.parameters import TrainParameters
-from trainer.rows import RankedRows
-from trainer.workers import Team
+from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise, share_leaves
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
 
 LIMIT = 19.0  # scores beyond +-19 count as that much, as in gbm and R's glm
 
