@@ -36,7 +36,15 @@ from rankmill.scorer.opening import open_sources, read_options
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.progress import DocumentBar
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
-from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
+from rankmill.scorer.ranked_file import (
+    BESIDE,
+    FACTS,
+    GRADE_TABLE,
+    MANIFEST,
+    counts_belong_to,
+    is_ranked_folder,
+    side_file,
+)
 from rankmill.scorer.rerank import PathLike
 from rankmill.scorer.schemas import SCORED_ROW
 from rankmill.scorer.scored_file import as_scored, read_scored
@@ -330,9 +338,7 @@ def _column_of_candidates(
 
 def names_dataset(paths: Sequence[Path]) -> bool:
     """Whether ``paths`` are the folder of one dataset; another folder stands for the files of candidates in it."""
-    if len(paths) != 1 or (paths[0] / "part-00000.parquet").exists():  # which is a folder of ranked lists
-        return False
-    return path_in(paths[0], MANIFEST_NAME).is_file()
+    return len(paths) == 1 and path_in(paths[0], MANIFEST_NAME).is_file() and not is_ranked_folder(paths[0])
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
