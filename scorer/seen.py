@@ -129,7 +129,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         The data.
     asked
         ``train``, ``valid``, ``test`` or ``all``; None: what no model has seen, ``test`` before ``valid``, or the whole
-        dataset if no model was trained on it.
+        dataset if no model was trained on it.  A model that does not say what it was trained on may have seen the train split.
     models
         Those that score.
     qids
@@ -158,12 +158,13 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
         for model in models
         if model.queries is not None and model not in learnt
     }
+    unknown = tuple(model.name for model in models if not model.datasets and model.queries is None)
     split = None if asked == ALL else asked
     if asked is None and not qids:
         # where all splits have ids that a model knows, ids are only alike, or no split would be better than another
         also = {name for found in by_id.values() for name in _with_ids(found) if len(_with_ids(found)) < len(filled)}
-        if learnt or also:
-            held_out = [name for name in dataset.manifest.unseen if name not in also]
+        held_out = [name for name in dataset.manifest.unseen if name not in also]
+        if learnt or also or (unknown and held_out):
             if not held_out:
                 raise InputError(
                     f"{dataset.path}: no split has queries that {_and([model.name for model in models])} has not seen in training; "
@@ -184,7 +185,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
             for model, of_split in by_id.items()
             if (found := _together([of_split[name] for name in scored])).found
         },
-        unknown=tuple(model.name for model in models if not model.datasets and model.queries is None),
+        unknown=unknown,
     )
 
 

@@ -15,6 +15,12 @@ if "PYTEST_XDIST_WORKER" in os.environ and "NUMBA_CACHE_DIR" not in os.environ:
     os.environ["NUMBA_CACHE_DIR"] = str(cache)
     os.environ["NUMBA_CACHE_LOCATOR_CLASSES"] = "tests.shared_kernels.SharedCacheLocator"
 
+for name in (
+    "COLUMNS",
+    "LINES",
+):  # pytest-xdist's workers have 80 and 24 from readline; a test that needs a width sets it
+    os.environ.pop(name, None)
+
 # The first example may compile, and the machine may be busy: how long an example takes says nothing.
 settings.register_profile("rankmill", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rankmill")

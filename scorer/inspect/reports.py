@@ -39,7 +39,7 @@ class Report:
         """Say which queries of a dataset this is about, and whether the models have seen them; nothing for None."""
         if scope is None:
             return self
-        return Report({**self.facts, "scope": scope.to_dict()}, f"{self.text}\nsplits: {scope.words()}")
+        return Report({**self.facts, "scope": scope.to_dict()}, f"{self.text}\n\nsplits: {scope.words()}")
 
     def render(self, *, as_json: bool) -> str:
         """Return the facts as one JSON object in one line, or the text."""

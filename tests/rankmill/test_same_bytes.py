@@ -38,7 +38,7 @@ def test_the_model_depends_on_the_data_alone(
 ) -> None:
     for name in ("growing.grower._LEAST_ROWS", "growing.grower._LEAST_VISITS", "growing.grower._SHARED_ROWS",
                  "objectives.pairwise.pair_loss._LEAST_WORK", "watching._LEAST_WALKED"):  # fmt: skip
-        monkeypatch.setattr(f"trainer.{name}", 1)  # let small work be shared out as well
+        monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
     digests = set()
     orders = list(itertools.permutations(parts))
     cases = zip(

@@ -172,7 +172,7 @@ from tests.registry.conftest import FACTS, QuickDisk
 root = Path(sys.argv[1])
 def state():
     registry = Registry(root, disk=QuickDisk())
-    assert rankmill.registry.verify().ok
+    assert registry.verify().ok
     return [(str(v), v.aliases) for v in registry.versions("web")]
 def attempt(work, limit):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))

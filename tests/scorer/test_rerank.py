@@ -325,7 +325,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
 
     for name in ("replacing.publish_folder", "writing.file_digest"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"scorer.{name}", full)
+            patch.setattr(f"rankmill.scorer.{name}", full)
             with pytest.raises(OSError, match="No space"):
                 rerank(source, forest, tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before

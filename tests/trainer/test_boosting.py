@@ -45,7 +45,7 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch,
         "objectives.pointwise.document_loss.LEAST_ROWS",
         "watching._LEAST_WALKED",
     ):
-        monkeypatch.setattr(f"trainer.{name}", 1)  # let small work be shared out as well
+        monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
     fit_so = partial(fit, data, **way)
     expected = fit_so().forest.to_bytes()
     for n_threads in (2, 3, 7):

@@ -7,7 +7,7 @@ from types import MethodType
 
 import numpy as np
 
-_OURS = {"scorer", "trainer"}
+_OURS = "rankmill"
 
 
 def bytes_held(owner: object, but_for: object = None) -> int:
@@ -40,7 +40,7 @@ def _sum(thing: object, seen: set[int]) -> int:
         parts = list(thing)
     elif isinstance(thing, MethodType):
         parts = [thing.__self__]
-    elif type(thing).__module__.split(".")[0] in _OURS:
+    elif type(thing).__module__.partition(".")[0] == _OURS:
         names = {name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())}
         parts = [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name, None) for name in names)]
     return sum(_sum(part, seen) for part in parts)
