@@ -183,7 +183,7 @@ def test_the_data_of_a_base_model_were_seen_too(call, work, tmp_path):
 def test_what_does_not_say_what_it_was_trained_on_is_called_so(work):
     data = Dataset.open(work / "d")
     found = scope_of(data, None, [TrainedModel(name="theirs", datasets=frozenset())])
-    assert found.splits == ("train", "valid", "test")
+    assert found.splits == ("test",)  # it may have seen the train split
     assert found.remarks() == ["theirs does not say what it was trained on"]
     everything = QuerySketch.of([data.queries().qid])
     alike = TrainedModel(name="alike", datasets=frozenset({"0" * 64}), queries=everything)
