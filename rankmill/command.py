@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from rankmill.peers import OURS
 from rankmill.pipeline.errors import UnusableColumns
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ def usage_line(error: Any) -> str:
     path, cure = error.ctx.command_path, ""
     if hasattr(error, "possibilities"):  # an option that there is none of
         plain = {name.lstrip("-"): name for param in error.ctx.command.params for name in param.opts}
-        near = get_close_matches(error.option_name.lstrip("-"), plain, n=1)
+        asked = error.option_name.lstrip("-")
+        ours = OURS.get(asked.replace("-", "_"), "").replace("_", "-")  # what other libraries call it
+        near = [ours] if ours in plain else get_close_matches(asked, plain, n=1)
         message = f"unknown option {error.option_name!r}"
         cure = f"did you mean {plain[near[0]]!r}?" if near else ""
     elif message.startswith("no such command"):

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from rankmill.pipeline.places import MANIFEST_NAME, path_in
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.blocks import compression_of
 from rankmill.pipeline.sources.names import uncompressed
@@ -67,6 +68,8 @@ def scored_shards(path: Path) -> list[Path]:
         lists = [] if shards else sorted(folder for folder in path.iterdir() if is_ranked_folder(folder))
         if lists:
             raise InputError(f"{path}: has the lists of several models; name one of them: {', '.join(map(str, lists))}")
+        if not shards and path_in(path, MANIFEST_NAME).is_file():
+            raise InputError(f"{path}: is a dataset; name the model that ranks it with --model")
         if not shards:
             raise InputError(f"{path}: no Parquet file with columns qid and score in this folder")
         return shards

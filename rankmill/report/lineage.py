@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rankmill.report.subject import Subject
 
 MOST_SOURCES = 20
-REGISTRY = '"$RANKMILL_REGISTRY"'
+REGISTRY = '"${RANKMILL_REGISTRY:-registry-data}"'
 WORK = "WORK"
 
 

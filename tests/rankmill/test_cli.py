@@ -171,6 +171,9 @@ def test_an_unknown_option_is_usage(capsys) -> None:
         (["train", "d"], "train: missing option '--name'; see rankmill train --help"),
         (["train", "d", "e", "--name", "m"], "train: got unexpected extra argument(s) (e); see rankmill train --help"),
         (["evaluate", "--zzz"], "evaluate: unknown option '--zzz'; see rankmill evaluate --help"),
+        (["train", "--n-estimators", "9"], "train: unknown option '--n-estimators'; did you mean '--n-rounds'?"),
+        (["train", "--eval-at=5"], "train: unknown option '--eval-at'; did you mean '--metric'?"),
+        (["cv", "--random-state", "1"], "cv: unknown option '--random-state'; did you mean '--seed'?"),
     ],
 )
 def test_a_usage_error_is_one_line(capsys, arguments: list[str], line: str) -> None:

@@ -164,6 +164,8 @@ def test_a_split_of_a_dataset(tmp_path, forest, rows):
         assert replace(found, scope=None).to_dict(per_query=True) == expected.to_dict(per_query=True)
     assert evaluate(tmp_path / "data", model=forest, split="all").counts.n_documents == 600
     assert evaluate(tmp_path / "data", model=forest).scope.splits == ("test",)  # who knows what it was trained on
+    with pytest.raises(InputError, match="data: is a dataset; name the model that ranks it with --model"):
+        evaluate(tmp_path / "data")
     read = DatasetSource(Dataset.open(tmp_path / "data"), "test", ["f1"])
     size = read.path.stat().st_size
     at = [(read.position, len(batch)) for batch in read.batches(4 * 50)]
