@@ -192,7 +192,7 @@ def test_the_bars_are_those_of_the_gate(tmp_path: Path) -> None:
 def test_a_promoted_version_says_so_and_how_to_take_it_back(work: Work, facts) -> None:
     assert facts["verdict"]["outcome"] == "promoted"
     assert facts["present"]["version"] == "web@1"
-    assert facts["rollback"] == 'rankmill models rollback web --to 1 --registry "$RANKMILL_REGISTRY"'
+    assert facts["rollback"] == 'rankmill models rollback web --to 1 --registry "${RANKMILL_REGISTRY:-registry-data}"'
     text = page(facts)
     assert facts["rollback"].replace('"', "&#34;") in text
     assert facts["rollback"] in markdown(facts)
