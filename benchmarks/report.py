@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rankmill.pipeline.cores import available_cores
+from rankmill.foundation.cores import available_cores
 
 _OURS = ("numpy", "numba", "llvmlite")
 

@@ -79,7 +79,7 @@ def read_alone(path: Path) -> None:
 
 def score_alone(model: Path, rows: int) -> None:
     """Score ``rows`` rows that are in memory, with all cores, as long as it takes."""
-    from rankmill.pipeline.cores import available_cores
+    from rankmill.foundation.cores import available_cores
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.predict import Predictor
 

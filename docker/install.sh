@@ -26,7 +26,7 @@ pip install --require-hashes --only-binary :all: -r "$source/locks/runtime.txt"
 # The build writes beside the sources; build from a copy, so that they stay as they are and may be read-only.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-for part in pyproject.toml README.md LICENSE rankmill pipeline trainer scorer registry; do
+for part in pyproject.toml README.md LICENSE rankmill pipeline trainer scorer registry foundation; do
     cp -R "$source/$part" "$copy/"
 done
 pip install --no-deps --no-build-isolation "$copy"

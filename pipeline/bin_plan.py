@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from rankmill.pipeline.manifest import Manifest

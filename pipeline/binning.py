@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankmill.foundation.errors import DataRejected, DatasetFormatError
+from rankmill.foundation.storage.publish import (
+    file_digest,
+    fsync_folder,
+    keep_by_digest,
+    staging_folder,
+    write_atomically,
+)
 from rankmill.pipeline.bin_plan import DEFAULT_MEMORY, BinPlan
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, DatasetFormatError
 from rankmill.pipeline.manifest import BinSet
 from rankmill.pipeline.places import BINS, path_in
-from rankmill.pipeline.publish import file_digest, fsync_folder, keep_by_digest, staging_folder, write_atomically
 from rankmill.pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
 from rankmill.pipeline.sampled import _kernels
 from rankmill.pipeline.sampled.column import SampledColumn

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from joblib import Parallel, delayed
 
+from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline import _kernels
-from rankmill.pipeline.errors import DatasetFormatError
 from rankmill.pipeline.quantiles import (
     EDGE,
     MAX_BIN,

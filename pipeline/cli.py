@@ -32,9 +32,9 @@ def bin_(
 
     rankmill data bin DATASET --max-bin 255 --memory 4GB
     """
+    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.sizes import parse_size
 
     opened = Dataset.open(dataset)
     size = parse_size(memory, "--memory")
@@ -84,11 +84,11 @@ def describe(
 
     rankmill data describe DATASET --against DATASET-OF-YESTERDAY --fail-on-drift
     """
+    from rankmill.foundation.errors import DriftAlarm, InputError
+    from rankmill.foundation.terminal import page_width
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.describe import describe as look
     from rankmill.pipeline.drift.compare import compare
-    from rankmill.pipeline.errors import DriftAlarm, InputError
-    from rankmill.pipeline.terminal import page_width
 
     width = page_width(120)
     if against is None:
@@ -125,12 +125,12 @@ def query(
 
     rankmill data query DATASET "SELECT b.f1 AS bin, avg(f.grade) FROM features f JOIN bins b USING (shard, row) GROUP BY 1"
     """
+    from rankmill.foundation.errors import InputError
+    from rankmill.foundation.terminal import page_width
+    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.answer import render_answer, write_csv, write_json
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.errors import InputError
-    from rankmill.pipeline.sizes import parse_size
     from rankmill.pipeline.sql import query_dataset
-    from rankmill.pipeline.terminal import page_width
 
     if as_json and as_csv:
         raise InputError("--json and --csv exclude each other")

@@ -241,13 +241,13 @@ def ingest(
 
     rankmill data ingest --format pairs clicks.tsv -o DATASET
     """
+    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.group.hashing import parse_shares
     from rankmill.pipeline.group.splits import fold_choice, parse_split_time
     from rankmill.pipeline.ingest import IngestOptions
     from rankmill.pipeline.ingest import ingest as build
     from rankmill.pipeline.judgments.rules import check_aggregate
     from rankmill.pipeline.progress import IngestBars
-    from rankmill.pipeline.sizes import parse_size
     from rankmill.pipeline.sources.batch import ReadOptions
     from rankmill.pipeline.sources.grades import parse_words
     from rankmill.pipeline.sources.parts import parse_columns, parse_ignored
@@ -320,7 +320,7 @@ def _add_pairs(
     as_json: bool,
 ) -> None:
     """Join pairs to a dataset that is there; the options that only an ingest of judgments has are refused."""
-    from rankmill.pipeline.errors import InputError
+    from rankmill.foundation.errors import InputError
     from rankmill.pipeline.pairs.adding import add_pairs
 
     for name in _OF_JUDGMENTS:

@@ -18,8 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputError
+from rankmill.foundation.storage.publish import alone, write_atomically
 from rankmill.pipeline.binspec import BinSpec
-from rankmill.pipeline.errors import DatasetConflict, DatasetFormatError, InputError
 from rankmill.pipeline.manifest import (
     SPLITS,
     BinSet,
@@ -28,7 +29,6 @@ from rankmill.pipeline.manifest import (
 )
 from rankmill.pipeline.pairs.stored import Pairs, by_rows
 from rankmill.pipeline.places import BINS, MANIFEST_NAME, path_in
-from rankmill.pipeline.publish import alone, write_atomically
 from rankmill.pipeline.shard_files import batches, blocks
 from rankmill.pipeline.sources.optional import OPTIONAL
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, read_manifest
@@ -241,9 +241,7 @@ class Dataset(StoredShards):
         with alone(self.path):
             current = read_manifest(self.path)
             if current.data_digest() != self.digest:
-                raise DatasetConflict(
-                    f"{self.path}: was replaced by other data while it was being binned; run it again"
-                )
+                raise ConflictError(f"{self.path}: was replaced by other data while it was being binned; run it again")
             others = [bins for bins in current.bins if bins.binspec != entry.binspec]
             manifest = current.model_copy(update={"bins": [*others, entry]})
             if manifest != current:

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 
 if TYPE_CHECKING:
     import os

@@ -1,42 +1,15 @@
-"""Bars on stderr while something runs, only where somebody is looking; those of an ingest."""
+"""Bars on stderr while an ingest runs."""
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID
+
+from rankmill.foundation.progress import TerminalBar
 
 Stage = Literal["reading", "writing"]
-
-
-class TerminalBar:
-    """Context manager that shows a bar between two texts and the time left.
-
-    It does nothing where stderr is no terminal, and where it is not to be ``shown``.
-    """
-
-    def __init__(self, before: str, after: str, console: Console | None, *, shown: bool = True) -> None:
-        console = console or Console(stderr=True)
-        self._progress = Progress(
-            TextColumn(before),
-            BarColumn(bar_width=28),
-            TextColumn(after),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (shown and console.is_terminal),
-        )
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
 
 class IngestBars(TerminalBar):

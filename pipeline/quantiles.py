@@ -7,8 +7,8 @@ import heapq
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline import _kernels
-from rankmill.pipeline.errors import InputError
 
 EDGE = np.float32  # so that x <= edge compares exactly
 MAX_BIN = 255

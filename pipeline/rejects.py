@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.errors import TooManyRejects
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.arrow import schema_of
-from rankmill.pipeline.errors import TooManyRejects
-from rankmill.pipeline.publish import write_atomically
 from rankmill.pipeline.sources.batch import Reject
 
 if TYPE_CHECKING:

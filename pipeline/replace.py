@@ -6,7 +6,8 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from rankmill.pipeline.errors import DatasetConflict, InputError, PipelineError
+from rankmill.foundation.errors import ConflictError, InputError, RankmillError
+from rankmill.foundation.storage.publish import alone, fsync_file, fsync_folder, publish_folder
 from rankmill.pipeline.manifest import Manifest
 from rankmill.pipeline.places import (
     FEATURES,
@@ -21,7 +22,6 @@ from rankmill.pipeline.places import (
     UNJUDGED,
     path_in,
 )
-from rankmill.pipeline.publish import alone, fsync_file, fsync_folder, publish_folder
 from rankmill.pipeline.stored_shards import read_manifest
 
 _FOLDERS = (FEATURES, QUERIES, STATISTICS, PAIRS, UNJUDGED)
@@ -54,7 +54,7 @@ def publish_dataset(
     ------
     InputError
         Something is in the way.
-    DatasetConflict
+    ConflictError
         The dataset is not ``grown_from`` any more.
     """
     check_destination(out, overwrite=overwrite)
@@ -69,7 +69,7 @@ def publish_dataset(
 def _replace(staged: Path, out: Path, manifest: Manifest, grown_from: Manifest | None) -> None:
     old = _old_manifest(out)
     if grown_from is not None and (old is None or old.data_digest() != grown_from.data_digest()):
-        raise DatasetConflict(f"{out}: was replaced by other data while rows were added to it; run it again")
+        raise ConflictError(f"{out}: was replaced by other data while rows were added to it; run it again")
     if old is not None and old.rows_digest() == manifest.rows_digest():
         manifest = manifest.model_copy(update={"bins": old.bins})
     (staged / MANIFEST_NAME).write_bytes(manifest.to_bytes())
@@ -122,7 +122,7 @@ def _old_manifest(out: Path) -> Manifest | None:
     """Return the manifest in the way, None if it is of another format: what belongs to it is not known then."""
     try:
         return read_manifest(out)
-    except PipelineError:
+    except RankmillError:
         return None
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.arrow import open_parquet
-from rankmill.pipeline.errors import DatasetFormatError
 from rankmill.pipeline.places import wherever
 
 if TYPE_CHECKING:

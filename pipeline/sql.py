@@ -19,8 +19,8 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from rankmill.pipeline.cores import available_cores
-from rankmill.pipeline.errors import DatasetFormatError, InputError
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
 
 if TYPE_CHECKING:

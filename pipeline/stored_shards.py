@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.arrow import open_parquet
-from rankmill.pipeline.errors import DatasetFormatError, InputError
 from rankmill.pipeline.manifest import (
     FORMAT,
     SPLITS,
@@ -39,7 +40,6 @@ from rankmill.pipeline.places import (
     path_in,
     wherever,
 )
-from rankmill.pipeline.publish import file_digest
 from rankmill.pipeline.shard_files import blocks, decoding, row_major
 from rankmill.pipeline.sources.times import TIME
 

@@ -40,9 +40,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder, staging_folder
 from rankmill.pipeline import _kernels
-from rankmill.pipeline.errors import InputError
-from rankmill.pipeline.publish import fsync_file, fsync_folder, staging_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.pipeline.errors import DataRejected
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.manifest import SPLITS
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.extras import Extras, check_finite
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.binspec import BinSpec, apply_bins
 from rankmill.pipeline.group.hashing import digest_of_rows
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.rows import Preferences, RankedRows
-from rankmill.trainer.scalars import whole_number
 from rankmill.vectors import NUMBERS, array, vector
 
 Matrix = npt.NDArray[np.float32]

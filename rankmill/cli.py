@@ -1,6 +1,6 @@
 """The ``rankmill`` command: composes the rooms' commands and is the one place where an error becomes a line and a code.
 
-Every command raises; nothing below this module prints an error or leaves with a code of `rankmill.exit_codes`.
+Every command raises; nothing below this module prints an error or leaves with a code of `rankmill.foundation.exit_codes`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
 from rankmill.command import START_HERE, UsageError, adopt, usage_line
-from rankmill.exit_codes import BUG, READER_GONE, USAGE, known_code_of, one_line
-from rankmill.pipeline.cores import available_cores
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import known_code_of, one_line
+from rankmill.foundation.exit_codes import BUG, READER_GONE, USAGE
 from rankmill.scorer.metrics import parse_metric
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.cli import AsJson, RegistryFolder
 
 app = typer.Typer()

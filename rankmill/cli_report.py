@@ -53,7 +53,7 @@ def report(
 
     Example: rankmill report work --by language -o /srv/reports/web
     """
-    from rankmill.errors import InputError
+    from rankmill.foundation.errors import InputError
     from rankmill.report.writing import write_report, write_version_report
 
     work = Path(of)

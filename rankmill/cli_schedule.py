@@ -102,8 +102,8 @@ def health(
     """
     from datetime import UTC, datetime
 
+    from rankmill.foundation.units import parse_span
     from rankmill.health import Health
-    from rankmill.spans import parse_span
 
     found = Health.of(work, parse_span(max_age, "--max-age"), datetime.now(UTC))
     if as_json or found.healthy:

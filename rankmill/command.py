@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from rankmill.foundation.errors import UnusableColumns
 from rankmill.peers import OURS
-from rankmill.pipeline.errors import UnusableColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

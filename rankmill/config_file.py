@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from rankmill.config import Config
-from rankmill.errors import ConfigError, InputError
+from rankmill.foundation.errors import ConfigError, InputError, RankmillError
+from rankmill.foundation.units import parse_size
 from rankmill.gate.rules import METRIC
 from rankmill.peers import unknown_name
-from rankmill.pipeline.errors import PipelineError
-from rankmill.pipeline.sizes import parse_size
 from rankmill.pipeline.sources.parts import check_columns
-from rankmill.registry.errors import RegistryError
 from rankmill.registry.names import check_alias, check_name
-from rankmill.scorer.errors import ScorerError
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
@@ -98,7 +95,7 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
     for where, check in rows:
         try:
             check()
-        except (ConfigError, PipelineError, RegistryError, ScorerError) as error:
+        except RankmillError as error:
             raise ConfigError(f"{path}: {where} {error}") from None
 
 

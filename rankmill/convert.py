@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankmill.errors import InputError
-from rankmill.pipeline.publish import write_atomically
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.formats import read_from, write_as
 from rankmill.scorer.exchange.source import CONVERTED_FROM, SOURCE_SHA256, Imported
 from rankmill.scorer.rerank import ModelIdentity
@@ -47,7 +47,7 @@ def convert_to(
     ------
     InputError
         ``out`` is there and is not to be replaced, or has a suffix by which the tool would not know it.
-    ScorerError, rankmill.registry.errors.RegistryError
+    RankmillError, rankmill.foundation.errors.RankmillError
         There is no such model or format, or the format cannot say the model.
     """
     from rankmill.scorer.cli import find_model
@@ -96,7 +96,7 @@ def convert_from(
     InputError
         There is no such file, ``out`` is there and is not to be replaced, or both or neither of ``out`` and ``name`` are
         given.
-    ScorerError, rankmill.registry.errors.RegistryError
+    RankmillError, rankmill.foundation.errors.RankmillError
         It is no sound model of that tool, cannot be said here, or the registry refuses the name.
     """
     from rankmill.registry import Registry

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.opening import open_source

@@ -40,9 +40,9 @@ class Side:
 
         Raises
         ------
-        rankmill.registry.errors.RegistryError
+        rankmill.foundation.errors.RankmillError
             There is no such version, or its bytes are damaged.
-        rankmill.scorer.errors.ScorerError
+        rankmill.foundation.errors.RankmillError
             There is no such file, or it is no sound model.
         """
         if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rankmill.arrays import ArrayRows, check_same_rows, matrix_of, names_of, queries_of, rows_of, with_queries
 from rankmill.extras import Extras
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 
 EvalSet: TypeAlias = (
     "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike | Mapping[str, Any]]"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.weights import check_weights
 from rankmill.trainer.rows import Preferences
 from rankmill.vectors import NUMBERS, vector

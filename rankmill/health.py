@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rankmill.errors import InputError, Unhealthy
+from rankmill.foundation.errors import InputError, Unhealthy
+from rankmill.foundation.units import spell
 from rankmill.run.lease import holder_of, left_behind
 from rankmill.run.names import LAST_RUN, LAST_SUCCESS
-from rankmill.spans import spell
 
 WORKED = {0: "done", 11: "gate not passed", 12: "drift"}
 

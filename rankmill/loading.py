@@ -35,9 +35,9 @@ def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str
 
     Raises
     ------
-    rankmill.scorer.errors.InputError, rankmill.scorer.errors.ModelFormatError
+    rankmill.foundation.errors.InputError, rankmill.foundation.errors.ModelFormatError
         There is no such file, or it is no sound model.
-    rankmill.registry.errors.RegistryError
+    rankmill.foundation.errors.RankmillError
         There is no such registry, model, version or alias; or its bytes are damaged.
     """
     forest, name = load_forest(model, registry)
@@ -55,7 +55,7 @@ def register_model(
     ------
     InvalidParameter
         The ranker has not been fitted.
-    rankmill.registry.errors.RegistryError
+    rankmill.foundation.errors.RankmillError
         The name breaks the rules, the folder holds something else, or another writer was faster.
     """
     forest = model if isinstance(model, Forest) else model.fitted("register_model")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 
 _LIBRARIES = {"lightgbm": "LightGBM", "xgboost": "XGBoost", "catboost": "CatBoost"}
 

@@ -24,6 +24,8 @@ from rankmill.arrays import (
 )
 from rankmill.eval_sets import EvalSet, eval_sets_of
 from rankmill.extras import Extras
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.scalars import whole_number
 from rankmill.peers import checked_callbacks, checked_metrics, refuse_function, unknown_argument, unknown_name
 from rankmill.pipeline.binning import MIN_MAX_BIN
 from rankmill.pipeline.binspec import BinSpec, matrix_bins
@@ -35,7 +37,6 @@ from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.base_model import BaseModel, after_base
 from rankmill.trainer.boosting import RankedRows, RoundRecord
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.fitting import fit
 from rankmill.trainer.history import CrossValidation
 from rankmill.trainer.learnt_from import given_pairs, settled, what_is_learnt_from
@@ -43,7 +44,6 @@ from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import GRADES, TrainParameters
 from rankmill.trainer.progress import verbosely
-from rankmill.trainer.scalars import whole_number
 from rankmill.trainer.workers import workers_for
 
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import check_name

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 
 METHODS = ("fit", "score")
 _BY_PLACE = ("group", "pairs", "pair_weight", "pair_probability")  # of all rows; those of a fold would be others

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
-from rankmill.registry.errors import InputError, IntegrityError
 from rankmill.registry.telling.printing import print_json, print_table, safe, size_text
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
-from rankmill.registry.errors import InputError, IntegrityError, RegistryError
 from rankmill.registry.telling.printing import print_json, print_lines, print_table, safe, size_text
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _told(store: Registry, model: str) -> dict[str, Any]:
     try:
         state = store.state(model)
         last = store.entry(model, state.head)
-    except RegistryError as error:
+    except RankmillError as error:
         return {"name": model, "fault": str(error)}
     aliases = state.set_aliases()
     return {"name": model, "versions": len(state.versions), "aliases": aliases, "changed": last.time}

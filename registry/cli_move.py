@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankmill.foundation.errors import InputError, InvalidName
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
-from rankmill.registry.errors import InputError, InvalidName
 from rankmill.registry.names import PRODUCTION, check_tag
 from rankmill.registry.telling.printing import print_json, print_table, safe
 from rankmill.registry.telling.sentences import entry_json, what_of, when_of

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankmill.registry.errors import InvalidName
+from rankmill.foundation.errors import InvalidName
 from rankmill.registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
 
 __all__ = ["DEFAULT_FOLDER", "AsJson", "Reason", "RegistryFolder", "bare_name"]

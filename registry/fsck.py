@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rankmill.registry.errors import IntegrityError, LaterEntry
+from rankmill.foundation.errors import IntegrityError, LaterEntry
 from rankmill.registry.files.store import Store
 from rankmill.registry.history import checkpoint
 from rankmill.registry.history.changes import Register

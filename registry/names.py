@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rankmill.registry.errors import InvalidName
+from rankmill.foundation.errors import InvalidName
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 NAME_RULE = "1 to 64 of a-z 0-9 . _ - that begin with a letter or digit"

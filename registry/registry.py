@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from rankmill.foundation.errors import InputError, IntegrityError, RankmillError, UnknownModel
 from rankmill.registry.bundle.exporting import Bundle, Exported
 from rankmill.registry.bundle.importing import Imported, import_bundle
 from rankmill.registry.bundle.opening import OpenedBundle
-from rankmill.registry.errors import InputError, IntegrityError, RegistryError, UnknownModel
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.files.initialise import Initialised, initialise
 from rankmill.registry.files.store import LARGEST_BLOB, Store
@@ -482,7 +482,7 @@ class Registry:
         Best effort, for readers: where nothing can be written, the collector's time of grace must do.
         """
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError, RegistryError):
+            with contextlib.suppress(OSError, RankmillError):
                 stack.enter_context(lease(self._store, [version.sha256 for version in versions]))
             yield
 

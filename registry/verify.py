@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankmill.registry.errors import IntegrityError
+from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.files.store import Store
 from rankmill.registry.history.changes import Register
 from rankmill.registry.history.log import Log, is_entry_name

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rankmill.registry.errors import IntegrityError, UnknownModel
+from rankmill.foundation.errors import IntegrityError, UnknownModel
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.history.log import Log
 from rankmill.registry.history.state import Registered, State

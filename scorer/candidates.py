@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.errors import CandidatesRejected
 from rankmill.pipeline.sources.batch import ReadOptions, Source
 from rankmill.pipeline.sources.trec_run import FEATURES, RunSource
-from rankmill.scorer.errors import CandidatesRejected
 from rankmill.scorer.predict import Predictor
 
 SHOWN = 5  # names in a message

@@ -349,7 +349,7 @@ def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Fo
     InputError
         Two of them have the same name.
     """
-    from rankmill.scorer.errors import InputError
+    from rankmill.foundation.errors import InputError
 
     models: dict[str, tuple[Forest, ModelIdentity]] = {}
     said: dict[str, str] = {}

@@ -126,8 +126,8 @@ def compare(
 
 def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
     """Find what ``subject`` means: a model file or a scored list if there is such a path, else a registry's version."""
+    from rankmill.foundation.errors import InputError
     from rankmill.scorer.compare import Ranking
-    from rankmill.scorer.errors import InputError
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.model_file import is_model_file
 

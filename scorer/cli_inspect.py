@@ -148,7 +148,7 @@ def dependence(
 
     Example: rankmill inspect dependence web@latest bm25 clicks --on web.dataset --split test
     """
-    from rankmill.scorer.errors import InputError
+    from rankmill.foundation.errors import InputError
     from rankmill.scorer.inspect.dependence import dependence_at, some_steps
     from rankmill.scorer.inspect.reports import dependence_report
 
@@ -237,7 +237,7 @@ def shap(
 
     Example: rankmill inspect shap web@latest --on web.dataset --split test -o contributions.parquet
     """
-    from rankmill.scorer.errors import InputError
+    from rankmill.foundation.errors import InputError
     from rankmill.scorer.inspect.reports import shap_report
     from rankmill.scorer.inspect.shap import Explainer
     from rankmill.scorer.inspect.shap_file import checked_name, explain_documents
@@ -334,7 +334,7 @@ def combine(
 
     Example: rankmill inspect combine web bm25.run --on candidates.parquet
     """
-    from rankmill.scorer.errors import InputError
+    from rankmill.foundation.errors import InputError
     from rankmill.scorer.inspect import combine as combining
     from rankmill.scorer.inspect.documents import listed_scores
     from rankmill.scorer.inspect.reports import combination_report
@@ -450,6 +450,6 @@ def _policy(metric: str, convention: str, forest: Forest, documents: Documents) 
 
 
 def _threads(n_threads: int) -> int:
-    from rankmill.pipeline.cores import available_cores
+    from rankmill.foundation.cores import available_cores
 
     return n_threads or available_cores()

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.scorer.comparison import Comparison, Difference, SeedNoise
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate import DEFAULT_METRICS, chosen_queries, evaluate
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest

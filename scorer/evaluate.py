@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rankmill.pipeline.cores import available_cores
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import file_digest, write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.places import MANIFEST_NAME, path_in
-from rankmill.pipeline.publish import file_digest, write_atomically
 from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.files import find_files
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.evaluate_scored import evaluate_scored
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluation import Counts, Evaluation, QueryFacts
 from rankmill.scorer.lists import ScoredLists, graded_lists, judged_lists, with_grade_counts
 from rankmill.scorer.metrics import Metric, Policy

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.terminal import page_width
+from rankmill.foundation.terminal import page_width
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.queries import mean_of

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.evaluate import recorded_facts, with_scale
 from rankmill.scorer.evaluate_scored import prepared, read_lists
 from rankmill.scorer.evaluation import IDEAL_WORDS, labelled, text_table

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.hashing import hash_ids
 from rankmill.pipeline.sources.batch import ReadOptions, RowBatch
 from rankmill.pipeline.sources.by_column import ColumnBatch, FeaturePart
 from rankmill.pipeline.sources.names import check_file
 from rankmill.pipeline.sources.trec_run import RunSource
-from rankmill.scorer.errors import CandidatesRejected, InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,7 @@ class FirstStage:
         ------
         InputError
             There is no such file, or the documents take more than ``room``.
-        rankmill.pipeline.errors.DataRejected
+        rankmill.foundation.errors.DataRejected
             A line is none of a run.
         CandidatesRejected
             A file has no line, or a document twice.

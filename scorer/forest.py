@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.publish import write_atomically
+from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer import model_file, structure
-from rankmill.scorer.errors import InputError, ModelFormatError
 from rankmill.scorer.links import link_fault
 from rankmill.scorer.model_file import shortened
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rankmill.pipeline.publish import file_digest, write_atomically
+from rankmill.foundation.storage.publish import file_digest, write_atomically
 from rankmill.scorer.model_file import canonical_json
 from rankmill.scorer.ranked_file import Written
 from rankmill.scorer.scoring import Place

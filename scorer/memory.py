@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 
 MB = 1_000_000
 MIB = 1 << 20

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import ModelFormatError
+from rankmill.foundation.errors import ModelFormatError
 
 MAGIC = b"RANKMILL"
 FORMATS = (1, 2)

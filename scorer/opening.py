@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
 from rankmill.pipeline.sources.columns import guesses_line, guesses_of
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.forest import Forest
 
 

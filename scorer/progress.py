@@ -6,7 +6,7 @@ import time
 
 from rich.console import Console
 
-from rankmill.pipeline.progress import TerminalBar
+from rankmill.foundation.progress import TerminalBar
 
 
 class DocumentBar(TerminalBar):

@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
 from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.parquet import ParquetSource
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.opening import open_sources
 from rankmill.scorer.scored_file import delimiter_of, open_text, read_cells, scored_shards
 

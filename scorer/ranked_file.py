@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.schemas import GRADE_COUNTS, RANKED
 from rankmill.scorer.sorting import RankedBatch
 

@@ -11,7 +11,7 @@ import re
 import shutil
 from pathlib import Path
 
-from rankmill.pipeline.publish import LOCK_NAME, exchange, fsync_folder, publish_folder
+from rankmill.foundation.storage.publish import LOCK_NAME, exchange, fsync_folder, publish_folder
 from rankmill.scorer.ranked_file import is_ranked_folder
 
 ASIDE = ".replaced"
@@ -20,7 +20,7 @@ ASIDE = ".replaced"
 def replace_folder(folder: Path, target: Path, staging: Path) -> None:
     """Publish ``folder``, which lies in ``staging``, as ``target``; an older one is removed once it is replaced.
 
-    ``staging`` is what `rankmill.pipeline.publish.staging_folder` gave for ``target``.  After an error ``target`` is what it was.
+    ``staging`` is what `rankmill.foundation.storage.publish.staging_folder` gave for ``target``.  After an error ``target`` is what it was.
     """
     if not target.exists():
         publish_folder(folder, target)

@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict, Unpack
 
-from rankmill.pipeline.cores import available_cores
-from rankmill.pipeline.publish import file_digest, staging_folder
-from rankmill.pipeline.sizes import parse_size
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import file_digest, staging_folder
+from rankmill.foundation.units import parse_size
 from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
 from rankmill.pipeline.sources.columns import guesses_of
 from rankmill.pipeline.sources.files import find_files
 from rankmill.scorer import memory, ranked_file
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
@@ -172,7 +172,7 @@ def rerank(
         Another run has written ``out`` since this one began, and it is not to be replaced.
     CandidatesRejected
         The candidates lack what the model needs, or hold nothing; a document of ``run`` has no row, or two.
-    rankmill.pipeline.errors.DataRejected
+    rankmill.foundation.errors.DataRejected
         The candidates break their format.
     """
     forest = model if isinstance(model, Forest) else Forest.load(model)

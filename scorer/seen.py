@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import InputError as UnknownName
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import InputError as UnknownName
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
 from rankmill.pipeline.manifest import SPLITS
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
 
 ALL = "all"
@@ -137,7 +137,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
 
     Raises
     ------
-    rankmill.pipeline.errors.InputError
+    rankmill.foundation.errors.InputError
         There is no such split.
     InputError
         All queries were trained on and nobody has asked for these.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from rankmill.scorer.errors import CandidatesRejected
+from rankmill.foundation.errors import CandidatesRejected
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.bootstrap import percentile_interval
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.pipeline.publish import fsync_file, fsync_folder
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.pipeline.workers import ahead
 from rankmill.scorer.schemas import GRADE_COUNTS, RANKED, SCORED_ROW
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankmill.foundation.errors import ConflictError, InputError
 from rankmill.scorer import ranked_file
-from rankmill.scorer.errors import ConflictError, InputError
 from rankmill.scorer.ranked_file import counts_belong_to, grades_path, is_ranked_folder
 from rankmill.scorer.replacing import restore_replaced
 

@@ -12,12 +12,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.arrow import schema_of
-from rankmill.pipeline.errors import DataRejected
 from rankmill.pipeline.judgments.text import FORM, judgment_lines
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.sources.blocks import read_blocks
-from rankmill.scorer.errors import CandidatesRejected, InputError
 
 if TYPE_CHECKING:
     from rankmill.pipeline.judgments.text import JudgmentLines

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("rankmill", "pipeline", "trainer", "scorer", "registry", "tests", "benchmarks")
+FOLDERS = ("rankmill", "pipeline", "trainer", "scorer", "registry", "foundation", "tests", "benchmarks")
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, Forest, compact_cuts
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer.dtypes import EDGE
-from rankmill.trainer.errors import InvalidParameter
 
 SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
 

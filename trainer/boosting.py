@@ -12,6 +12,8 @@ from typing import Any, Required, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.quantiles import MAX_BIN
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
@@ -19,7 +21,6 @@ from rankmill.trainer.assembly import forest_of, trees_a_round
 from rankmill.trainer.checkpoint import Checkpoint, Checkpoints
 from rankmill.trainer.criteria import criterion_of, takes_exact_steps
 from rankmill.trainer.dtypes import ROW
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.growing.packing import total_of
@@ -39,7 +40,6 @@ from rankmill.trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
 from rankmill.trainer.resuming import check_resumable, trees_of
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.sampling import Sample, Sampler
-from rankmill.trainer.scalars import whole_number
 from rankmill.trainer.stopping import EarlyStopping
 from rankmill.trainer.watching import Watch, starting_scores
 from rankmill.trainer.workers import Team, with_team, workers_for

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.scorer.forest import Forest
@@ -28,7 +29,6 @@ from rankmill.trainer import training
 from rankmill.trainer.base_model import BaseModel, after_base
 from rankmill.trainer.checkpoint import EVERY, Checkpoints
 from rankmill.trainer.cross_validation import OnFold
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.history import TRAIN, RoundRecord, TrainingResult
 from rankmill.trainer.kept import KeptTrainings, Trained, training_key

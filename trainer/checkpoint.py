@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankmill.pipeline.publish import write_atomically
-from rankmill.scorer.errors import ScorerError
+from rankmill.foundation.errors import RankmillError
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.forest import Forest
 
 EVERY = 300.0  # seconds; what a kill costs at most, but for a last round
@@ -64,7 +64,7 @@ class Checkpoint:
         """Return what is there; None if nothing is, or something that is no sound model."""
         try:
             forest = Forest.from_bytes(self._path.read_bytes(), str(self._path))
-        except (OSError, ScorerError):
+        except (OSError, RankmillError):
             return None
         self._rounds = forest.n_rounds
         return forest

@@ -127,7 +127,7 @@ def train(
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     """
-    from rankmill.pipeline.sizes import parse_size
+    from rankmill.foundation.units import parse_size
     from rankmill.trainer.seeds.choosing import parse_seeds
 
     report, result = train_and_register(
@@ -173,8 +173,8 @@ def cv(
 
     Example: rankmill cv web.dataset --folds 5 --metric ndcg@10 --n-rounds 300
     """
+    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.sizes import parse_size
     from rankmill.trainer.compiling import compilation_announced
     from rankmill.trainer.progress import TrainingProgress
     from rankmill.trainer.training import cross_validate, plan_of

@@ -103,8 +103,8 @@ def tune(
     Example: rankmill tune web.dataset -o web.tuning --trials 40
     One parameter, by halving: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log
     """
+    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.sizes import parse_size
     from rankmill.trainer.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.trainer.tuning.progress import TrialsProgress
     from rankmill.trainer.tuning.search import TuneOptions, plan_tuning

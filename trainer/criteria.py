@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import TrainParameters
 

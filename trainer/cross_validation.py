@@ -10,10 +10,10 @@ from math import fsum
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.boosting import boost
 from rankmill.trainer.checkpoint import Checkpoints
-from rankmill.trainer.errors import TrainingDataRejected
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.history import HOLDOUT, CrossValidation, RoundRecord, TrainingResult
 from rankmill.trainer.learnt_from import settled

@@ -9,9 +9,9 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.boosting import BoostOptions, boost
 from rankmill.trainer.cross_validation import cross_validate
-from rankmill.trainer.errors import TrainingDataRejected
 from rankmill.trainer.history import HOLDOUT, TrainingResult
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows

@@ -13,11 +13,11 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.pipeline.publish import write_atomically
-from rankmill.scorer.errors import ScorerError
+from rankmill.foundation.code_digest import OF_TRAINING, code_digest
+from rankmill.foundation.errors import RankmillError
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_file import canonical_json
-from rankmill.trainer.code_digest import code_digest
 from rankmill.trainer.history import CrossValidation, RoundRecord, TrainingResult, curves_of
 from rankmill.trainer.lineage import intervals_of
 from rankmill.trainer.parameters import PRESET, TrainParameters
@@ -56,7 +56,7 @@ def training_key(
         "parameters": {**parameters.as_dict(), "preset": PRESET},
         "eval_metrics": list(eval_metrics),
         "base_model": base_model,
-        "code": code_digest(),
+        "code": code_digest(*OF_TRAINING),
     }
     return hashlib.sha256(canonical_json(facts)).hexdigest()
 
@@ -75,7 +75,7 @@ class KeptTrainings:
             if told["format"] != FORMAT or told["sha256"] != hashlib.sha256(data).hexdigest():
                 return None
             return _trained(told, Forest.from_bytes(data, key))
-        except (OSError, ValueError, KeyError, TypeError, ScorerError):
+        except (OSError, ValueError, KeyError, TypeError, RankmillError):
             return None
 
     def write(self, key: str, trained: Trained) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.dtypes import BIN, BLOCK_WIDTH, MOST_ROWS, WORD
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 
 _BATCH_ROWS = 65_536  # rows that are put back together at a time
 

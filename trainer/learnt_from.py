@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
 from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights

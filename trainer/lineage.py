@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.scorer.metrics.bootstrap import interval_of_mean
-from rankmill.trainer.code_digest import code_digest
 from rankmill.trainer.learnt_from import LEARNT_FROM
 from rankmill.trainer.parameters import TrainParameters
 
@@ -83,7 +83,7 @@ def facts_of_forest(dataset: Dataset, forest: Forest, base: Origin | None = None
         "binspec_digest": forest.info["binspec_digest"],
         "parameters": dict(forest.parameters),
         "changed_parameters": changed_parameters(forest.parameters),
-        "code_digest": code_digest(),
+        "code_digest": code_digest(*OF_TRAINING),
         "max_grade": dataset.max_grade,
         **({LEARNT_FROM: forest.info[LEARNT_FROM]} if LEARNT_FROM in forest.info else {}),
         **shape_of(forest),

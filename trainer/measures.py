@@ -32,7 +32,7 @@ def parse_measure(text: str) -> Measure:
 
     Raises
     ------
-    rankmill.scorer.errors.InputError
+    rankmill.foundation.errors.InputError
         The metric is unknown.
     """
     return DEVIANCE if text.strip() == str(DEVIANCE) else parse_metric(text)
@@ -48,7 +48,7 @@ def stop_measure(parameters: TrainParameters, *, graded: bool = True) -> Measure
 
     Raises
     ------
-    rankmill.scorer.errors.InputError
+    rankmill.foundation.errors.InputError
         The metric is unknown.
     """
     if not parameters.stop_metric and (not graded or stops_by_deviance(parameters.objective)):

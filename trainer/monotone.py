@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter
-from rankmill.trainer.scalars import whole_number
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.scalars import whole_number
 
 
 def parse_monotone(texts: Iterable[str]) -> dict[str, int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer import _kernels
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.sampling import Sampler

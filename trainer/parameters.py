@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.scalars import real_number, text, truth, whole_number
 from rankmill.trainer.monotone import without_zeros
 from rankmill.trainer.objectives.registry import canonical
-from rankmill.trainer.scalars import real_number, text, truth, whole_number
 
 PRESET = "defaults@1"  # raised whenever a default changes; stored in every model
 

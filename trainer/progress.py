@@ -9,12 +9,12 @@ from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 
-from rankmill.pipeline.progress import TerminalBar
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.progress import TerminalBar
+from rankmill.foundation.scalars import whole_number
 from rankmill.trainer.compiling import compilation_announced
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.history import RoundRecord
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.scalars import whole_number
 
 LOG_SECONDS = 10.0
 

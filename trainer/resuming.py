@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.exchange.source import CONVERTED_FROM
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.dtypes import EDGE
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.learnt_from import LEARNT_FROM
 from rankmill.trainer.objectives.protocol import Objective

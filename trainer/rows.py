@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.layout import BlockedBins, fill_blocks
 
 Bins = npt.NDArray[np.uint8]

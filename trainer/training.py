@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
@@ -23,7 +24,6 @@ from rankmill.trainer.criteria import criterion_of, takes_exact_steps
 from rankmill.trainer.cross_validation import OnFold
 from rankmill.trainer.cross_validation import cross_validate as cross_validate_rows
 from rankmill.trainer.dtypes import BLOCK_WIDTH
-from rankmill.trainer.errors import TrainingDataRejected
 from rankmill.trainer.fitting import fit
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
@@ -140,12 +140,12 @@ def plan_of(
     ------
     TrainingDataRejected
         The train split is empty, or the objective cannot learn from it.
-    rankmill.scorer.errors.InputError
+    rankmill.foundation.errors.InputError
         A metric is unknown.
     InvalidParameter
         The objective permits no such option or criterion, ``bin_cache`` is a file, or ``monotone`` names a feature that the dataset has not, or ``resume`` was trained in another way;
         or ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
-    rankmill.pipeline.errors.InputError
+    rankmill.foundation.errors.InputError
         The dataset has not been binned.
     """
     train, valid = dataset.queries("train"), dataset.queries("valid")
@@ -260,7 +260,7 @@ def train(
     InvalidParameter
         See :class:`TrainParameters`; ``bin_cache`` is a file; ``resume`` was trained in another way; or
         ``base_model`` asks for a feature that the dataset lacks, or moves against ``monotone``.
-    rankmill.pipeline.errors.InputError
+    rankmill.foundation.errors.InputError
         The dataset has not been binned.
     """
     parameters = parameters or TrainParameters()

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
 from rankmill.trainer import _kernels
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.history import TRAIN, QueryValues
 from rankmill.trainer.learnt_from import rows_learnt_from
@@ -55,7 +55,7 @@ class Watch:
         Two sets have the same name, or one has that of the train split.
     TrainingDataRejected
         An eval set holds no rows, or the bins of other rows or features, or nothing is relevant in the first.
-    rankmill.scorer.errors.InputError
+    rankmill.foundation.errors.InputError
         A metric is unknown.
     """
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 from joblib import Parallel, delayed
 
-from rankmill.pipeline.cores import available_cores
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.interrupts import HeldSignals
+from rankmill.foundation.scalars import whole_number
 from rankmill.trainer import _kernels
-from rankmill.trainer.errors import InvalidParameter
-from rankmill.trainer.interrupts import HeldSignals
-from rankmill.trainer.scalars import whole_number
 
 Result = TypeVar("Result")
 Task = Callable[[int], object]

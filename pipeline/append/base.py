@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.append.meaning import options_for, recorded_options
 from rankmill.pipeline.append.merging import extended, with_pairs
 from rankmill.pipeline.append.pairs import StoredPairs
 from rankmill.pipeline.append.rows import Counts, places_among, spread, stored_rows, unjudged_rows
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, InputError
 from rankmill.pipeline.memory import release_freed
 from rankmill.pipeline.places import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
-from rankmill.pipeline.publish import file_digest
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources.jsonl.keys import naturally_sorted
 from rankmill.pipeline.sources.names import format_of

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.errors import DataRejected
 from rankmill.pipeline.pairs.batch import PairBatch
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.binspec import FeatureBins
 from rankmill.pipeline.drift.psi import Cells, Index
 from rankmill.pipeline.drift.reference import Reference, grades_of, known_bins
 from rankmill.pipeline.drift.sample import FeatureSample, Starts, cells_for
-from rankmill.pipeline.errors import InputError
 from rankmill.pipeline.quantiles import Values
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.errors import DatasetFormatError
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.binspec import FeatureBins
 from rankmill.pipeline.drift.psi import Sums
 from rankmill.pipeline.drift.sample import FeatureSample, Starts, cells_for
-from rankmill.pipeline.errors import DatasetFormatError
-from rankmill.pipeline.publish import write_atomically
 from rankmill.pipeline.quantiles import EDGE, Values
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.arrow import parts_of
-from rankmill.pipeline.errors import InputError
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.manifest import SPLITS
 

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.storage.publish import keep_by_digest
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.group.bucket import BucketRows, padded, runs_of
 from rankmill.pipeline.group.settled import read_settled
 from rankmill.pipeline.manifest import SPLITS, Shard, ShardStatistics, UnjudgedShard
 from rankmill.pipeline.places import FEATURES, QUERIES, STATISTICS, UNJUDGED
-from rankmill.pipeline.publish import keep_by_digest
 from rankmill.pipeline.room import Room
 from rankmill.pipeline.sources.optional import TYPES
 from rankmill.pipeline.sources.times import TIME

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.group.hashing import hash_ids
 
 MAGIC = b"RMQUERY1"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.group.hashing import check_shares, hash_ids, splits_of
 from rankmill.pipeline.manifest import SPLITS, FoldChoice
 from rankmill.pipeline.sources.times import TIME_RULE, iso, times_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankmill.pipeline.errors import DataRejected
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.group.layout import Layout
 from rankmill.pipeline.group.shards import write_shards
 from rankmill.pipeline.group.spill import Spill

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.errors import DataRejected, InputError
+from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.group.splits import name_of
 from rankmill.pipeline.judgments.joining import check_times_and_labels, without_grades
 from rankmill.pipeline.judgments.opening import open_judgments

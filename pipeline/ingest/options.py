@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.cores import available_cores
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.group.splits import rule_of
 from rankmill.pipeline.judgments.rules import check_aggregate
 from rankmill.pipeline.memory import check_memory

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.errors import DataRejected, TooManyRejects
+from rankmill.foundation.errors import DataRejected, TooManyRejects
 from rankmill.pipeline.sources.batch import tasks_of
 from rankmill.pipeline.workers import in_order
 

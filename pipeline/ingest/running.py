@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.storage.publish import staging_folder
 from rankmill.pipeline.append.base import Base
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
@@ -18,7 +19,6 @@ from rankmill.pipeline.ingest.building import Building
 from rankmill.pipeline.ingest.inputs import open_inputs
 from rankmill.pipeline.ingest.options import IngestOptions
 from rankmill.pipeline.memory import settle_malloc
-from rankmill.pipeline.publish import staging_folder
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.replace import check_destination, publish_dataset
 from rankmill.pipeline.report import IngestReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from rankmill.pipeline.errors import DataRejected, InputError
+from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.judgments.rules import WITH_LABEL
 from rankmill.pipeline.manifest import JudgmentSet
 from rankmill.pipeline.sources.times import TIME

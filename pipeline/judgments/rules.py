@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 
 Aggregate = Literal["mean", "median", "max", "majority", "latest"]
 AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.errors import DataRejected
 from rankmill.pipeline.group.bucket import BucketRows
 from rankmill.pipeline.judgments.aggregate import aggregated
 from rankmill.pipeline.judgments.documents import number_documents

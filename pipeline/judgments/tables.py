@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from rankmill.pipeline.errors import DataRejected
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.judgments.batch import JudgmentBatch
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
 from rankmill.pipeline.sources.opening import open_source

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.errors import MalformedLine
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.errors import MalformedLine
 from rankmill.pipeline.judgments.batch import JudgmentBatch
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.errors import ConflictError, DataRejected, InputError
+from rankmill.foundation.storage.publish import alone, fsync_folder, staging_folder, write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
-from rankmill.pipeline.errors import DataRejected, DatasetConflict, InputError
 from rankmill.pipeline.manifest import PairSet, SourceFile
 from rankmill.pipeline.pairs.join import PairSpill, join_pairs
 from rankmill.pipeline.pairs.opening import open_pairs
 from rankmill.pipeline.places import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, path_in
-from rankmill.pipeline.publish import alone, fsync_folder, staging_folder, write_atomically
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.replace import sweep
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
@@ -160,7 +160,7 @@ def add_pairs(
         with alone(path):
             current = read_manifest(path)
             if current.data_digest() != dataset.digest:
-                raise DatasetConflict(f"{path}: was replaced by other data while pairs were joined to it; run it again")
+                raise ConflictError(f"{path}: was replaced by other data while pairs were joined to it; run it again")
             folder = path_in(path, PAIRS)
             folder.mkdir(exist_ok=True)
             for file in (staging / PAIRS).iterdir():

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.storage.publish import keep_by_digest
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.group.hashing import buckets_of
 from rankmill.pipeline.group.shards import open_writer
@@ -23,7 +24,6 @@ from rankmill.pipeline.manifest import PairShard
 from rankmill.pipeline.pairs.batch import Mismatch
 from rankmill.pipeline.pairs.stored import STORED
 from rankmill.pipeline.places import PAIRS
-from rankmill.pipeline.publish import keep_by_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.pairs.tables import DelimitedPairs, ParquetPairs
 from rankmill.pipeline.pairs.text import TextPairs
 from rankmill.pipeline.sources.names import check_file, format_of

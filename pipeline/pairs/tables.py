@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.arrow import open_parquet
-from rankmill.pipeline.errors import DataRejected, MalformedRow
 from rankmill.pipeline.pairs.batch import COLUMNS, IDS, NUMBERS, PairBatch, checks
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
 from rankmill.pipeline.sources.cells import CellProblem, DelimitedCells

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankmill.pipeline.errors import MalformedLine
+from rankmill.foundation.errors import MalformedLine
 from rankmill.pipeline.pairs.batch import COLUMNS, IDS, NUMBERS, PairBatch, checks
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten

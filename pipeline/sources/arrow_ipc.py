@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyarrow import ipc
 
-from rankmill.pipeline.errors import DataRejected
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.sources.blocks import compression_of
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.pipeline.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
+from rankmill.foundation.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
 from rankmill.pipeline.sources.grades import MAX_GRADE, GradeRules, NegativeGrades, Unjudged, Words, words_of
 from rankmill.pipeline.sources.parts import check_columns
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import strings_from
-from rankmill.pipeline.errors import DataRejected
 from rankmill.pipeline.sources import _kernels
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
+from rankmill.foundation.errors import DataRejected, MalformedLine
 from rankmill.pipeline.arrow import parts_of
-from rankmill.pipeline.errors import DataRejected, MalformedLine
 from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import compression_of, read_blocks
 

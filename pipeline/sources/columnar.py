@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
+from rankmill.foundation.errors import ColumnProblem, MalformedRow
 from rankmill.pipeline.arrow import as_array, parts_of
-from rankmill.pipeline.errors import ColumnProblem, MalformedRow
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.by_column import ColumnBatch, ColumnTask, FeaturePart, without_values
 from rankmill.pipeline.sources.columns import TableColumns, table_columns

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
+from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
 from rankmill.pipeline.sources.batch import MAX_FEATURES
 from rankmill.pipeline.sources.optional import OPTIONAL
 from rankmill.pipeline.sources.parts import HABITS, ID_COLUMNS, PARTS, RESERVED

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.errors import ColumnProblem
 from rankmill.pipeline.arrow import as_array, parts_of
-from rankmill.pipeline.errors import ColumnProblem
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import (
     DEFAULT_BLOCK_BYTES,

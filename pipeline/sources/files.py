@@ -8,9 +8,9 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.places import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
-from rankmill.pipeline.publish import file_digest
 from rankmill.pipeline.sources.names import COMPANIONS, SUFFIXES, check_file, uncompressed
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.errors import InputError, MalformedLine
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.errors import InputError, MalformedLine
 from rankmill.pipeline.room import Room
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import (

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import get_args
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.sources.batch import Format
 from rankmill.pipeline.sources.blocks import COMPRESSED
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import open_parquet
-from rankmill.pipeline.errors import DataRejected
 from rankmill.pipeline.sources.by_column import ColumnBatch, ColumnTask
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 

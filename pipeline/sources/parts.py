@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.sources.optional import OPTIONAL
 
 if TYPE_CHECKING:

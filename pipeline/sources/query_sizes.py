@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.blocks import COMPRESSED, copy_tokens, read_blocks

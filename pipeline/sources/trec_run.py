@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks

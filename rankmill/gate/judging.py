@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import rankmill.gate
-import rankmill.scorer
-from rankmill.errors import InputError
+from rankmill.foundation.code_digest import code_digest
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.gate import guardrails
 from rankmill.gate.bars import Bar, row_order, single_feature
 from rankmill.gate.guardrails import Guardrail
 from rankmill.gate.lists import GradedQueries, Scores, scores_of
 from rankmill.gate.rules import NO_OPTION, Rules, convention_digest, convention_facts, option_words
-from rankmill.pipeline.cores import available_cores
 from rankmill.pipeline.group.sketch import QuerySketch, overlap
-from rankmill.scorer.errors import CandidatesRejected
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
 from rankmill.scorer.paired import Paired, compare, queries_for
 from rankmill.scorer.predict import Predictor
-from rankmill.trainer.code_digest import digest_of_folder
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
@@ -156,23 +151,11 @@ def judge(
         "bootstrap": {"level": 0.95, "replicates": REPLICATES, "seed": SEED},
         "comparisons": comparisons,
         "guardrails": [rail.to_dict() for rail in rails if rail.name != "latency"],
-        "code": code_digest(),
+        "code": code_digest("rankmill.gate", "rankmill.scorer"),
     }
     if measured := [rail.to_dict() for rail in rails if rail.name == "latency"]:
         report["measured"] = measured
     return report
-
-
-@cache
-def code_digest() -> str:
-    """Return the sha256 over the code that measures and decides: every source of this package and of scorer."""
-    import hashlib
-
-    found = hashlib.sha256()
-    for package in (rankmill.gate, rankmill.scorer):
-        for folder in package.__path__:
-            found.update(digest_of_folder(package.__name__, Path(folder)))
-    return found.hexdigest()
 
 
 def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Contender]) -> None:

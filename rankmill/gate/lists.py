@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.manifest import SPLITS
-from rankmill.scorer.errors import CandidatesRejected
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention

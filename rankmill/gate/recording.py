@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.errors import IntegrityError, PromotionRefused, UnknownModel
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.gate.report import render
 from rankmill.gate.rules import rules_under
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
-from rankmill.registry.errors import IntegrityError, PromotionRefused, UnknownModel
 from rankmill.registry.history.changes import Gate
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.scorer.forest import Forest

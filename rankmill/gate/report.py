@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from rankmill.pipeline.terminal import page_width
+from rankmill.foundation.terminal import page_width
 from rankmill.scorer.evaluation import text_table
 
 _PAGE, _WORST = 100, 5

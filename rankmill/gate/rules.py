@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rankmill.errors import InputError
-from rankmill.scorer.errors import InputError as ScorerInputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
 
@@ -126,7 +125,7 @@ def rules_under(
     ------
     InputError
         A limit is out of its range, or the policy's convention is none that has a name.
-    rankmill.scorer.errors.InputError
+    rankmill.foundation.errors.InputError
         The metric is unknown.
     """
     if policy is not None:
@@ -134,7 +133,7 @@ def rules_under(
             metric = policy.metric
             try:
                 parse_metric(metric)
-            except ScorerInputError as error:
+            except InputError as error:
                 cure = "ask for another: rankmill models alias NAME ALIAS --protect --metric METRIC"
                 raise InputError(f"the alias asks for the metric {metric}: {error}; {cure}") from None
         margin = policy.margin if margin is None else margin

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.inspect.dependence import dependence_at, some_steps
 from rankmill.scorer.inspect.influence import relative_influence
 from rankmill.scorer.inspect.paths import leaf_paths

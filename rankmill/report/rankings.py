@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from rankmill.foundation.cores import available_cores
 from rankmill.gate.bars import row_order, single_feature
 from rankmill.gate.lists import GradedQueries, Scores, scores_of
-from rankmill.pipeline.cores import available_cores
 from rankmill.scorer.cli import train_queries
 from rankmill.scorer.evaluate_scored import evaluate_scored
 from rankmill.scorer.evaluation import Evaluation

@@ -9,9 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.errors import InputError
-from rankmill.pipeline.errors import InputError as UnknownColumn
-from rankmill.registry.errors import RegistryError
+from rankmill.foundation.errors import InputError, RankmillError
+from rankmill.foundation.errors import InputError as UnknownColumn
 from rankmill.registry.names import PRODUCTION
 from rankmill.run.names import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
 from rankmill.scorer.forest import Forest
@@ -134,9 +133,9 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     ------
     InputError
         There is no such folder, or nothing that says which version was trained there.
-    rankmill.pipeline.errors.InputError
+    rankmill.foundation.errors.InputError
         There is no dataset in it, or no column that ``by`` names.
-    rankmill.registry.errors.RegistryError
+    rankmill.foundation.errors.RankmillError
         The version is not in the registry, or damaged.
     """
     from rankmill.pipeline.dataset import Dataset
@@ -197,7 +196,7 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
 
     Raises
     ------
-    rankmill.registry.errors.RegistryError
+    rankmill.foundation.errors.RankmillError
         There is no such version, or it is damaged.
     """
     from rankmill.gate.recording import stored_result
@@ -211,7 +210,7 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
     if alias in version.gates:
         try:
             gate = stored_result(store, str(version), alias).report
-        except RegistryError as error:
+        except RankmillError as error:
             notes.append(f"the result of the gate cannot be read: {error}")
     forest = Forest.from_bytes(version.read(), str(version))
     present, present_forest = _present(store, version, gate, alias), None
@@ -238,7 +237,7 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
 
 
 def _check_columns(dataset: Dataset, by: Iterable[str]) -> None:
-    """Raise rankmill.pipeline.errors.InputError for a column that is not there: now, not after all has been scored."""
+    """Raise rankmill.foundation.errors.InputError for a column that is not there: now, not after all has been scored."""
     known = (QUERY_SIZE, GRADE_MIX, "qid", "doc_id", "grade", *dataset.optional_columns, *dataset.feature_names)
     for name in by:
         if name not in known:
@@ -307,7 +306,7 @@ def _forest_of(present: Version, dataset: Dataset | None) -> tuple[Forest | None
     """Return the forest of ``present``, or why it cannot be compared with."""
     try:
         forest = Forest.from_bytes(present.read(), str(present))
-    except RegistryError as error:
+    except RankmillError as error:
         return None, f"{present} cannot be compared with: {error}"
     has = set(forest.feature_names if dataset is None else dataset.feature_names)
     lacking = [forest.feature_names[f] for f in forest.used_features if forest.feature_names[f] not in has]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.errors import InputError
-from rankmill.pipeline.publish import staging_folder
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import staging_folder
 from rankmill.registry import Registry
 from rankmill.report.facts import gather, to_bytes
 from rankmill.report.markdown import markdown
@@ -62,11 +62,11 @@ def write_report(
 
     Raises
     ------
-    rankmill.errors.InputError
+    rankmill.foundation.errors.InputError
         There is no such work folder, nothing in it says which version was trained, or ``out`` holds something else.
-    rankmill.registry.errors.RegistryError
+    rankmill.foundation.errors.RankmillError
         The version is not in the registry, or damaged.
-    rankmill.pipeline.errors.PipelineError
+    rankmill.foundation.errors.RankmillError
         The dataset is missing or damaged, or has no such column.
     """
     folder = work / "report" if out is None else out
@@ -88,9 +88,9 @@ def write_version_report(reference: str, registry: Path, *, out: Path | None = N
 
     Raises
     ------
-    rankmill.errors.InputError
+    rankmill.foundation.errors.InputError
         ``out`` holds something else.
-    rankmill.registry.errors.RegistryError
+    rankmill.foundation.errors.RankmillError
         The version is not in the registry, or damaged.
     """
     subject = subject_of_version(Registry(registry), reference)

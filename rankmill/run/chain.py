@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.run.drift import check_drift
 from rankmill.run.events import Observer, StageDone, StageFailed, StageSaid, StageSkipped, StageStarted
 from rankmill.run.records import Record, key_of

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import json
-from functools import cache
-from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rankmill.pipeline.publish import file_digest, write_atomically
-from rankmill.trainer.code_digest import digest_of_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from rankmill.foundation.storage.publish import file_digest, write_atomically
 
 Seen = tuple[int, int, int, str]
 """Bytes, time of the last change in nanoseconds, inode, sha256."""
@@ -60,13 +52,3 @@ def _read(path: Path) -> dict[str, Seen]:
         }
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
-
-
-def code_of(packages: Iterable[str]) -> str:
-    """Return the sha256 over the ``.py`` files of ``packages`` (dotted names), as they are installed."""
-    return sha256(b"".join(_of_package(package) for package in sorted(packages))).hexdigest()
-
-
-@cache
-def _of_package(package: str) -> bytes:
-    return b"".join(digest_of_folder(package, Path(folder)) for folder in import_module(package).__path__)

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.config import PREVIOUS
-from rankmill.errors import ConfigError
+from rankmill.foundation.errors import ConfigError, DriftAlarm
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.drift.compare import Comparison, compare, compare_and_keep
 from rankmill.pipeline.drift.reference import Reference, digest_in
-from rankmill.pipeline.errors import DriftAlarm
-from rankmill.pipeline.publish import write_atomically
 from rankmill.run.names import DRIFT
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.errors import RunUnderWay
+from rankmill.foundation.errors import RunUnderWay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

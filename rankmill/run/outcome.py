@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankmill.exit_codes import code_of, ruling
-from rankmill.pipeline.errors import DriftAlarm
-from rankmill.registry.errors import PromotionRefused
+from rankmill.foundation.errors import DriftAlarm, PromotionRefused, code_of
+from rankmill.foundation.exit_codes import ruling
 from rankmill.run.drift import DriftFound, untold
 from rankmill.run.names import EVALUATION
 from rankmill.run.stages.gate import result_of, taken_back

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rankmill.pipeline.publish import write_atomically
+from rankmill.foundation.storage.publish import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

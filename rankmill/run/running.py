@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.config_file import read_config
-from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, code_of, one_line
-from rankmill.pipeline.publish import write_atomically
+from rankmill.foundation.errors import code_of, one_line
+from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.run.chain import NAMES, Choice, check_inputs, plan, run_stages
 from rankmill.run.drift import keep_for_next
 from rankmill.run.dry import links_to

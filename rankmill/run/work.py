@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.config import RANKED
-from rankmill.errors import ConfigError, InputError
+from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import InputError as PipelineInputError
 from rankmill.pipeline.sources.files import find_files
 from rankmill.registry import Registry, Version
 from rankmill.run.digests import FileDigests
@@ -111,7 +110,7 @@ class Work:
         day = "" if self.day is None else self.day.isoformat()
         try:
             return tuple(find_files([pattern.replace(DATE, day) for pattern in patterns], self.folder))
-        except PipelineInputError as error:
+        except InputError as error:
             raise InputError(f"{key}: {error}") from None
 
     def named(self, path: Path) -> str:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Protocol
 
-from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, INTERRUPTED, MEANINGS, TERMINATED
+from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, INTERRUPTED, MEANINGS, TERMINATED
+from rankmill.foundation.units import spell
 from rankmill.schedule.ticks import Ticks
-from rankmill.spans import spell
 
 Tell = Callable[..., None]
 """Called with one line for a person and, by name, what a machine asks for as JSON values: ``event``, ``level``, and the facts."""

@@ -12,7 +12,7 @@ from datetime import date
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from rankmill.errors import ConfigError, InputError
+from rankmill.foundation.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import typer
@@ -22,7 +22,7 @@ import sys
 sys.path[:] = sys.argv[2:]
 from pathlib import Path
 from rankmill.config_file import read_config
-from rankmill.errors import ConfigError, InputError
+from rankmill.foundation.errors import ConfigError, InputError
 try:
     read_config(Path(sys.argv[1]))
 except (ConfigError, InputError) as error:

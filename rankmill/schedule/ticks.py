@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError
 
 _SECOND = timedelta(seconds=1)
 

@@ -10,8 +10,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rankmill.foundation.errors import IntegrityError, InvalidName
 from rankmill.registry.bundle.tar import LARGEST, total
-from rankmill.registry.errors import IntegrityError, InvalidName
 from rankmill.registry.files.store import LARGEST_ENTRY
 from rankmill.registry.manifest import Sha256, canonical_json, first_fault
 from rankmill.registry.names import check_name

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
 from rankmill.registry.bundle.contents import FIRST, FORMAT, Contents, blob_member
 from rankmill.registry.bundle.tar import LARGEST, ending, header, padding
-from rankmill.registry.errors import InputError, IntegrityError, UnknownModel
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.files.store import telling
 from rankmill.registry.history.log import Log

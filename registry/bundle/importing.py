@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rankmill.foundation.errors import ConflictError
 from rankmill.registry.bundle.opening import OpenedBundle
 from rankmill.registry.bundle.origin import ORIGIN, origin_bytes
-from rankmill.registry.errors import ConflictError
 from rankmill.registry.files.store import Store
 from rankmill.registry.history.changes import Register
 from rankmill.registry.history.checkpoint import is_due, write_checkpoint

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
 from rankmill.registry.bundle.contents import FIRST, LARGEST_CONTENTS, Contents, blob_member
 from rankmill.registry.bundle.origin import ORIGIN
 from rankmill.registry.bundle.tar import TarReader
-from rankmill.registry.errors import InputError, IntegrityError, InvalidName
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.history.changes import Gate, Register
 from rankmill.registry.history.entry import Entry

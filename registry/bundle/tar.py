@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from rankmill.registry.errors import IntegrityError
+from rankmill.foundation.errors import IntegrityError
 
 BLOCK = 512
 RECORD = 20 * BLOCK  # a tar ends with zeros, two blocks at least, up to a multiple of this

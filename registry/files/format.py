@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rankmill.registry.errors import IntegrityError, InvalidName
+from rankmill.foundation.errors import IntegrityError, InvalidName
 from rankmill.registry.manifest import canonical_json
 from rankmill.registry.names import check_alias
 

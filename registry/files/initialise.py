@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankmill.registry.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.registry.files.format import Format
 from rankmill.registry.files.probe import Way
 from rankmill.registry.files.store import Store

@@ -24,7 +24,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from rankmill.registry.errors import InputError, IntegrityError
+from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.registry.files.ballast import Ballast
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.files.format import NEWEST, Format

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rankmill.registry.errors import IntegrityError
+from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.files.store import Store
 from rankmill.registry.history.state import State
 from rankmill.registry.manifest import canonical_json

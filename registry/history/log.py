@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rankmill.registry.errors import ConflictError, InputError, IntegrityError
+from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.registry.files.store import LARGEST_ENTRY, Store
 from rankmill.registry.history.changes import Change
 from rankmill.registry.history.checkpoint import is_due, read_checkpoint, write_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import EllipsisType
 
-from rankmill.registry.errors import ConflictError, PromotionRefused, UnknownModel
+from rankmill.foundation.errors import ConflictError, PromotionRefused, UnknownModel
 from rankmill.registry.history.changes import Gate, Move, Policy, Unset
 from rankmill.registry.history.state import State
 from rankmill.registry.names import PRODUCTION

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from rankmill.registry.errors import IntegrityError
+from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.history.changes import Gate, Mark, Move, Policy, Protect, Register, Sweep, Tag, Unset, as_json
 from rankmill.registry.history.entry import Entry
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rankmill.registry.errors import IntegrityError
+from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.files.store import Store, telling
 from rankmill.registry.history.changes import Mark, Sweep
 from rankmill.registry.history.log import Log

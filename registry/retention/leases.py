@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, ValidationError
 
-from rankmill.registry.errors import IntegrityError
+from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.files.store import Store
 from rankmill.registry.history.changes import Record
 from rankmill.registry.manifest import Sha256, canonical_json, first_fault

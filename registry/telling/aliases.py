@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from rankmill.registry.errors import InputError, UnknownModel
+from rankmill.foundation.errors import InputError, UnknownModel
 from rankmill.registry.history.changes import Policy
 from rankmill.registry.manifest import first_fault
 from rankmill.registry.names import check_alias

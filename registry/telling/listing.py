@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rankmill.registry.errors import InputError, RegistryError
+from rankmill.foundation.errors import InputError, RankmillError
 from rankmill.registry.telling.printing import flat, safe, size_text
 from rankmill.registry.telling.sentences import time_text
 
@@ -49,7 +49,7 @@ def row_of(version: Version) -> list[str]:
     """Say one version in a row under `HEADER`."""
     try:
         metrics = ", ".join(f"{path} {text}" for path, text in flat(version.manifest["metrics"])[:3])
-    except RegistryError as error:  # the other versions are still worth a look
+    except RankmillError as error:  # the other versions are still worth a look
         metrics = f"DAMAGED: {error}"
     size = size_text(version.size)
     if version.swept_in is not None:
@@ -68,7 +68,7 @@ def json_of(version: Version) -> dict[str, Any]:
     """Say one version as JSON values; a damaged manifest is None, and ``fault`` says what is wrong with it."""
     try:
         return version.to_json()
-    except RegistryError as error:
+    except RankmillError as error:
         return {"name": version.name, "version": version.number, "sha256": version.sha256, "manifest": None} | {
             "fault": str(error)
         }

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.errors import RankmillError
 from rankmill.registry.bundle.origin import ORIGIN, Origin
-from rankmill.registry.errors import RegistryError
 from rankmill.registry.telling.printing import flat, lines_of, safe, size_text
 from rankmill.registry.telling.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
 from rankmill.registry.telling.training_facts import Circumstances, Files, Seeds, TrainingFacts
@@ -131,7 +131,7 @@ class Story:
             return None
         try:
             self.version.read()
-        except (RegistryError, OSError) as error:
+        except (RankmillError, OSError) as error:
             return str(error)
         return None
 

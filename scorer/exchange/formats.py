@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
 from rankmill.scorer.exchange.plain import missing_as_zero
 from rankmill.scorer.exchange.source import Imported

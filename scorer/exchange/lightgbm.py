@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import ConversionRefused, ModelFormatError
+from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer.exchange.plain import PlainTree, forest_of, with_base
 from rankmill.scorer.exchange.source import Imported, provenance, text_of
 from rankmill.scorer.exchange.written import SAME_BITS, Written, need_one_output

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer import structure
-from rankmill.scorer.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer.forest import COUNT, CUT, JSON, NODE, VALUE, Forest, compact_cuts
 
 

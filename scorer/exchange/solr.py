@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import ConversionRefused
+from rankmill.foundation.errors import ConversionRefused
 from rankmill.scorer.exchange.plain import PlainTree, takes_missing_as_zero, with_base
 from rankmill.scorer.exchange.written import Written, float32_sums, java, need_one_output, said_in_float32, shortest32
 from rankmill.scorer.forest import CUT, Forest

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rankmill.scorer.errors import ModelFormatError
+from rankmill.foundation.errors import ModelFormatError
 from rankmill.scorer.forest import Forest
 
 CONVERTED_FROM = "converted_from"  # keys of a forest's info

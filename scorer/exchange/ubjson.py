@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rankmill.scorer.errors import ModelFormatError
+from rankmill.foundation.errors import ModelFormatError
 from rankmill.scorer.model_file import shortened
 
 NUMBERS = {"i": ">i1", "U": ">u1", "I": ">i2", "l": ">i4", "L": ">i8", "d": ">f4", "D": ">f8"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import ConversionRefused
+from rankmill.foundation.errors import ConversionRefused
 from rankmill.scorer.exchange.plain import takes_missing_as_zero
 from rankmill.scorer.forest import Forest
 

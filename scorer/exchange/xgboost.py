@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import ConversionRefused, ModelFormatError
+from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange.plain import PlainTree, forest_of, plain_trees
 from rankmill.scorer.exchange.source import Imported, provenance, text_of

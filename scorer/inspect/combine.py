@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.queries import PreparedQueries

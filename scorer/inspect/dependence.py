@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows

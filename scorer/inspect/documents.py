@@ -20,11 +20,11 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import locate_features, named_by_row
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate import DatasetSource, chosen_queries
 from rankmill.scorer.inspect.paths import Codes, Paths
 from rankmill.scorer.opening import open_sources, read_options
@@ -114,7 +114,7 @@ def read_documents(
         A file or a query is not there, or the features would take more than ``MAX_BYTES``.
     CandidatesRejected
         The candidates lack what the model needs, or hold nothing.
-    rankmill.pipeline.errors.DataRejected
+    rankmill.foundation.errors.DataRejected
         The candidates break their format.
     """
     if n_queries < 0:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankmill.pipeline.publish import fsync_file, fsync_folder, staging_folder
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder, staging_folder
 from rankmill.scorer.inspect.documents import Documents
 from rankmill.scorer.inspect.shap import Explainer, without_query_mean
 

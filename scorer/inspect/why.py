@@ -13,7 +13,7 @@ from difflib import get_close_matches
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.paths import Codes
 from rankmill.scorer.inspect.shap import Explainer

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics.metric import METRIC_NAMES, Metric
 from rankmill.scorer.metrics.policy import Policy
 

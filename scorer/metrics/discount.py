@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics.policy import Discount, Gain, table_of
 
 _SQRT_HALF = 0.7071067811865476

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 
 METRIC_NAMES = (
     "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
@@ -94,7 +94,7 @@ def parse_metric(text: str) -> Metric:
     'rbp(0.8)@20'
     >>> parse_metric("ncdg@10")
     Traceback (most recent call last):
-    rankmill.scorer.errors.InputError: unknown metric 'ncdg'; did you mean 'ndcg'?
+    rankmill.foundation.errors.InputError: unknown metric 'ncdg'; did you mean 'ndcg'?
 
     Raises
     ------

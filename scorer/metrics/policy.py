@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 
 Gain = str  # exp, linear, or table(g0,g1,..)
 Discount = str  # log2, one_plus_log2, letor, or table(d1,d2,..)

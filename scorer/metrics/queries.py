@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import CandidatesRejected
+from rankmill.foundation.errors import CandidatesRejected
 from rankmill.scorer.metrics import _kernels
 from rankmill.scorer.metrics.arrangement import (
     Grades,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import _swap_kernels
 from rankmill.scorer.metrics.arrangement import grade_levels
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities

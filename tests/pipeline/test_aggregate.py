@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.judgments.aggregate import aggregated
 from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
 from tests import naive_judgments

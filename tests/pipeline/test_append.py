@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import ConflictError, DataRejected, DatasetFormatError, InputError
 from rankmill.pipeline.append.base import Base
 from rankmill.pipeline.append.meaning import OPTIONS
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, DatasetConflict, DatasetFormatError, InputError
 from rankmill.pipeline.group.splits import fold_choice, parse_split_time
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.manifest import Meaning
@@ -526,7 +526,7 @@ def test_a_dataset_that_is_replaced_meanwhile_is_left_alone(tmp_path, monkeypatc
         return settle(base, *lists)
 
     monkeypatch.setattr(Base, "with_rejects", late)
-    with pytest.raises(DatasetConflict, match="was replaced by other data while rows were added"):
+    with pytest.raises(ConflictError, match="was replaced by other data while rows were added"):
         ingest([second], tmp_path / "out", options=IngestOptions(append=True))
     monkeypatch.undo()
     ingest([third], tmp_path / "third", options=IngestOptions(buckets=3))
@@ -542,7 +542,7 @@ def test_those_who_add_at_once_do_not_undo_each_other(tmp_path):
         while True:
             try:
                 return ingest([file], tmp_path / "out", options=IngestOptions(append=True, threads=1))
-            except (DatasetConflict, DatasetFormatError, FileNotFoundError):  # or its shards were swept meanwhile
+            except (ConflictError, DatasetFormatError, FileNotFoundError):  # or its shards were swept meanwhile
                 continue
 
     with ThreadPoolExecutor(6) as pool:

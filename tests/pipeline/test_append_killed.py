@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import InputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.places import MANIFEST_NAME
 from tests.pipeline.interrupted import operations, start

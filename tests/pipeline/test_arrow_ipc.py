@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather, ipc
 
+from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, MalformedRow
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.sources.arrow_ipc import ArrowSource
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions

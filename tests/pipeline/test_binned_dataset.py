@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rankmill.foundation.errors import ConflictError, DataRejected, DatasetFormatError, InputError
 from rankmill.pipeline import binning
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, DatasetConflict, DatasetFormatError, InputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 
@@ -201,7 +201,7 @@ def test_a_failure_leaves_the_dataset_as_it_was(dataset, monkeypatch):
 
 def test_data_replaced_meanwhile_are_noticed(tmp_path, dataset):
     changed = make(tmp_path, seed=5, overwrite=True)
-    with pytest.raises(DatasetConflict, match="replaced by other data"):
+    with pytest.raises(ConflictError, match="replaced by other data"):
         bin_dataset(dataset)
     assert not changed.manifest.bins
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.pipeline import binspec
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins, matrix_bins
-from rankmill.pipeline.errors import DatasetFormatError, InputError
 from rankmill.pipeline.quantiles import edges_of
 from tests import naive
 

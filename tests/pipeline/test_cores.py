@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rankmill.pipeline.cores import available_cores
+from rankmill.foundation.cores import available_cores
 
 
 @pytest.mark.parametrize(

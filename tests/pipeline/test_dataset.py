@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.storage.publish import publish_folder, staging_folder, write_atomically
 from rankmill.pipeline import publish
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DatasetFormatError, InputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.publish import publish_folder, staging_folder, write_atomically
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.describe import describe
-from rankmill.pipeline.errors import InputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import DriftAlarm, InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import feature_bins
 from rankmill.pipeline.cli import app
@@ -22,7 +23,6 @@ from rankmill.pipeline.drift import _kernels
 from rankmill.pipeline.drift.compare import FALSE_ALARMS, LARGE, Comparison, compare, feature_drift
 from rankmill.pipeline.drift.psi import Cells, Index, chi_square_quantile
 from rankmill.pipeline.drift.sample import cell_edges
-from rankmill.pipeline.errors import DriftAlarm, InputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from tests import naive_drift
 

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import execute
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import InputError
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.pairs.adding import add_pairs
 from rankmill.pipeline.sources.files import find_files

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankmill.pipeline.errors import DataRejected, InputError
+from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.pairs.opening import open_pairs
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.opening import open_source

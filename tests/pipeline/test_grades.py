@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.grades import GRADE_RULE, MAX_GRADE, GradeRules, parse_words

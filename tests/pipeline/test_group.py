@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.group import bucket as bucket_module
 from rankmill.pipeline.group import layout as layout_module

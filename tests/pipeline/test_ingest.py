@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError, MalformedLine, TooManyRejects
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, DatasetFormatError, InputError, MalformedLine, TooManyRejects
 from rankmill.pipeline.ingest import IngestOptions, building, ingest, running
 from rankmill.pipeline.sources.batch import ReadOptions
 from tests import naive

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.jsonl.source import JsonSource, share_features

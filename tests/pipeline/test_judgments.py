@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.describe import describe
-from rankmill.pipeline.errors import DataRejected, DatasetFormatError, InputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.judgments.rules import AGGREGATES
 from rankmill.pipeline.memory import Share

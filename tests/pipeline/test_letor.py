@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.pipeline.errors import DataRejected, MalformedLine, TooManyRejects
+from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.letor import LetorSource
 from rankmill.pipeline.sources.opening import open_source

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankmill.pipeline.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.group.hashing import buckets_of
 from rankmill.pipeline.group.spill import Spill
 from rankmill.pipeline.ingest import IngestOptions

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError, TooManyRejects
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.describe import describe
-from rankmill.pipeline.errors import DataRejected, DatasetFormatError, InputError, TooManyRejects
 from rankmill.pipeline.ingest import IngestOptions, building, ingest
 from rankmill.pipeline.pairs.adding import add_pairs
 from tests import naive_preferences

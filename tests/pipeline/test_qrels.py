@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
-from rankmill.pipeline.errors import DataRejected, InputError, TooManyRejects
+from rankmill.foundation.errors import DataRejected, InputError, TooManyRejects
 from rankmill.pipeline.group.hashing import buckets_of
 from rankmill.pipeline.judgments.opening import open_judgments
 from rankmill.pipeline.judgments.spill import JudgmentSpill

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.letor import LetorSource

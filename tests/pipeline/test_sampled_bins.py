@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline import binning
 from rankmill.pipeline.bin_plan import MIN_MEMORY, MOST_SAMPLED_ROWS, BinPlan
 from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import InputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.quantiles import sort_values
 from rankmill.pipeline.sampled import column as column_module

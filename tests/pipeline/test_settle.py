@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankmill.pipeline.errors import DataRejected
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.group.bucket import BucketRows
 from rankmill.pipeline.judgments.rules import AGGREGATES
 from rankmill.pipeline.judgments.settle import merge_rows, settle_by_judgments

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.pipeline.errors import DatasetFormatError
+from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.group import sketch as module
 from rankmill.pipeline.group.hashing import hash_ids
 from rankmill.pipeline.group.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.describe import describe
-from rankmill.pipeline.errors import InputError
 from rankmill.pipeline.group.hashing import splits_of
 from rankmill.pipeline.group.splits import ByFold, ByTime, fold_choice, parse_split_time, parts_of_folds, rule_of
 from rankmill.pipeline.ingest import IngestOptions, ingest

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.describe import describe
-from rankmill.pipeline.errors import DatasetFormatError
 from rankmill.pipeline.group import layout
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions

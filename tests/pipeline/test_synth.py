@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline import synth
-from rankmill.pipeline.errors import InputError
 from rankmill.pipeline.synth import SynthParameters, generate, ideal_scores, write_synthetic
 from tests import naive
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.delimited import DelimitedSource

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
 
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.opening import open_source

@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.opening import open_source

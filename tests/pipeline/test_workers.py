@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankmill.pipeline.errors import DataRejected, MalformedLine, TooManyRejects
+from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
+from rankmill.foundation.storage.publish import staging_folder
 from rankmill.pipeline.group import spill as spill_module
 from rankmill.pipeline.group.spill import Spill
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.ingest.reading import read_all
-from rankmill.pipeline.publish import staging_folder
 from rankmill.pipeline.sources import blocks as blocks_module
 from rankmill.pipeline.sources import delimited as delimited_module
 from rankmill.pipeline.sources import letor as letor_module
@@ -316,7 +316,7 @@ def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path,
 
 def test_folders_that_an_ingest_makes_survive_a_power_failure(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("rankmill.pipeline.publish.fsync_folder", synced.append)
+    monkeypatch.setattr("rankmill.foundation.storage.publish.fsync_folder", synced.append)
     with staging_folder(tmp_path / "a" / "b" / "out"):
         assert set(synced) == {tmp_path, tmp_path / "a"}
 

@@ -12,7 +12,7 @@ import pytest
 from rankmill import Ranker
 from rankmill.arrays import directions_by_name, matrix_of, rows_of
 from rankmill.extras import Extras
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 
 COLUMNS = {"a": [1, None, 3], "b": [0.5, 1e300, -2.25], "c": [True, False, None], "d": [None, None, None]}
 EXPECTED = np.array([[1, 0.5, 1, np.nan], [np.nan, np.inf, 0, np.nan], [3, -2.25, np.nan, np.nan]], np.float32)

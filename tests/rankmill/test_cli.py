@@ -15,13 +15,9 @@ import pytest
 import typer
 from typer.main import get_command
 
-import rankmill.errors
-import rankmill.pipeline.errors
-import rankmill.registry.errors
-import rankmill.scorer.errors
-import rankmill.trainer.errors
-from rankmill import __version__, cli, exit_codes
+from rankmill import __version__, cli
 from rankmill.command import UsageError
+from rankmill.foundation import errors, exit_codes
 from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,27 +42,17 @@ def leave_with(monkeypatch: pytest.MonkeyPatch):
 
 def declared_errors() -> list[type[Exception]]:
     """Every error class of every room, the bases left out: those are never raised themselves."""
-    found = []
-    for module in (
-        rankmill.pipeline.errors,
-        rankmill.trainer.errors,
-        rankmill.scorer.errors,
-        rankmill.registry.errors,
-        rankmill.errors,
-    ):
-        for kind in vars(module).values():
-            if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == module.__name__:
-                is_base = kind.__bases__ == (Exception,)
-                if not is_base:
-                    found.append(kind)
-    return found
+    return [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, errors.RankmillError) and kind is not errors.RankmillError
+    ]
 
 
 @pytest.mark.parametrize("kind", declared_errors(), ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
 def test_every_declared_error_has_an_exit_code(kind: type[Exception]) -> None:
-    codes = {exit_codes.EXIT_CODES[base] for base in kind.__mro__ if base in exit_codes.EXIT_CODES}
-    assert len(codes) == 1
-    assert codes <= {2, 10, 11, 12, 13, 74, 75}
+    assert kind.exit_code in {2, 10, 11, 12, 13, 75}
+    assert kind.exit_code in exit_codes.MEANINGS
 
 
 def test_where_several_codes_apply_one_rules() -> None:
@@ -88,41 +74,40 @@ def test_operations_say_what_to_do_for_every_code() -> None:
 
 
 def test_the_code_of_an_error_is_that_of_the_command_that_it_ends() -> None:
-    code_of = exit_codes.code_of
+    code_of = errors.code_of
     assert [code_of(SystemExit(143)), code_of(SystemExit()), code_of(SystemExit("why"))] == [143, 0, 1]
     assert [code_of(KeyboardInterrupt()), code_of(BrokenPipeError()), code_of(ZeroDivisionError())] == [130, 141, 1]
-    assert code_of(rankmill.pipeline.errors.MalformedLine(Path("a"), 1, 1, "", "x")) == 10
-    assert code_of(rankmill.pipeline.errors.DriftAlarm("f moved")) == 12
-    assert {*exit_codes.EXIT_CODES.values()} <= {*exit_codes.MEANINGS}
+    assert code_of(errors.MalformedLine(Path("a"), 1, 1, "", "x")) == 10
+    assert code_of(errors.DriftAlarm("f moved")) == 12
 
 
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
         (
-            rankmill.pipeline.errors.MalformedLine(Path("train.txt"), 1042, 17, "7:", "feature:value"),
+            errors.MalformedLine(Path("train.txt"), 1042, 17, "7:", "feature:value"),
             10,
             "train.txt:1042:17: expected feature:value, found '7:'",
         ),
-        (rankmill.pipeline.errors.DatasetFormatError("d: format 9"), 13, "d: format 9"),
+        (errors.DatasetFormatError("d: format 9"), 13, "d: format 9"),
         (
-            rankmill.pipeline.errors.InputError.unknown("format", "letr", ["letor", "csv"]),
+            errors.InputError.unknown("format", "letr", ["letor", "csv"]),
             2,
             "unknown format 'letr'; did you mean 'letor'?",
         ),
         (
-            rankmill.trainer.errors.InvalidParameter("max_leaves must be 2 or more, got 1"),
+            errors.InvalidParameter("max_leaves must be 2 or more, got 1"),
             2,
             "max_leaves must be 2 or more, got 1",
         ),
-        (rankmill.trainer.errors.TrainingDataRejected("no train split"), 10, "no train split"),
-        (rankmill.scorer.errors.ModelFormatError("m: damaged"), 13, "m: damaged"),
-        (rankmill.scorer.errors.CandidatesRejected("f7 is lacking"), 10, "f7 is lacking"),
-        (rankmill.errors.ConfigError("rankmill.toml: no [train]"), 2, "rankmill.toml: no [train]"),
+        (errors.TrainingDataRejected("no train split"), 10, "no train split"),
+        (errors.ModelFormatError("m: damaged"), 13, "m: damaged"),
+        (errors.CandidatesRejected("f7 is lacking"), 10, "f7 is lacking"),
+        (errors.ConfigError("rankmill.toml: no [train]"), 2, "rankmill.toml: no [train]"),
         (OSError(errno.ENOSPC, "No space left on device", "out/part"), 74, "out/part: No space left on device"),
         (OSError(errno.EXDEV, "Cross-device link", "a", None, "b"), 74, "a -> b: Cross-device link"),
         (OSError("the disk is gone"), 74, "the disk is gone"),
-        (rankmill.scorer.errors.InputError("two\nlines"), 2, "two lines"),
+        (errors.InputError("two\nlines"), 2, "two lines"),
     ],
 )
 def test_a_mistake_is_one_line_and_its_code(leave_with, capsys, error: Exception, code: int, line: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rankmill.config import Config, Drift, Tell
 from rankmill.config_file import read_config
-from rankmill.errors import ConfigError, InputError
+from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.pipeline.group.splits import parse_split_time
 from rankmill.pipeline.ingest import IngestOptions
 from rankmill.pipeline.sources.batch import Format

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankmill.scorer.errors import ConversionRefused
+from rankmill.foundation.errors import ConversionRefused
 from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
 from rankmill.scorer.exchange.plain import missing_as_zero
 from rankmill.scorer.predict import predict

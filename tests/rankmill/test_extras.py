@@ -8,7 +8,7 @@ import pytest
 from rankmill import Ranker
 from rankmill.arrays import rows_of
 from rankmill.extras import Extras
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from tests.rankmill.small_ranker import planted_arrays, small
 
 

@@ -8,15 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.gate.judging import judge
 from rankmill.gate.lists import GradedQueries, scores_of
 from rankmill.gate.report import render
 from rankmill.gate.rules import Rules, convention_digest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry.manifest import canonical_json
-from rankmill.scorer.errors import CandidatesRejected
-from rankmill.scorer.errors import InputError as ScorerInputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
@@ -261,7 +259,7 @@ def test_grades_beyond_the_scale_of_err_leave_it_out_where_it_does_not_decide(tm
     model = trained(dataset, metric="ndcg@10", gain="linear")
     report = judge(model, None, dataset, "test", Rules(convention=chosen, margin=1.0))
     assert list(report["comparisons"][0]["metrics"]) == ["ndcg@10", "map"]
-    with pytest.raises(ScorerInputError, match="grade"):
+    with pytest.raises(InputError, match="grade"):
         judge(model, None, dataset, "test", Rules(convention=chosen, metric=parse_metric("err@10")))
 
 

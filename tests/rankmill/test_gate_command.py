@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rankmill.cli import execute
+from rankmill.foundation.errors import PromotionRefused
 from rankmill.gate.recording import gate, stored_result
 from rankmill.gate.rules import convention_digest
 from rankmill.registry import Registry
-from rankmill.registry.errors import PromotionRefused
 from rankmill.registry.history.changes import Policy
 from rankmill.registry.manifest import canonical_json
 from rankmill.scorer.metrics.conventions import named_convention

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmill.cli import execute
-from rankmill.errors import InputError, Unhealthy
-from rankmill.exit_codes import EXIT_CODES, TRY_AGAIN
+from rankmill.foundation.errors import InputError, Unhealthy
+from rankmill.foundation.exit_codes import TRY_AGAIN
+from rankmill.foundation.units import parse_span, spell
 from rankmill.health import WORKED, Health
 from rankmill.run import running
 from rankmill.run.lease import hold
 from rankmill.run.names import LAST_RUN, LAST_SUCCESS
-from rankmill.spans import parse_span, spell
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 DAY = timedelta(hours=26)
@@ -55,7 +55,7 @@ def test_a_run_that_failed_leaves_the_success_before_it_to_age(tmp_path: Path) -
 
 def test_the_files_have_the_names_that_runs_give_them() -> None:
     assert (LAST_RUN, LAST_SUCCESS) == (running.LAST_RUN, running.LAST_SUCCESS)
-    assert EXIT_CODES[Unhealthy] == TRY_AGAIN
+    assert Unhealthy.exit_code == TRY_AGAIN
 
 
 def test_a_folder_without_runs_is_unhealthy_until_the_first_is_under_way(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rankmill.pipeline.publish import file_digest
+from rankmill.foundation.storage.publish import file_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}.get(os.uname().machine, "generic")
@@ -128,7 +128,7 @@ def place() -> Iterator[Path]:
 def kernels_of_the_house() -> set[tuple[str, str, str]]:
     """(package, file, function) of everything that is decorated with ``@njit``, but for what is always inlined."""
     found = set()
-    for package in ("pipeline", "scorer", "trainer"):
+    for package in ("foundation", "pipeline", "scorer", "trainer"):
         for path in (ROOT / package).rglob("_*kernels.py"):
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.FunctionDef):

@@ -11,13 +11,10 @@ import pytest
 
 import rankmill
 from rankmill import Ranker, Registry
+from rankmill.foundation.errors import InputError, InvalidName, InvalidParameter, UnknownModel
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.registry.errors import InputError as RegistryInputError
-from rankmill.registry.errors import InvalidName, UnknownModel
 from rankmill.scorer.cli import find_model
-from rankmill.scorer.errors import InputError
-from rankmill.trainer.errors import InvalidParameter
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.scorer.forests import random_forest
 
@@ -119,7 +116,7 @@ def test_what_is_not_there_is_told_in_one_line(arrays, here):
     rankmill.register_model(fitted(arrays), "web")
     with pytest.raises(UnknownModel, match=r"^web has no production version yet; .*web@latest"):
         Ranker.load("web")
-    with pytest.raises(RegistryInputError, match="unknown model 'wep'; did you mean 'web'"):
+    with pytest.raises(InputError, match="unknown model 'wep'; did you mean 'web'"):
         Ranker.load("wep")
     with pytest.raises(InvalidParameter, match="register_model needs a fitted ranker; call fit first"):
         rankmill.register_model(Ranker(), "web")

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
+from rankmill.foundation.errors import UnusableColumns
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import UnusableColumns
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.opening import open_source
 

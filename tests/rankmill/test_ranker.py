@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 
 from rankmill import Ranker
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from tests.rankmill.small_ranker import planted_arrays, small
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from rankmill import cli
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES
 from rankmill.registering import register_file
 from rankmill.registry.registry import Registry
-from rankmill.scorer.errors import ModelFormatError
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.lineage import attachments_of, dataset_facts
 from tests.rankmill.gate_case import dataset_of, rows_of, trained

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rankmill.cli import execute
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.drift.compare import compare as drifted
 from rankmill.report import words
 from rankmill.report.data import drift_facts

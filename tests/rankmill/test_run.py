@@ -11,8 +11,8 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.config_file import read_config
-from rankmill.errors import InputError
-from rankmill.pipeline.publish import file_digest
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.registry import Registry
 from rankmill.run.chain import NAMES

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.errors import InputError, RunUnderWay
+from rankmill.foundation.errors import InputError, RunUnderWay
 from rankmill.registry import Registry
 from rankmill.run.chain import NAMES, Choice
 from rankmill.run.dry import KEPT

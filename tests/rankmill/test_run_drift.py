@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from rankmill.config import Drift
-from rankmill.errors import ConfigError
+from rankmill.foundation.errors import ConfigError, DatasetFormatError, DriftAlarm, InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.drift.compare import compare
-from rankmill.pipeline.errors import DatasetFormatError, DriftAlarm
-from rankmill.pipeline.errors import InputError as PipelineInputError
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
 from rankmill.run.names import DRIFT
 from rankmill.run.telling.facts import KnownFacts
@@ -115,7 +113,7 @@ def test_mistakes_are_said_before_anything_is_run(data, work):
     check_drift(PREVIOUS, work.parent, work / "dataset")
     with pytest.raises(ConfigError, match="is what this run makes anew"):
         check_drift(Drift(against="work/dataset"), work.parent, work / "dataset")
-    with pytest.raises(PipelineInputError, match="no such dataset"):
+    with pytest.raises(InputError, match="no such dataset"):
         check_drift(Drift(against="nowhere"), work.parent, work / "dataset")
 
 

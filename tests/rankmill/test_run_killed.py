@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.pipeline.publish import file_digest
+from rankmill.foundation.storage.publish import file_digest
 from rankmill.registry import Registry
 from rankmill.run.chain import NAMES
 from rankmill.run.records import Record

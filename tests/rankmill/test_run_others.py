@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
-from rankmill.registry.errors import UnknownModel
 from rankmill.run.chain import Choice
 from rankmill.run.events import Event, RunEnded, StageStarted
 from rankmill.run.lease import left_behind
 from rankmill.run.running import Asked, plan_of, run
-from rankmill.scorer.errors import ScorerError
 from tests.rankmill.test_run import write_project
 from tests.rankmill.test_run_again import again, edit, outcome
 
@@ -126,7 +124,7 @@ def test_what_can_be_refused_is_refused_before_the_training(
     edit(project, '"wbe"', '"web"')
     plan_of(question(project))
     edit(project, 'base_model = "web"', 'base_model = "b.rankmill"')
-    with pytest.raises((OSError, ScorerError), match=str(project / "b.rankmill")):
+    with pytest.raises((OSError, RankmillError), match=str(project / "b.rankmill")):
         plan_of(question(project))
     edit(project, '\nbase_model = "b.rankmill"', "")
     edit(project, "[gate]", '[report]\nby = ["f1", "market"]\n[gate]')

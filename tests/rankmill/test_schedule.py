@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.schedule.keeping import LOOK, Keeper
 from rankmill.schedule.ticks import Ticks
 

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning, UnsetMetadataPassedError
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from tests.rankmill.small_ranker import planted_arrays, small
 
 FOLDS = GroupKFold(3)

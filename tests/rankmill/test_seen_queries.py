@@ -9,13 +9,13 @@ import pytest
 import typer.main
 
 from rankmill.cli import app, execute
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.report.writing import write_report
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.seen import TrainedModel, scope_of

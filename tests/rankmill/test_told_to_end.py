@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.pipeline.publish import file_digest
+from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from tests.pipeline.interrupted import ROOT, start
 from tests.waiting import LIMIT

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker, cross_validate
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.history import HOLDOUT
 from rankmill.trainer.sampling import fold_of_queries
 from tests.rankmill.small_ranker import planted_arrays, small

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rankmill.registry.errors import RegistryError
+from rankmill.foundation.errors import RankmillError
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS
 
@@ -53,5 +53,5 @@ def play(registry: Registry, steps: list[Step], name: str = "web") -> None:
     for step in steps:
         try:
             step(registry, name)
-        except RegistryError:
+        except RankmillError:
             continue

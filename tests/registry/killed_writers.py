@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rankmill.registry.errors import ConflictError, UnknownModel
+from rankmill.foundation.errors import ConflictError, UnknownModel
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.registry import Registry
 from rankmill.registry.retention.keeping import Rules

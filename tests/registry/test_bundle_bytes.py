@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
 from rankmill.registry.bundle import tar as bundle_tar
 from rankmill.registry.bundle.contents import blob_member
 from rankmill.registry.bundle.opening import OpenedBundle
-from rankmill.registry.errors import InputError, IntegrityError, RegistryError
 from rankmill.registry.history.changes import Move, Policy, Protect, Register, Tag
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.history.state import GENESIS
@@ -381,7 +381,7 @@ def test_a_file_that_changes_while_it_is_read_puts_nothing_wrong_into_the_regist
         registry = Registry(tmp_path / f"r{call}", disk=Changes(call))
         try:
             registry.import_(tmp_path / "web.tar")
-        except RegistryError:
+        except RankmillError:
             assert Registry(tmp_path / f"r{call}").names() == []
         else:
             break

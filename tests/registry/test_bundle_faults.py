@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rankmill.foundation.errors import RankmillError
 from rankmill.registry.bundle import exporting
 from rankmill.registry.bundle.opening import OpenedBundle
-from rankmill.registry.errors import RegistryError
 from rankmill.registry.registry import Registry
 from tests.registry.interposed import Interposed, Killed
 from tests.registry.model_disk import ROOT, Machine, ModelDisk, everything, nothing_new
@@ -80,7 +80,7 @@ def test_killed_at_any_call_and_without_power_the_file_is_as_it_was_or_whole(sta
 
 @pytest.mark.parametrize("site", list(sites_of(Path(exporting.__file__))), ids=str)
 def test_without_this_fsync_a_loss_of_power_does_damage(site: Site) -> None:
-    with pytest.raises((AssertionError, RegistryError)):
+    with pytest.raises((AssertionError, RankmillError)):
         search(started("three versions").copy(), site)
 
 
@@ -97,7 +97,7 @@ def test_what_fails_leaves_nothing_behind(start: Machine) -> None:
 
         try:
             export(machine, fail)
-        except (OSError, RegistryError):
+        except (OSError, RankmillError):
             if found(machine) != old:
                 OpenedBundle(ModelDisk(machine), OUT)
             assert not [path for path, _ in machine.files(BESIDE) if Path(path).name.startswith(".")]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
 from rankmill.registry.bundle import exporting
-from rankmill.registry.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
 from rankmill.registry.files import store
 from rankmill.registry.history.checkpoint import read_checkpoint
 from rankmill.registry.registry import Registry

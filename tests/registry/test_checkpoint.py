@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.errors import IntegrityError
+from rankmill.foundation.errors import IntegrityError
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.files.store import Store
 from rankmill.registry.history import checkpoint

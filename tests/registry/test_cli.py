@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidName, RankmillError, UnknownModel
 from rankmill.registry.cli import app
-from rankmill.registry.errors import ConflictError, IntegrityError, InvalidName, RegistryError, UnknownModel
 from rankmill.registry.files.store import Store
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS
@@ -158,7 +158,7 @@ def test_markup_and_control_codes_are_only_text(models: Shell, web: Registry) ->
     ],
 )
 def test_mistakes_raise_one_typed_line(
-    models: Shell, words: list[str], error: type[RegistryError], message: str
+    models: Shell, words: list[str], error: type[RankmillError], message: str
 ) -> None:
     with pytest.raises(error, match=message) as caught:
         models(*words)

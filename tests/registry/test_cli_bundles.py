@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.errors import ConflictError, IntegrityError
+from rankmill.foundation.errors import ConflictError, IntegrityError
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import QuickDisk
 from tests.registry.shell import Shell

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rankmill.registry.errors import RegistryError
+from rankmill.foundation.errors import RankmillError
 from rankmill.registry.registry import Registry
 from rankmill.registry.retention import leases, trash
 from rankmill.registry.retention.collecting import clock
@@ -70,7 +70,7 @@ def test_whatever_goes_wrong_the_next_run_does_the_rest(way: str) -> None:
         outcome = None
         try:
             Registry(ROOT, disk=Interposed(ModelDisk(machine), failing)).gc(rules=AT_ONCE)
-        except (Killed, OSError, RegistryError) as error:
+        except (Killed, OSError, RankmillError) as error:
             outcome = error
         assert isinstance(outcome, Killed | None) or str(outcome).isprintable()
         found = look(machine)  # every blob that a log refers to is there and whole

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import rankmill.registry
-from rankmill.registry.errors import RegistryError
+from rankmill.foundation.errors import RankmillError
 from rankmill.registry.registry import Registry
 from tests.registry.interposed import Interposed, Killed
 from tests.registry.invariants import Witness
@@ -194,5 +194,5 @@ def test_with_every_fsync_in_place_no_loss_of_power_does_damage() -> None:
 
 @pytest.mark.parametrize("site", list(sites()), ids=str)
 def test_without_this_fsync_a_loss_of_power_does_damage(site: Site) -> None:
-    with pytest.raises((AssertionError, RegistryError)):
+    with pytest.raises((AssertionError, RankmillError)):
         search(site)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.errors import ConflictError, RegistryError
+from rankmill.foundation.errors import ConflictError, RankmillError
 from rankmill.registry.files import ballast, staging
 from rankmill.registry.history import log
 from rankmill.registry.registry import Registry
@@ -118,7 +118,7 @@ def fail(machine: Machine, operation: Operation, failing: Failing, expected: Exp
         entry = operation.work(registry, "it")
         if entry is not None:
             witness.saw(operation.model, entry)
-    except (Killed, OSError, RegistryError) as error:
+    except (Killed, OSError, RankmillError) as error:
         outcome = error
     assert isinstance(outcome, Killed) or str(outcome).isprintable()
     now = witness.check(machine).models

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from rankmill.foundation.errors import IntegrityError
 from rankmill.registry import fsck
-from rankmill.registry.errors import IntegrityError
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.files.store import Store
 from rankmill.registry.history import log

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
 from rankmill.registry.cli import app
-from rankmill.registry.errors import InputError, IntegrityError, InvalidName
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import QuickDisk

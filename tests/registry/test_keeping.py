@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmill.registry.errors import UnknownModel
+from rankmill.foundation.errors import UnknownModel
 from rankmill.registry.history.changes import Change, Mark, Move, Register, Sweep, Tag, Unset
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.history.promotion import rollback

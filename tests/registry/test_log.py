@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.errors import InputError, IntegrityError
+from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.registry.files.store import Store
 from rankmill.registry.history import log
 from rankmill.registry.history.changes import Register

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.registry.errors import InputError, InvalidName, UnknownModel
+from rankmill.foundation.errors import InputError, InvalidName, UnknownModel
 from rankmill.registry.names import Reference, check_alias, check_name
 
 GOOD = ["a", "7", "web", "web-2.b_c", "a" * 64, "a..b"]

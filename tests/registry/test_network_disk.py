@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.errors import ConflictError, RegistryError, UnknownModel
+from rankmill.foundation.errors import ConflictError, RankmillError, UnknownModel
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS
@@ -101,7 +101,7 @@ class Host:
                 entry = move(registry)
             except (ConflictError, UnknownModel):
                 self.witness.refused.add(reason)
-            except (OSError, RegistryError):
+            except (OSError, RankmillError):
                 return  # done or not, nobody knows
             else:
                 self.witness.saw("web", entry)

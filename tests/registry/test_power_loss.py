@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rankmill.registry.errors import ConflictError, UnknownModel
+from rankmill.foundation.errors import ConflictError, UnknownModel
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.registry import Registry
 from rankmill.registry.retention.keeping import Rules

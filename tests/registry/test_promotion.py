@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rankmill.registry.errors import ConflictError, IntegrityError, InvalidName, UnknownModel
+from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidName, UnknownModel
 from rankmill.registry.history.changes import as_json
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.errors import InputError, PromotionRefused, UnknownModel
+from rankmill.foundation.errors import InputError, PromotionRefused, UnknownModel
 from rankmill.registry.history.changes import Gate, Move, Policy, as_json
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.registry import Registry

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from rankmill.registry.errors import ConflictError
+from rankmill.foundation.errors import ConflictError
 from rankmill.registry.history import log
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, UnknownModel
 from rankmill.registry import Registry, Version
-from rankmill.registry.errors import InputError, IntegrityError, InvalidName, UnknownModel
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.retention.keeping import Rules
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.errors import InputError, IntegrityError, UnknownModel
+from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
 from rankmill.registry.files.store import Store
 from rankmill.registry.history import log
 from rankmill.registry.registry import Registry

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from rankmill.registry.errors import RegistryError, UnknownModel
+from rankmill.foundation.errors import RankmillError, UnknownModel
 from rankmill.registry.history import log
 from rankmill.registry.registry import Registry
 from rankmill.registry.retention import leases
@@ -194,7 +194,7 @@ def search(name: str, dead: set[int], strides: tuple[int, int], ends: Iterable[s
     for machine, writer, how in schedules(make(), work, dead, strides, ends):
         try:
             check(machine, writer)
-        except (AssertionError, RegistryError) as error:
+        except (AssertionError, RankmillError) as error:
             error.add_note(f"{name}: {how}")
             raise
         done += 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.errors import InputError, IntegrityError, InvalidName
+from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
 from rankmill.registry.files.disk import Disk
 from rankmill.registry.files.store import Store
 

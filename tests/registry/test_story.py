@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import ConflictError, InputError, InvalidName, UnknownModel
 from rankmill.registry.cli import app
-from rankmill.registry.errors import ConflictError, InputError, InvalidName, UnknownModel
 from rankmill.registry.history import changes
 from rankmill.registry.history.log import Log
 from rankmill.registry.history.state import State

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.pipeline.errors import DataRejected, MalformedRow
+from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.parquet import ParquetSource
 from rankmill.scorer import scoring

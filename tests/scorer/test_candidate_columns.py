@@ -10,13 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.cli import app
+from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DataRejected
-from rankmill.pipeline.errors import InputError as PipelineInputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.rerank import rerank
 from rankmill.trainer.parameters import TrainParameters
@@ -115,7 +113,7 @@ def test_the_guess_is_told_and_mistakes_are_named(tmp_path, forest, rows, monkey
         assert line not in again.stderr
     with pytest.raises(InputError, match="--columns is for tables"):
         rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / "x", columns={"qid": "q"})
-    with pytest.raises(PipelineInputError, match="no column 'q', which --columns takes as qid"):
+    with pytest.raises(InputError, match="no column 'q', which --columns takes as qid"):
         rerank(path, forest, tmp_path / "x", columns={"qid": "q"})
     lacking = write(tmp_path / "d.parquet", rows, {forest.feature_names[0]: "another"})
     with pytest.raises(CandidatesRejected, match=f"found no {forest.feature_names[0]} .*another"):

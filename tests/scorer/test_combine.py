@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.inspect import combine as combining
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.metrics import Policy, parse_metric

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.registry import Registry
 from rankmill.scorer.cli import app as scorer_app
 from rankmill.scorer.cli_compare import app
 from rankmill.scorer.compare import Ranking, compare
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, as_convention, named_convention

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.forest import ARRAYS
 from rankmill.scorer.inspect.dependence import partial_dependence, steps_of
 from rankmill.scorer.inspect.interaction import interactions

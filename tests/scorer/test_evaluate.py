@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import InputError as PipelineInputError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.scorer.compare import Ranking, compare
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate import DatasetSource, evaluate, write_per_query
 from rankmill.scorer.explain_metric import explain_metric
 from rankmill.scorer.rerank import rerank
@@ -189,7 +188,7 @@ def test_a_folder_stands_for_the_candidates_in_it(tmp_path, forest, rows):
     assert found.to_dict(per_query=True) == expected.to_dict(per_query=True)
     rankings = [Ranking(name=name, source=forest) for name in ("one", "other")]
     assert compare(rankings, on=tmp_path / "folder", metrics=["ndcg@5"]).evaluations[0].counts.n_documents == len(rows)
-    with pytest.raises(PipelineInputError, match=r"folder: is not a dataset"):
+    with pytest.raises(InputError, match=r"folder: is not a dataset"):
         evaluate(tmp_path / "folder", model=forest, split="test")
 
 
@@ -197,7 +196,7 @@ def test_a_split_without_rows_is_said_to_be_empty(tmp_path, forest, candidates):
     ingest([candidates], tmp_path / "data", options=IngestOptions(buckets=3))
     with pytest.raises(CandidatesRejected, match=r"data: the split 'test' is empty; splits with rows: train$"):
         evaluate(tmp_path / "data", model=forest, split="test")
-    with pytest.raises(PipelineInputError, match="'tset'"):
+    with pytest.raises(InputError, match="'tset'"):
         evaluate(tmp_path / "data", model=forest, split="tset")
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate_scored import evaluate_scored
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.scored_file import read_scored

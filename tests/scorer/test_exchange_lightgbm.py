@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.scorer.errors import ConversionRefused, ModelFormatError
+from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer.exchange import lightgbm as exchange
 from rankmill.scorer.predict import predict
 from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model

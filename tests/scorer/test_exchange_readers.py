@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.scorer.errors import ConversionRefused
+from rankmill.foundation.errors import ConversionRefused
 from rankmill.scorer.exchange import onnx, ranklib, solr
 from rankmill.scorer.exchange.plain import missing_as_zero, takes_missing_as_zero
 from rankmill.scorer.predict import predict

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.scorer.errors import ConversionRefused, InputError, ModelFormatError
+from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange import xgboost as exchange
 from rankmill.scorer.exchange.formats import read_from

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.cli import app
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.evaluate_scored import evaluate_scored
 from rankmill.scorer.explain_metric import explain_metric
 from rankmill.scorer.metrics import TIES, Policy, parse_metric

@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.cli import execute
-from rankmill.pipeline.errors import MalformedLine
+from rankmill.foundation.errors import CandidatesRejected, InputError, MalformedLine
 from rankmill.scorer import first_stage, rerank, scoring
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from tests.scorer.candidate_files import as_table, random_candidates, read_ranked, write_csv, write_letor, write_parquet

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.scorer import model_file
-from rankmill.scorer.errors import InputError, ModelFormatError
 from rankmill.scorer.forest import ARRAYS, Forest, compact_cuts
 from tests.scorer.forests import random_forest
 

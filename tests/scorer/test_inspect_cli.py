@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.cli_inspect import app
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.inspect.combine import combine
 from rankmill.scorer.inspect.reports import _places
 from rankmill.scorer.inspect.shap import shap_values

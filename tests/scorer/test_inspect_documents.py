@@ -7,7 +7,7 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 
-from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.inspect import documents as reading
 from rankmill.scorer.inspect.documents import read_documents
 from rankmill.scorer.inspect.paths import leaf_paths

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.foundation.errors import InputError
 from rankmill.scorer._kernels import exp_negative
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.links import LINKS, apply_link, link_fault
 from rankmill.scorer.predict import TILE, Predictor, predict
 from tests import naive_links

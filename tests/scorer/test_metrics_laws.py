@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.metrics import TIES, Metric, Policy, _kernels, arrangement
 from rankmill.scorer.metrics.bootstrap import percentile_interval
 from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF

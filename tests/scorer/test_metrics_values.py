@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rankmill.scorer.metrics
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import METRIC_NAMES, Metric, Policy, parse_metric
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stable_log2, stop_probabilities
 from rankmill.scorer.metrics.metric import WITHOUT_CUTOFF

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.foundation.errors import ModelFormatError
 from rankmill.scorer import _kernels, _tree_kernels, model_file
-from rankmill.scorer.errors import ModelFormatError
 from rankmill.scorer.forest import ARRAYS, Forest
 from rankmill.scorer.predict import Predictor, predict
 from rankmill.scorer.tree_layout import FEWEST_SWEPT

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.inspect import optimality
 from rankmill.scorer.inspect.optimality import CURVE, directions_needed, local_optimality, share_interval
 from rankmill.scorer.metrics import Policy, parse_metric

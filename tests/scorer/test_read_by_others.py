@@ -9,8 +9,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer import ranked_file
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.rerank import rerank
 from tests.readers import READERS, rows_of

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import exchange, staging_folder
 from rankmill.pipeline import publish
-from rankmill.pipeline.publish import exchange, staging_folder
 from rankmill.scorer import replacing
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.replacing import replace_folder, restore_replaced
 from rankmill.scorer.rerank import rerank
 from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.pipeline.errors import InputError as PipelineInputError
-from rankmill.pipeline.errors import MalformedLine
+from rankmill.foundation.errors import CandidatesRejected, ConflictError, InputError, MalformedLine, ModelFormatError
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.scorer import memory, ranked_file, scoring, sorting
-from rankmill.scorer.errors import CandidatesRejected, ConflictError, InputError, ModelFormatError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.memory import MemoryPlan
@@ -300,7 +298,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
         rerank([source, broken], forest, tmp_path / "out")
     with pytest.raises(Exception, match=r"empty\.txt"):
         rerank(empty, forest, tmp_path / "out")
-    with pytest.raises(PipelineInputError, match="no such file"):
+    with pytest.raises(InputError, match="no such file"):
         rerank(tmp_path / "none.txt", forest, tmp_path / "out")
     with pytest.raises(InputError, match="at least one file"):
         rerank([], forest, tmp_path / "out")

@@ -7,8 +7,8 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.cli import find_models
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.rerank import rerank, rerank_several

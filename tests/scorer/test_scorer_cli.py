@@ -8,10 +8,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import InputError
 from rankmill.registry import Registry
-from rankmill.registry.errors import InputError as RegistryInputError
 from rankmill.scorer.cli import app
-from rankmill.scorer.errors import InputError
 from rankmill.scorer.progress import DocumentBar
 from tests.scorer.candidate_files import random_candidates, ranked, read_ranked, write_letor
 from tests.scorer.forests import random_forest
@@ -94,14 +93,14 @@ def test_evaluate_writes_values_per_query(workplace, tmp_path):
 
 
 def test_models_that_are_not_there(workplace, tmp_path, monkeypatch):
-    with pytest.raises(RegistryInputError, match="did you mean 'web'"):
+    with pytest.raises(InputError, match="did you mean 'web'"):
         call("rerank", "c.txt", "--model", "wbe", "-o", "out")
-    with pytest.raises(RegistryInputError, match="web"):
+    with pytest.raises(InputError, match="web"):
         call("rerank", "c.txt", "--model", "web@7", "-o", "out")
     with pytest.raises(InputError, match=r"no\.rankmill: expected a model file, found none"):
         call("rerank", "c.txt", "--model", "no.rankmill", "-o", "out")
     monkeypatch.setenv("RANKMILL_REGISTRY", str(tmp_path / "elsewhere"))
-    with pytest.raises(RegistryInputError):
+    with pytest.raises(InputError):
         call("rerank", "c.txt", "--model", "web", "-o", "out")
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "elsewhere").exists()

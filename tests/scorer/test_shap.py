@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.exchange.lightgbm import read
 from rankmill.scorer.inspect.dependence import partial_dependence
 from rankmill.scorer.inspect.paths import leaf_paths

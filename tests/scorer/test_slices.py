@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.cli import app
-from rankmill.scorer.errors import CandidatesRejected, InputError
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.rerank import rerank

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.metric import NEED_CUTOFF, WITHOUT_CUTOFF
 from rankmill.scorer.metrics.queries import PreparedQueries

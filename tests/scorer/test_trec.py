@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from rankmill.scorer.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.scored_file import read_scored
 from rankmill.scorer.trec import read_qrels, read_run
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from rankmill.cli import execute
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.exchange.source import CONVERTED_FROM
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.base_model import BaseModel, after_base
-from rankmill.trainer.errors import InvalidParameter
 from tests.rankmill.small_ranker import planted_arrays, small
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from rankmill.cli import execute
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.trainer import bin_cache
 from rankmill.trainer.bin_cache import CachedBins
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.growing._kernels import column_of
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters

@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import RankedRows, boost
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.stopping import EarlyStopping
 from tests.trainer.planted import fit, rows_of, small_data

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from rankmill.foundation.interrupts import HeldSignals
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.candidate import train_candidate
 from rankmill.trainer.checkpoint import Checkpoint, Checkpoints
-from rankmill.trainer.interrupts import HeldSignals
 from rankmill.trainer.training import train
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import SMALL, small_dataset

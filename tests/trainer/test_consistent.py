@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker
-from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import consistent as consistent_module
 from rankmill.trainer.objectives.pointwise.consistent import normalised_gains
 from rankmill.trainer.parameters import TrainParameters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.boosting import boost
-from rankmill.trainer.errors import TrainingDataRejected
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.naive_points import cox_loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.protocol import PairCurvatures

@@ -8,12 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.scorer.errors import InputError
+from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import boost
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.profile import PHASES
 from tests.trainer.planted import fit, planted, rows_of, small_data

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.listwise import _expected_kernels, apxdcg, stochasticrank
 from rankmill.trainer.workers import with_team
 from tests import naive_lists as naive

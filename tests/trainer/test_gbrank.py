@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.predict import predict
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pairwise import gbrank
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import with_team

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.links import apply_link
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from tests.naive_points import softmax
 from tests.trainer.planted import fit, small_data

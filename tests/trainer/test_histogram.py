@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.growing import _kernels
 from rankmill.trainer.growing.packing import scales_of
 from rankmill.trainer.layout import BlockedBins

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.pointwise.l2 import SquaredError
 from rankmill.trainer.objectives.protocol import NoOptions
 from rankmill.trainer.objectives.registry import objective_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise import pair_loss as pairwise
 from rankmill.trainer.objectives.pairwise.lambdamart import LambdaMart, LambdaMartOptions

@@ -12,10 +12,10 @@ import pytest
 
 from rankmill import Ranker, cross_validate
 from rankmill.cli import execute
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.learnt_from import rows_learnt_from, settled
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.predict import predict
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.line_search import EVALUATIONS, FARTHEST, best_step
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankmill.foundation.code_digest import OF_TRAINING, code_digest, digest_of_folder
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
@@ -19,7 +20,6 @@ from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics.bootstrap import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.rerank import ModelIdentity
 from rankmill.trainer import lineage
-from rankmill.trainer.code_digest import PACKAGES, code_digest, digest_of_folder
 from rankmill.trainer.history import TrainingResult
 from rankmill.trainer.lineage import CIRCUMSTANCES, Origin, attachments_of, facts_of
 from rankmill.trainer.parameters import TrainParameters
@@ -66,7 +66,7 @@ def test_the_facts_name_data_code_and_parameters(dataset: Dataset, result: Train
     assert facts["parameters"] == result.forest.parameters
     assert facts["parameters"]["seed"] == SMALL.seed
     assert facts["changed_parameters"] == ["n_rounds", "learning_rate", "early_stopping_rounds", "max_leaves"]
-    assert facts["code_digest"] == code_digest()
+    assert facts["code_digest"] == code_digest(*OF_TRAINING)
     assert (facts["best_round"], facts["rounds_trained"]) == (result.best_round, len(result.history))
     assert "base_model" not in facts
 
@@ -178,7 +178,7 @@ def test_the_code_digest_follows_paths_and_bytes_of_sources_alone(tmp_path: Path
         digest_of_folder("scorer", tmp_path / "0"),
     ]
     assert len({plain, *others}) == 6
-    assert set(PACKAGES) == {"rankmill.pipeline", "rankmill.scorer", "rankmill.trainer"}
+    assert set(OF_TRAINING) == {"rankmill.pipeline", "rankmill.scorer", "rankmill.trainer"}
 
 
 @pytest.mark.parametrize("weighted", [False, True])

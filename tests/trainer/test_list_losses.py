@@ -9,7 +9,7 @@ import lightgbm
 import numpy as np
 import pytest
 
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.listwise import (
     listmle,

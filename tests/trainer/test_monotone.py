@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import boost
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.parameters import TrainParameters
 from tests.trainer.planted import fit, rows_of, small_data
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.pairs.adding import add_pairs
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.objectives.registry import OBJECTIVES, objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.reading import read_columns

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import _kernels as _point_kernels
 from rankmill.trainer.objectives.pointwise import document_loss as pointwise_module
 from rankmill.trainer.workers import Team

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.trainer.boosting import boost
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.trainer.point_cases import objective_on

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rankmill import Ranker, cross_validate
 from rankmill.cli import execute
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.history import RoundRecord
 from rankmill.trainer.progress import TrainingProgress
 from tests.trainer.small_dataset import small_dataset

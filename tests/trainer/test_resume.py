@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer import watching
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.growing import walking
 from rankmill.trainer.resuming import trees_of
 from tests.trainer.planted import fit, planted, small_data

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.predict import predict
 from rankmill.trainer.cross_validation import cross_validate
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.fitting import fit as fit_rounds
 from rankmill.trainer.history import HOLDOUT
 from rankmill.trainer.objectives.registry import objective_of

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.cli_compare import _made_from
 from rankmill.scorer.forest import Forest
@@ -18,7 +19,6 @@ from rankmill.scorer.predict import Predictor
 from rankmill.scorer.rerank import ModelIdentity
 from rankmill.trainer import training
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.kept import KeptTrainings, training_key
 from rankmill.trainer.lineage import Origin, facts_of
 from rankmill.trainer.seeds.averaging import average

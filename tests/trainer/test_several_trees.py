@@ -7,12 +7,12 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer import watching
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.growing import walking
 from rankmill.trainer.objectives import registry
 from tests.trainer.planted import fit, small_data

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker, cross_validate
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.registry import _ELSEWHERE, OBJECTIVES, canonical
 from rankmill.trainer.objectives.user import remember_objective
 

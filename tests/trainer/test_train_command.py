@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.pipeline.sizes import parse_size
+from rankmill.foundation.units import parse_size
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.cli import HISTOGRAM_MEMORY

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
+from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DatasetFormatError
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import cross_validate, train
 from rankmill.trainer.tuning import search, trial

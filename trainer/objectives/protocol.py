@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer import _kernels
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.objectives.holding import bytes_held
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.spelling import options_of, parse_spelling, spelling_of
 
 if TYPE_CHECKING:

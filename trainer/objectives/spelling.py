@@ -8,8 +8,8 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
-from rankmill.trainer.errors import InvalidParameter
-from rankmill.trainer.scalars import real_number, text, truth, whole_number
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.scalars import real_number, text, truth, whole_number
 
 _FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?:\((.*)\))?\s*")
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.objectives.spelling import parse_spelling

@@ -7,7 +7,7 @@ from math import frexp, fsum
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.rows import RankedRows
 
 

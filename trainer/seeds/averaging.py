@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import JSON, Forest, compact_cuts
-from rankmill.trainer.errors import InvalidParameter
 
 OF_ONE = ("best_round", "rounds_trained", "train", "valid")  # what a forest knows of its own training
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
-from rankmill.trainer.errors import InvalidParameter
-from rankmill.trainer.scalars import whole_number
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.scalars import whole_number
 
 Choose: TypeAlias = Literal["best", "average"]
 CHOICES: tuple[Choose, ...] = get_args(Choose)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from rankmill.pipeline.progress import TerminalBar
+from rankmill.foundation.progress import TerminalBar
 from rankmill.trainer.progress import Ticker
 from rankmill.trainer.tuning.store import Outcome
 from rankmill.trainer.tuning.trial import Task

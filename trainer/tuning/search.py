@@ -15,15 +15,15 @@ from typing import Any, Literal, TypeAlias, get_args
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from rankmill.pipeline.cores import available_cores
+from rankmill.foundation.code_digest import OF_TRAINING, code_digest
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import InvalidParameter, WorkerLost
+from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.code_digest import code_digest
 from rankmill.trainer.compiling import guard_cache
-from rankmill.trainer.errors import InvalidParameter, WorkerLost
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.measures import DEVIANCE, stop_measure
 from rankmill.trainer.parameters import PRESET, TrainParameters
-from rankmill.trainer.scalars import whole_number
 from rankmill.trainer.training import TrainingPlan, plan_of
 from rankmill.trainer.tuning.rungs import Rung, going_on, ordered, rungs_of
 from rankmill.trainer.tuning.space import Space
@@ -145,7 +145,7 @@ def plan_tuning(
     InvalidParameter
         The space leaves the bounds of a parameter, rounds are both varied and what is halved, or objectives are compared by
         their own losses.
-    TrainingDataRejected, rankmill.scorer.errors.InputError, rankmill.pipeline.errors.InputError
+    TrainingDataRejected, rankmill.foundation.errors.InputError, rankmill.foundation.errors.InputError
         As :func:`rankmill.trainer.training.plan_of`.
     """
     measure = stop_measure(parameters)
@@ -209,7 +209,7 @@ def tune(
         "parameters": {**parameters.as_dict(), "preset": PRESET},
         "eval_metrics": list(eval_metrics),
         "space": plan.space.to_dict(),
-        "code": code_digest(),
+        "code": code_digest(*OF_TRAINING),
     }
     store = TrialStore.begin(out, facts, fresh=fresh)
     drawn: dict[int, dict[str, Any]] = {0: {}}

@@ -18,9 +18,9 @@ from math import exp, floor, log
 from pathlib import Path
 from typing import Any
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.scalars import real_number, text, truth, whole_number
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.scalars import real_number, text, truth, whole_number
 
 DIGITS = 4  # that a drawn number has: people will read it, and write it down
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rankmill.pipeline.publish import write_atomically
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.model_file import canonical_json
-from rankmill.trainer.errors import InvalidParameter
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 SEARCH, TRIALS, CHECKPOINTS, TABLE, WINNER = "search.json", "trials", "checkpoints", "table.json", "winner.toml"

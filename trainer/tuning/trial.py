@@ -7,8 +7,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from rankmill.foundation.errors import RankmillError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import PipelineError
 from rankmill.trainer.checkpoint import EVERY, Checkpoints
 from rankmill.trainer.history import CrossValidation, TrainingResult
 from rankmill.trainer.parameters import TrainParameters
@@ -60,7 +60,7 @@ def run_trial(task: Task) -> Outcome:
     checkpoints = Checkpoints(task.out / "checkpoints", task.name, EVERY)
     try:
         outcome = _of_folds(_validated(task, checkpoints), task) if task.by_folds else _of_split(task, checkpoints)
-    except (OSError, MemoryError, PipelineError):  # of the machine or the dataset: may be otherwise next time
+    except (OSError, MemoryError, RankmillError):  # of the machine or the dataset: may be otherwise next time
         raise
     except Exception as error:  # a combination that cannot be is worth knowing, and no reason to end the search
         words = " ".join(f"{type(error).__name__}: {error}".split())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.pipeline.errors import DataRejected
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.sources.batch import MAX_FEATURES
 from rankmill.pipeline.sources.blocks import Block, read_blocks
 from rankmill.pipeline.sources.jsonl import _kernels

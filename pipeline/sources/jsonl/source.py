@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.errors import ColumnProblem, DataRejected, MalformedLine
+from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
 from rankmill.pipeline.sources.columnar import RecordReader

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankmill.config import PREVIOUS
-from rankmill.errors import InputError
+from rankmill.foundation.code_digest import code_digest
+from rankmill.foundation.errors import InputError
 from rankmill.pipeline.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import InputError as PipelineInputError
-from rankmill.run.digests import code_of
 from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact
 from rankmill.run.names import DRIFT
@@ -31,7 +30,7 @@ class Bin(Stage):
         self._check_what_follows()
         config = self.work.config.bin  # the memory says whether edges come from all rows or from a sample
         return {
-            CODE: code_of(["rankmill.pipeline"]),
+            CODE: code_digest("rankmill.pipeline"),
             "dataset": self.work.dataset().digest,
             **as_options(max_bin=config.max_bin, memory=config.memory, drift=self.work.config.drift),
             **self._former(),
@@ -52,7 +51,7 @@ class Bin(Stage):
         known = {QUERY_SIZE, GRADE_MIX, "qid", "doc_id", "grade", *dataset.optional_columns, *dataset.feature_names}
         for column in self.work.config.report.by:
             if column not in known:
-                raise InputError(f"[report] by: {PipelineInputError.unknown('column', column, sorted(known))}")
+                raise InputError(f"[report] by: {InputError.unknown('column', column, sorted(known))}")
 
     def doing(self) -> str:
         config = self.work.config.bin
@@ -80,7 +79,7 @@ class Bin(Stage):
         dataset = self.work.dataset()
         try:
             found = dataset.bin_set()
-        except PipelineInputError:
+        except InputError:
             return "the bins are gone"
         folder = dataset.bins_folder(found.binspec)
         if found.binspec != record.facts["binspec"]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rankmill.pipeline.publish import write_atomically
-from rankmill.run.digests import code_of
+from rankmill.foundation.code_digest import code_digest
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.run.events import Artefact
 from rankmill.run.names import EVALUATION
 from rankmill.run.records import CODE, Inputs, as_options
@@ -29,7 +29,7 @@ class Evaluate(Stage):
     def inputs(self) -> Inputs:
         config = self.work.config.evaluate
         return {
-            CODE: code_of(["rankmill.pipeline", "rankmill.scorer"]),
+            CODE: code_digest("rankmill.pipeline", "rankmill.scorer"),
             "dataset": self.work.dataset().digest,
             "model": self._model,
             **as_options(split=self.work.split, metrics=config.metrics, **config.conventions),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rankmill.errors import InputError
+from rankmill.foundation.code_digest import code_digest
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
-from rankmill.pipeline.publish import write_atomically
 from rankmill.registry.manifest import canonical_json
 from rankmill.registry.names import PRODUCTION
-from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.names import GATE
 from rankmill.run.records import CODE, Inputs, as_options
@@ -54,7 +54,7 @@ class Gate(Stage):
         former = self.work.former_dataset
         dataset = self.work.dataset()
         return {
-            CODE: code_of(["rankmill.pipeline", "rankmill.scorer", "rankmill.gate"]),
+            CODE: code_digest("rankmill.pipeline", "rankmill.scorer", "rankmill.gate"),
             "dataset": dataset.digest,
             "model": f"{candidate} {candidate.sha256} {candidate.manifest_sha256}",
             "the present version": "none" if present is None else f"{candidate.name}@{present}",
@@ -157,7 +157,7 @@ def split_for(rules: Rules, dataset: Dataset) -> str:
 
 def refuse_protected(work: Work) -> None:
     """Raise ConfigError if ``[promote]`` names an alias that asks for a gate: before the training, not after."""
-    from rankmill.errors import ConfigError
+    from rankmill.foundation.errors import ConfigError
     from rankmill.registry.history.state import State
 
     if work.config.promote is None:

@@ -7,14 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.errors import InputError
+from rankmill.foundation.code_digest import code_digest
+from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.errors import DatasetFormatError
-from rankmill.pipeline.errors import InputError as PipelineInputError
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.sources.optional import OPTIONAL
 from rankmill.pipeline.sources.query_sizes import find_sizes
-from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
@@ -39,7 +37,7 @@ class Ingest(Stage):
     def inputs(self) -> Inputs:
         config = self.work.config.ingest
         told = {field.name for field in fields(config)} - {*GIVEN, *WITHOUT_EFFECT}
-        inputs = {CODE: code_of(["rankmill.pipeline"])} | as_options(
+        inputs = {CODE: code_digest("rankmill.pipeline")} | as_options(
             **{name: getattr(config, name) for name in sorted(told)}
         )
         for key, paths in self.files.items():
@@ -87,7 +85,7 @@ class Ingest(Stage):
         where = self.work.named(self.work.dataset_path)
         try:
             dataset = Dataset.open(self.work.dataset_path)
-        except PipelineInputError:
+        except InputError:
             return f"{where} is gone"
         except DatasetFormatError:
             return f"{where} is damaged"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rankmill.foundation.code_digest import code_digest
 from rankmill.gate.recording import gate_in
 from rankmill.registry.names import PRODUCTION
 from rankmill.report.subject import Known
 from rankmill.report.writing import write_report
-from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.names import DRIFT, EVALUATION, GATE, REPORT, TRAINING
 from rankmill.run.records import CODE, Inputs, as_options
@@ -32,7 +32,7 @@ class Report(Stage):
         candidate, measured = self.work.candidate, self.work.config.evaluate
         moves = candidate.state.moves.get(self.alias, [])
         inputs = {
-            CODE: code_of(["rankmill"]),
+            CODE: code_digest("rankmill"),
             "dataset": self.work.dataset().digest,
             "model": f"{candidate} {candidate.sha256} {candidate.manifest_sha256}",
             f"alias {self.alias}": " ".join(str(move.version) for move in moves),

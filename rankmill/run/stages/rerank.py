@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.sizes import parse_size
+from rankmill.foundation.code_digest import code_digest
+from rankmill.foundation.units import parse_size
 from rankmill.pipeline.sources.columns import guesses_line
 from rankmill.pipeline.sources.query_sizes import find_sizes
-from rankmill.run.digests import code_of
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
@@ -59,7 +59,7 @@ class Rerank(Stage):
     def inputs(self) -> Inputs:
         section, stands = self.section, standing(self.work)
         inputs = {
-            CODE: code_of(["rankmill.pipeline", "rankmill.scorer"]),
+            CODE: code_digest("rankmill.pipeline", "rankmill.scorer"),
             "model": f"{stands} {stands.sha256}" if stands is not None else "",
             **as_options(
                 out=section.out, format=section.format, columns=section.columns, top_k=section.top_k,

@@ -7,8 +7,9 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rankmill.pipeline.publish import write_atomically
-from rankmill.registry.errors import UnknownModel
+from rankmill.foundation.code_digest import OF_TRAINING, code_digest
+from rankmill.foundation.errors import UnknownModel
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.registry.names import PRODUCTION
 from rankmill.run.events import Artefact
 from rankmill.run.names import TRAINING
@@ -18,7 +19,6 @@ from rankmill.run.work import told_version
 from rankmill.scorer.cli import MODEL_SUFFIX, find_model
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
 from rankmill.trainer.cli import queries_trained_on
-from rankmill.trainer.code_digest import code_digest
 from rankmill.trainer.compiling import compilation_announced
 from rankmill.trainer.kept import KeptTrainings
 from rankmill.trainer.lineage import Origin
@@ -51,7 +51,7 @@ class Train(Stage):
     def inputs(self) -> Inputs:
         config, dataset = self.work.config.train, self.work.dataset()
         return {
-            CODE: code_digest(),
+            CODE: code_digest(*OF_TRAINING),
             "dataset": dataset.digest,
             "bins": dataset.bin_set().binspec,
             **({} if self.base is None else {"base model": self.base.identity.sha256}),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from rankmill.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, code_of
+from rankmill.foundation.errors import code_of
+from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.run.events import (
     Artefact,
     Event,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import get_args
 
 import rankmill
-from rankmill.exit_codes import DONE
-from rankmill.pipeline.publish import write_atomically
+from rankmill.foundation.exit_codes import DONE
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.run.events import Event, Outcome, RunEnded, RunStarted, StageDone, StageStarted
 from rankmill.run.telling.clock import Clock, Stopwatch
 from rankmill.run.telling.exposition import Sample, exposition, read_exposition

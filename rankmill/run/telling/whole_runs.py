@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rankmill.pipeline.publish import write_atomically
+from rankmill.foundation.storage.publish import write_atomically
 
 _CHUNK = 1 << 16
 

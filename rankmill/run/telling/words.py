@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rankmill.exit_codes import one_line as said_by
+from rankmill.foundation.errors import one_line as said_by
 from rankmill.run.events import (
     Event,
     RunEnded,

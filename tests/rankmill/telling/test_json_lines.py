@@ -14,7 +14,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.pipeline.errors import DriftAlarm, MalformedLine
+from rankmill.foundation.errors import DriftAlarm, MalformedLine
 from rankmill.run.events import Artefact, RunEnded, StageFailed, StageSaid, StageSkipped
 from rankmill.run.telling import whole_runs
 from rankmill.run.telling.fan_out import FanOut

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankmill import __version__
-from rankmill.pipeline.errors import DataRejected, DriftAlarm
+from rankmill.foundation.errors import DataRejected, DriftAlarm
 from rankmill.run.events import Event
 from rankmill.run.telling.lineage import PRODUCER, LineageFile
 from rankmill.run.telling.whole_runs import read_lines

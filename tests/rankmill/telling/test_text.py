@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankmill.errors import ConfigError
+from rankmill.foundation.errors import ConfigError
 from rankmill.run.events import Event, RunEnded
 from rankmill.run.telling.text import TextLines
 from tests.rankmill.telling.story import Ticking, failed, night, started

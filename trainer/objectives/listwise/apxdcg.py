@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.listwise import _expected_kernels
 from rankmill.trainer.objectives.listwise.expected import ExpectedDcg
 from rankmill.trainer.objectives.listwise.list_loss import AT_REST, DRAWS, key_of

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics.discount import discounts
 from rankmill.scorer.metrics.metric import Metric, parse_metric
 from rankmill.scorer.metrics.policy import Policy
 from rankmill.scorer.metrics.queries import PreparedQueries
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.listwise.list_loss import ListLoss, gains_of, list_weights, mixed_lists
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows

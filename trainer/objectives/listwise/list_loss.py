@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer._elementary import jitter
-from rankmill.trainer.errors import TrainingDataRejected
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import (
     AT_REST,

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import ListLoss, gains_of, list_weights, mixed_lists
 from rankmill.trainer.objectives.protocol import PairCurvatures

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.listwise import _kernels, _query_logit_kernels
 from rankmill.trainer.objectives.listwise.list_loss import ListLoss
 from rankmill.trainer.objectives.pointwise.document_loss import TwoClasses, check_both_classes, classes_of

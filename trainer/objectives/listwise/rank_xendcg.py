@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.listwise import _kernels
 from rankmill.trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, list_weights, mixed_lists
 from rankmill.trainer.objectives.sharing import QueryShares, Workspaces

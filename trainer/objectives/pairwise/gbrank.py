@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.metrics.discount import discounts, gains
 from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.scorer.metrics.policy import Policy
 from rankmill.scorer.metrics.queries import PreparedQueries
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.pair_loss import (
     PairObjective,

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.scorer.metrics.policy import Policy
 from rankmill.scorer.metrics.swaps import SWAPPABLE, swap_deltas
-from rankmill.trainer.errors import InvalidParameter
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.pair_loss import (
     PairObjective,

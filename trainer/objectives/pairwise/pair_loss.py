@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import swaps
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
 from rankmill.scorer.metrics.swaps import SwapDeltas
 from rankmill.trainer._elementary import jitter
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer._elementary import jitter
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
 from rankmill.trainer.objectives.sharing import QueryShares

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.scorer.metrics.discount import discounts, gains
-from rankmill.trainer.errors import TrainingDataRejected
 from rankmill.trainer.objectives.listwise.list_loss import list_weights
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise

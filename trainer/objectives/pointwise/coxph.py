@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats
 from rankmill.trainer.objectives.protocol import ROWS, NoOptions, Objective

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import (
     Floats,

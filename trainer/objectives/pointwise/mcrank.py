@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.links import link_fault
-from rankmill.trainer.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
 from rankmill.trainer.parameters import TrainParameters

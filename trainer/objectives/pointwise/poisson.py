@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.errors import TrainingDataRejected
+from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise, share_leaves
 from rankmill.trainer.parameters import TrainParameters

@@ -6,7 +6,7 @@ from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
 
-from rankmill.trainer.errors import InvalidParameter
+from rankmill.foundation.errors import InvalidParameter
 
 
 def whole_number(name: str, value: Any) -> int:

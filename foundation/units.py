@@ -1,13 +1,29 @@
-"""Spans of time in the words of a person, read and written."""
+"""Sizes and spans of time as people write them."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 
-from rankmill.errors import InputError
+from rankmill.foundation.errors import InputError
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_size(text: str, option: str) -> int:
+    """Read a number of bytes such as ``2GB``, ``512MiB`` or ``65536``; InputError names ``option``.
+
+    >>> parse_size("1.5GB", "--memory"), parse_size("64 KiB", "--block-size")
+    (1500000000, 65536)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _BYTES:
+        raise InputError(f"{option}: expected a size such as 2GB or 512MiB, found {text!r}")
+    return int(float(match[1]) * _BYTES[match[2].upper()])
+
+
+_SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_span(text: str, option: str) -> timedelta:
@@ -24,7 +40,7 @@ def parse_span(text: str, option: str) -> timedelta:
     found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)\s*([smhd])", text.strip())
     if found is None or float(found[1]) == 0:
         raise InputError(f"{option}: expected a number with s, m, h or d, such as 26h; found {text!r}")
-    return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    return timedelta(**{_SPANS[found[2]]: float(found[1])})
 
 
 def spell(span: timedelta) -> str:

@@ -1,0 +1,244 @@
+"""Everything that rankmill raises on purpose.  Each class carries the exit code with which a command ends; the front door prints."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+
+from rankmill.foundation.exit_codes import (
+    BUG,
+    DATA_REJECTED,
+    DRIFT,
+    GATE_NOT_PASSED,
+    INPUT_OUTPUT,
+    INTEGRITY,
+    INTERRUPTED,
+    READER_GONE,
+    TRY_AGAIN,
+    USAGE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAMED = 20  # choices in a message
+
+
+class RankmillError(Exception):
+    """Base of everything rankmill raises on purpose."""
+
+    exit_code: ClassVar[int] = BUG
+
+
+class InputError(RankmillError):
+    """The caller asked for something that is not there: a missing file, an unknown name, a value outside its bounds."""
+
+    exit_code = USAGE
+
+    @classmethod
+    def unknown(cls, what: str, name: str, known: Iterable[str], cure: str = "none is there yet") -> Self:
+        """Build the error for ``name`` that is none of ``known``: the nearest spelling, all of them, or the cure."""
+        choices = list(known)
+        near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {_some(choices)}" if choices else cure
+        return cls(f"unknown {what} {name!r}; {hint}")
+
+
+class InvalidParameter(InputError, ValueError):
+    """An option is outside its bounds, or unknown; the message has name, bound and value."""
+
+
+class ConfigError(InputError):
+    """``rankmill.toml`` breaks a rule; the message has the file, the key, what was found and the cure."""
+
+
+class InvalidName(InputError):
+    """A name of a model or alias, or a reference built of them, breaks the rules of ``rankmill.registry.names``."""
+
+
+class UnknownModel(InputError):
+    """There is no such model, or it has no such version or alias."""
+
+
+class DataRejected(RankmillError):
+    """The data break a rule of the format; nothing was written."""
+
+    exit_code = DATA_REJECTED
+
+
+class MalformedLine(DataRejected):
+    """One input line breaks the format.  ``line`` and ``column`` count from 1, as editors do."""
+
+    def __init__(self, path: Path, line: int, column: int, found: str, expected: str, cure: str = "") -> None:
+        super().__init__(path, line, column, found, expected, cure)
+        self.path, self.line, self.column = path, line, column
+        self.found, self.expected, self.cure = found, expected, cure
+
+    def __str__(self) -> str:
+        cure = f"; {self.cure}" if self.cure else ""
+        found = repr(self.found) if self.found else "nothing"
+        return f"{self.path}:{self.line}:{self.column}: expected {self.expected}, found {found}{cure}"
+
+
+class MalformedRow(DataRejected):
+    """One row of a table without lines (Parquet) breaks the format.  ``row`` counts from 1."""
+
+    def __init__(self, path: Path, row: int, column: str, found: str, expected: str, cure: str = "") -> None:
+        super().__init__(path, row, column, found, expected, cure)
+        self.path, self.row, self.column = path, row, column
+        self.found, self.expected, self.cure = found, expected, cure
+
+    def __str__(self) -> str:
+        cure = f"; {self.cure}" if self.cure else ""
+        return (
+            f"{self.path}: row {self.row}, column {self.column!r}: expected {self.expected}, found {self.found}{cure}"
+        )
+
+
+class ColumnProblem(NamedTuple):
+    """Why a column of a table cannot be used as it is."""
+
+    column: str
+    reason: str
+    """What is wrong, as a clause of a message; the column is named in it."""
+    cure: str = ""
+    """What to do about it."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Options of the command line, with their values, that do so."""
+    in_rows: bool = False
+    """Whether whoever reads the rows finds it, too, and says as much."""
+
+
+class UnusableColumns(DataRejected):
+    """Columns of a table cannot be used as they are; all of them are named, with the options that cure it."""
+
+    def __init__(self, path: Path, problems: tuple[ColumnProblem, ...]) -> None:
+        super().__init__(path, problems)
+        self.path, self.problems = path, problems
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Words of the command line that cure all problems; empty where there is none for one of them."""
+        if not all(problem.options for problem in self.problems):
+            return ()
+        values: dict[str, list[str]] = {}
+        for problem in self.problems:
+            for option, value in problem.options:
+                if value not in values.setdefault(option, []):
+                    values[option].append(value)
+        return tuple(word for option, found in values.items() for word in (option, ",".join(found)))
+
+    def __str__(self) -> str:
+        told = [f"{problem.reason}; {problem.cure}" if problem.cure else problem.reason for problem in self.problems]
+        if len(told) == 1:
+            return f"{self.path}: {told[0]}"
+        each = "; ".join(f"({number}) {reason}" for number, reason in enumerate(told, start=1))
+        return f"{self.path}: {len(told)} columns cannot be used as they are: {each}"
+
+
+class TooManyRejects(DataRejected):
+    """More rows break the format than ``--max-rejects`` allows; ``first`` is the first of them in reading order."""
+
+    def __init__(self, first: str, limit: int, rejects: str = "") -> None:
+        super().__init__(first, limit, rejects)
+        self.first, self.limit, self.rejects = first, limit, rejects
+
+    def __str__(self) -> str:
+        listed = f"; listed in {self.rejects}" if self.rejects else ""
+        return f"{self.first} (and more bad rows than --max-rejects {self.limit} allows{listed})"
+
+
+class TrainingDataRejected(DataRejected):
+    """The rows handed over cannot be learnt from: no train split, no two grades in any query."""
+
+
+class CandidatesRejected(DataRejected):
+    """The candidates or scores cannot be used: features that the model needs are lacking, a score is not a number."""
+
+
+class ConversionRefused(DataRejected):
+    """A model cannot be said in the format of another tool, or a model of another tool cannot be said in ours."""
+
+
+class PromotionRefused(RankmillError):
+    """A gate did not pass: the version stays registered and the alias stays where it was."""
+
+    exit_code = GATE_NOT_PASSED
+
+
+class DriftAlarm(RankmillError):
+    """Features are not distributed as they were, and the caller has asked to stop then."""
+
+    exit_code = DRIFT
+
+
+class IntegrityError(RankmillError):
+    """What lies on disk is damaged, incomplete or of another format number."""
+
+    exit_code = INTEGRITY
+
+
+class DatasetFormatError(IntegrityError):
+    """A dataset on disk is of another format number, incomplete or damaged."""
+
+
+class ModelFormatError(IntegrityError):
+    """Model bytes are of another format number, incomplete or damaged."""
+
+
+class LaterEntry(IntegrityError):
+    """An entry of a log is as it was written, and says what this version of rankmill does not know."""
+
+
+class ConflictError(RankmillError):
+    """Somebody else was faster and has changed what was to be changed; nothing was written, the same again may succeed."""
+
+    exit_code = TRY_AGAIN
+
+
+class WorkerLost(ConflictError):
+    """A process that worked for us was killed from outside; the same command again goes on."""
+
+
+class RunUnderWay(ConflictError):
+    """Another run works in the same folder; the message says which."""
+
+
+class Unhealthy(ConflictError):
+    """No run of a work folder has worked for too long; the message says since when, and what is known."""
+
+
+def known_code_of(error: BaseException) -> int | None:
+    """Return what a process leaves with after ``error``; None for one that is a bug of ours."""
+    if isinstance(error, RankmillError):
+        return error.exit_code
+    return INPUT_OUTPUT if isinstance(error, OSError) else None
+
+
+def code_of(error: BaseException) -> int:
+    """Return the same, and for a bug its code; for a signal that of the signal."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return READER_GONE
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    known = known_code_of(error)
+    return BUG if known is None else known
+
+
+def one_line(error: BaseException) -> str:
+    """Return what ``error`` says, as one line."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        names = " -> ".join(os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None)
+        text = f"{names}: {error.strerror}" if names else error.strerror
+    return " ".join("; ".join([text, *getattr(error, "__notes__", ())]).split("\n"))
+
+
+def _some(choices: list[str]) -> str:
+    """Name all choices, or the first of very many."""
+    more = len(choices) - _NAMED
+    return ", ".join(choices) if more <= 0 else f"{', '.join(choices[:_NAMED])} and {more:,} more"
