@@ -1,0 +1,102 @@
+"""Typed records and their JSON: frozen dataclasses in, plain values out, and back, in one way for everything that we write.
+
+A record is a frozen dataclass.  Its fields may be plain values, other records, tuples, lists, mappings, enums, paths, dates and
+NumPy's numbers and arrays.  A field made by :func:`left_out` has no key in the JSON while it is None, so that a record can gain a
+field and old files keep their bytes.  Reading is strict (the text ``"7"`` is no number), takes defaults for keys that are not there and
+passes over keys that it does not know, so that old and newer files can both be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import field, fields, is_dataclass
+from datetime import date, datetime
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rankmill.foundation.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
+_LEFT_OUT = "left out while None"
+
+
+def left_out() -> Any:
+    """Declare a field whose default is None and which is not in the JSON while it is."""
+    return field(default=None, metadata={_LEFT_OUT: True})
+
+
+def as_json(value: object) -> Any:
+    """Return ``value``, a record or anything made of records, as what :mod:`json` writes: dicts, lists, text, numbers, None.
+
+    Keys come in the order of the fields.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Split:
+    ...     feature: int
+    ...     gains: tuple[float, ...] = ()
+    ...     note: str | None = left_out()
+    >>> as_json(Split(3, (0.5,)))
+    {'feature': 3, 'gains': [0.5]}
+    """
+    if value is None or type(value) in {bool, int, float, str}:
+        return value
+    if is_dataclass(value):
+        found = ((each, getattr(value, each.name)) for each in fields(value))
+        return {each.name: as_json(held) for each, held in found if held is not None or _LEFT_OUT not in each.metadata}
+    if isinstance(value, Enum):
+        return as_json(value.value)
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): as_json(held) for key, held in value.items()}
+    if isinstance(value, tuple | list | frozenset | set):
+        return [as_json(held) for held in (sorted(value) if isinstance(value, frozenset | set) else value)]
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "tolist"):  # NumPy's arrays and single numbers
+        return as_json(value.tolist())
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def to_line(value: object) -> str:
+    """Return ``value`` as one line of JSON, keys sorted: the same bytes for the same record."""
+    return json.dumps(as_json(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def from_json(kind: type[T], data: bytes | str | Mapping[str, Any], what: str) -> T:
+    """Return the record of ``kind`` that ``data`` holds: text of JSON, or what was read from it.
+
+    Raises
+    ------
+    IntegrityError
+        It is no JSON, or a field is missing or of another type; one line that begins with ``what``, such as a path.
+    """
+    from pydantic import ValidationError
+
+    text = data if isinstance(data, bytes | str) else json.dumps(data)
+    try:
+        record: T = _reader(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        reason = first["msg"][:1].lower() + first["msg"][1:]
+        raise IntegrityError(f"{what}: {place + ': ' if place else ''}{reason}") from None
+    return record
+
+
+@cache
+def _reader(kind: Hashable) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
