@@ -9,11 +9,10 @@ passes over keys that it does not know, so that old and newer files can both be 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
 from datetime import date, datetime
 from enum import Enum
-from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LEFT_OUT = "left out while None"
+_READERS: dict[type, TypeAdapter[Any]] = {}  # made once a type and process
 
 
 def left_out() -> Any:
@@ -95,8 +95,9 @@ def from_json(kind: type[T], data: bytes | str | Mapping[str, Any], what: str) -
     return record
 
 
-@cache
-def _reader(kind: Hashable) -> TypeAdapter[Any]:
+def _reader(kind: type[T]) -> TypeAdapter[T]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    if kind not in _READERS:
+        _READERS[kind] = TypeAdapter(kind)
+    return _READERS[kind]
