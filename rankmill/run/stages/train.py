@@ -18,11 +18,11 @@ from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
 from rankmill.scorer.cli import MODEL_SUFFIX, find_model
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
-from rankmill.trainer.cli import queries_trained_on
 from rankmill.trainer.compiling import compilation_announced
 from rankmill.trainer.kept import KeptTrainings
 from rankmill.trainer.lineage import Origin
 from rankmill.trainer.progress import progress_of
+from rankmill.trainer.training_service import queries_trained_on
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record
