@@ -1,0 +1,198 @@
+"""What a registered version says of its training: the records of its manifest, and of the attachment ``circumstances``.
+
+The trainer writes them; the registry, the report and ``models diff`` read them.  Models of other programs are registered as well, so
+whoever reads must expect any fact to be missing.  The facts that every version must state are in :mod:`rankmill.registry.manifest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum, sqrt
+from typing import Any
+
+from rankmill.foundation.errors import IntegrityError
+from rankmill.foundation.records import from_json, left_out
+
+CIRCUMSTANCES = "circumstances"  # the name of the attachment
+
+Metrics = Mapping[str, Mapping[str, float]]  # by split and metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """One input file, by name and content."""
+
+    name: str
+    size: int
+    sha256: str
+    split: str | None = left_out()
+    sizes: str | None = left_out()  # digest of the file beside it that says how many rows each query has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFiles:
+    """Input files; of too many only their number, their size and the digest of their list."""
+
+    files: int
+    bytes: int
+    list: tuple[InputFile, ...] | None = left_out()
+    list_sha256: str | None = left_out()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairFacts:
+    """Preference pairs of a dataset."""
+
+    pairs: int | None = left_out()
+    sources: InputFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRule:
+    """How queries came into splits: by folds, by time, by shares of a hash, or by the files they stood in."""
+
+    column: str | None = left_out()  # of the time
+    files: bool | None = left_out()
+    fold: int | None = left_out()
+    folds: int | None = left_out()
+    shares: Mapping[str, float] | None = left_out()
+    time: Mapping[str, str] | None = left_out()  # when a split begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSize:
+    """Size of a split."""
+
+    queries: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetFacts:
+    """What a model was trained on."""
+
+    rows: int
+    queries: int
+    max_bin: int | None = left_out()
+    split_by: SplitRule | None = left_out()
+    splits: Mapping[str, SplitSize] = field(default_factory=dict)
+    sources: InputFiles | None = left_out()
+    judgments: InputFiles | None = left_out()
+    pairs: PairFacts | None = left_out()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherModel:
+    """Another model, by its digest and, where it came from a registry, as NAME@7."""
+
+    sha256: str
+    model: str | None = left_out()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldFacts:
+    """A cross-validation: the number of folds, and the standard deviation over them of every metric."""
+
+    folds: int
+    deviations: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A metric over several seeds."""
+
+    mean: float
+    deviation: float
+    """Standard deviation, n - 1 below, as that of :class:`rankmill.scorer.comparison.SeedNoise`."""
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of two values or more.
+
+        >>> Spread.of([0.5, 1.5]).mean
+        1.0
+        """
+        mean = fsum(values) / len(values)
+        deviation = sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+        return cls(mean=mean, deviation=deviation, least=min(values), greatest=max(values))
+
+
+NoiseFloor = Mapping[str, Mapping[str, Spread]]  # by split and metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedFacts:
+    """The training with one of several seeds."""
+
+    seed: int
+    sha256: str
+    best_round: int
+    rounds_trained: int
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedsFacts:
+    """Several seeds, of which one was chosen, or all were averaged."""
+
+    choose: str
+    chosen: int | None = left_out()  # None: the average
+    trained: tuple[SeedFacts, ...]
+    noise_floor: NoiseFloor = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFacts:
+    """The manifest of a version: what decides the bytes of the model, and what was measured with it."""
+
+    features: tuple[str, ...] | None = left_out()
+    dataset_digest: str | None = None
+    dataset: DatasetFacts | None = left_out()
+    binspec_digest: str | None = left_out()
+    parameters: Mapping[str, Any] | None = left_out()
+    changed_parameters: tuple[str, ...] | None = left_out()  # that are not as by default
+    code_digest: str | None = left_out()
+    max_grade: int | None = left_out()
+    learnt_from: str | None = left_out()  # grades, pairs or both, where there was a choice
+    n_outputs: int | None = (
+        left_out()
+    )  # this and the next two: of models that are more than one sum of trees, one a round
+    link: str | None = left_out()
+    trees_a_round: int | None = left_out()
+    base_model: OtherModel | None = left_out()
+    metrics: Mapping[str, Any] | None = left_out()
+    intervals: Mapping[str, Mapping[str, tuple[float, float]]] | None = left_out()  # 95 %, by split and metric
+    best_round: int | None = left_out()
+    rounds_trained: int | None = left_out()
+    cross_validation: FoldFacts | None = left_out()
+    seeds: SeedsFacts | None = left_out()
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> TrainingFacts | None:
+        """Read a manifest; None if facts of these names mean something else there."""
+        try:
+            return from_json(cls, manifest, "manifest")
+        except IntegrityError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What was so when a model was trained and does not decide its bytes: libraries, machine, the model it resumed."""
+
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = left_out()
+    machine: str | None = left_out()
+    system: str | None = left_out()
+    resumed: OtherModel | None = left_out()
+
+    @classmethod
+    def of(cls, attachment: bytes | None) -> Circumstances | None:
+        """Read the attachment; None if it is not there, or something else."""
+        try:
+            return None if attachment is None else from_json(cls, attachment, CIRCUMSTANCES)
+        except IntegrityError:
+            return None
