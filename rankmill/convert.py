@@ -11,7 +11,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.formats import read_from, write_as
 from rankmill.scorer.exchange.source import CONVERTED_FROM, SOURCE_SHA256, Imported
-from rankmill.scorer.rerank import ModelIdentity
+from rankmill.scorer.model_service import ModelIdentity
 
 SUFFIXES = {"xgboost": ".json"}  # where the tool knows its own files by their names
 TARGETS = {".onnx": "onnx", ".c": "c", ".txt": "lightgbm", ".xml": "ranklib"}
@@ -50,7 +50,7 @@ def convert_to(
     RankmillError, rankmill.foundation.errors.RankmillError
         There is no such model or format, or the format cannot say the model.
     """
-    from rankmill.scorer.cli import find_model
+    from rankmill.scorer.model_service import find_model
 
     checked_out(out, overwrite=overwrite)
     suffix = SUFFIXES.get(target)

@@ -10,8 +10,8 @@ from rankmill.ranker import Ranker
 from rankmill.registering import facts_of
 from rankmill.registry.names import default_folder
 from rankmill.registry.registry import Registry
-from rankmill.scorer.cli import find_model
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.model_service import find_model
 
 if TYPE_CHECKING:
     from rankmill.registry.version import Version

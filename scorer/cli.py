@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rankmill.pipeline.group.sketch import QuerySketch
-    from rankmill.registry import Version
-    from rankmill.scorer.forest import Forest
-    from rankmill.scorer.rerank import ModelIdentity
-    from rankmill.scorer.seen import TrainedModel
-
 app = typer.Typer()
-
-MODEL_SUFFIX = ".rankmill"
 
 ModelOption = typer.Option("--model", "-m", help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.")
 RegistryFolder = Annotated[
@@ -156,6 +146,7 @@ def rerank(
     """
     from rankmill.pipeline.sources.parts import parse_columns
     from rankmill.scorer import rerank as reranking
+    from rankmill.scorer.model_service import find_model, find_models
 
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     options["columns"] = parse_columns(columns or ())
@@ -240,6 +231,7 @@ def evaluate(
     """
     from rankmill.pipeline.sources.parts import parse_columns
     from rankmill.scorer import evaluate as evaluating
+    from rankmill.scorer.model_service import find_model, trained_model
 
     if per_query is not None:
         evaluating.checked_per_query(per_query)
@@ -293,73 +285,3 @@ def explain_metric(
         short_lists=short_lists, map_normalisation=map_normalisation, precision_normalisation=precision_normalisation,
     )  # fmt: skip
     typer.echo(explanation.to_json() if as_json else explanation.render(), nl=as_json)
-
-
-def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
-    """Read the model that ``reference`` means: a file if there is one or the name says so, else a registry's version.
-
-    The reference is resolved once; what it meant is in the identity.
-    """
-    from rankmill.scorer.forest import Forest
-    from rankmill.scorer.rerank import ModelIdentity
-
-    if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
-        forest = Forest.load(reference)
-        return forest, ModelIdentity(sha256=forest.sha256)
-    from rankmill.registry import Registry
-
-    version = Registry(registry).resolve(reference, bare="production")
-    forest = Forest.from_bytes(version.read(), str(version))
-    return forest, ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)
-
-
-def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, reference: str) -> TrainedModel:
-    """Return what the model and, where it is a version of the registry, its sketch of training queries say of its training.
-
-    ``reference`` is what a file is called.
-    """
-    from rankmill.scorer.seen import TrainedModel
-
-    if identity.name is None:
-        return TrainedModel.of(forest, reference)
-    from rankmill.registry import Registry
-
-    version = Registry(registry).resolve(f"{identity.name}@{identity.number}", bare="latest")
-    return TrainedModel.of(forest, str(version), train_queries(version))
-
-
-def train_queries(version: Version) -> QuerySketch | None:
-    """Return the sketch of the queries that a version was trained on; None where nobody kept it."""
-    from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
-
-    data = version.attachment(TRAIN_QUERIES)
-    return None if data is None else QuerySketch.from_bytes(data, f"{version}, {TRAIN_QUERIES}")
-
-
-def looks_like_a_list(subject: str) -> bool:
-    """Whether ``subject``, where there is no such path, was meant as one rather than as a model of a registry."""
-    return "/" in subject or Path(subject).suffix in {".run", ".parquet", ".tsv", ".csv", ".txt"}
-
-
-def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Forest, ModelIdentity]]:
-    """Read several models, each under the name that its folder gets: NAME@7, or that of a file without its suffix.
-
-    Raises
-    ------
-    InputError
-        Two of them have the same name.
-    """
-    from rankmill.foundation.errors import InputError
-
-    models: dict[str, tuple[Forest, ModelIdentity]] = {}
-    said: dict[str, str] = {}
-    for reference in references:
-        forest, identity = find_model(reference, registry)
-        label = Path(reference).stem if identity.name is None else str(identity)
-        if label in models:
-            raise InputError(
-                f"--model {said[label]} and --model {reference} would both be {label!r} in OUT; leave one out, or give the file "
-                "another name"
-            )
-        models[label], said[label] = (forest, identity), reference
-    return models

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rankmill.scorer.cli import (
-    MODEL_SUFFIX,
     Absent,
     AsJson,
     Columns,
@@ -29,18 +28,9 @@ from rankmill.scorer.cli import (
     Split,
     Ties,
     TiesSeed,
-    looks_like_a_list,
-    train_queries,
 )
 
-if TYPE_CHECKING:
-    from rankmill.registry import Version
-    from rankmill.scorer.compare import Ranking
-    from rankmill.scorer.forest import Forest
-
 app = typer.Typer()
-
-MOST_SEEDS = 20
 
 
 @app.command()
@@ -110,11 +100,12 @@ def compare(
     from rankmill.pipeline.sources.parts import parse_columns
     from rankmill.scorer import compare as comparing
     from rankmill.scorer.evaluate import DEFAULT_METRICS
+    from rankmill.scorer.model_service import find_ranking
 
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     options["columns"] = parse_columns(columns or ())
     comparison = comparing.compare(
-        [_ranking(subject, registry, on is not None and seeds) for subject in subjects],
+        [find_ranking(subject, registry, seeds=on is not None and seeds) for subject in subjects],
         on=on, split=split, metrics=metric or DEFAULT_METRICS, baseline=baseline - 1, worst=worst, qrels=qrels,
         convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,
         nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
@@ -122,60 +113,3 @@ def compare(
         n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, announce=True, **options,
     )  # fmt: skip
     typer.echo(comparison.to_json() if as_json else comparison.render(), nl=as_json)
-
-
-def _ranking(subject: str, registry: Path, seeds: bool) -> Ranking:
-    """Find what ``subject`` means: a model file or a scored list if there is such a path, else a registry's version."""
-    from rankmill.foundation.errors import InputError
-    from rankmill.scorer.compare import Ranking
-    from rankmill.scorer.forest import Forest
-    from rankmill.scorer.model_file import is_model_file
-
-    path = Path(subject)
-    if subject.endswith(MODEL_SUFFIX) or (path.is_file() and is_model_file(path)):
-        return Ranking(name=subject, source=Forest.load(path))
-    if path.exists():
-        return Ranking(name=subject, source=path)
-    if looks_like_a_list(subject):
-        raise InputError(f"{subject}: no such file")
-    from rankmill.registry import Registry
-
-    store = Registry(registry)
-    version = store.resolve(subject, bare="production")
-    others = (
-        {str(other): _forest(other) for other in _other_seeds(version, store.versions(version.name))} if seeds else {}
-    )
-    return Ranking(name=str(version), source=_forest(version), seeds=others, train_queries=train_queries(version))
-
-
-def _forest(version: Version) -> Forest:
-    from rankmill.scorer.forest import Forest
-
-    return Forest.from_bytes(version.read(), str(version))
-
-
-def _other_seeds(version: Version, versions: list[Version]) -> list[Version]:
-    """Find the versions that differ from this one in nothing but the seed, the newest of each, at most ``MOST_SEEDS``."""
-    made, seed = _made_from(version)
-    if made is None:
-        return []
-    found: dict[Any, Version] = {}
-    for other in versions:
-        if other.sha256 != version.sha256 and other.swept_in is None:
-            same, own = _made_from(other)
-            if same == made and own != seed:
-                found[own] = other
-    return sorted(found.values(), key=lambda other: other.number)[-MOST_SEEDS:]
-
-
-def _made_from(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
-    """Return what made the version but for its seed, data, code and parameters; None where that was not kept."""
-    facts = version.manifest
-    parameters = facts.get("parameters")
-    if not isinstance(parameters, dict) or "seed" not in parameters or facts.get("dataset_digest") is None:
-        return None, None
-    rest = {name: value for name, value in parameters.items() if name != "seed"}
-    seeds = facts.get("seeds")
-    averaged = isinstance(seeds, dict) and seeds.get("choose") == "average" and len(seeds.get("trained") or ())
-    made = (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model"), averaged)
-    return made, parameters["seed"]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankmill.scorer.cli import (
-    MODEL_SUFFIX,
     Absent,
     AsJson,
     Columns,
@@ -21,17 +20,15 @@ from rankmill.scorer.cli import (
     NThreads,
     RegistryFolder,
     Split,
-    find_model,
-    looks_like_a_list,
-    trained_model,
 )
+from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
 
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.inspect.documents import Documents
     from rankmill.scorer.inspect.paths import Paths
     from rankmill.scorer.metrics import Metric, Policy
-    from rankmill.scorer.rerank import ModelIdentity
+    from rankmill.scorer.model_service import ModelIdentity
     from rankmill.scorer.seen import TrainedModel
 
 app = typer.Typer(no_args_is_help=True, help="Look into a model: features, contributions, mixtures, optimality.")

@@ -29,6 +29,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
 from rankmill.scorer.memory import MB, MemoryPlan, peak_bytes
 from rankmill.scorer.model_file import canonical_json
+from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.opening import open_sources, read_options, say, shared_options
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.progress import DocumentBar
@@ -44,18 +45,6 @@ SETTLED_ROWS = 1_000_000
 """After so many candidates what is known of them is settled on the disk: a later run need not score them again."""
 
 PathLike = str | os.PathLike[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelIdentity:
-    """Which model scored: its digest, and its place in a registry if it came from one."""
-
-    sha256: str
-    name: str | None = None
-    number: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.number}" if self.name is not None else f"sha256 {self.sha256[:12]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.manifest import Meaning, SourceFile
     from rankmill.scorer.forest import Forest
-    from rankmill.scorer.rerank import ModelIdentity
+    from rankmill.scorer.model_service import ModelIdentity
     from rankmill.trainer.history import QueryValues, TrainingResult
 
 MOST_SOURCES = 100  # of a kind; of more only their number and a digest of the list are told

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.registry import Registry
 from rankmill.registry.names import check_name
-from rankmill.scorer.cli import find_model, train_queries
+from rankmill.scorer.model_service import find_model, queries_trained_on
 from rankmill.trainer.candidate import plan_candidate, train_candidate
 from rankmill.trainer.compiling import compilation_announced
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
@@ -74,7 +73,7 @@ def train_and_register(
             dataset,
             parameters,
             **asked,
-            base_queries=None if base is None else queries_trained_on(base, registry),
+            base_queries=None if base is None else queries_trained_on(base.identity, registry_path),
             folder=checkpoint,
             checkpoint_every=checkpoint_every,
             n_threads=n_threads,
@@ -110,10 +109,3 @@ def train_and_register(
         told = candidate.training()
         report |= {key: told[key] for key in ("seeds", "choose", "chosen", "noise_floor")}
     return report, result
-
-
-def queries_trained_on(origin: Origin, registry: Registry) -> QuerySketch | None:
-    """Return the sketch of the queries that a registered model was trained on; None where nobody kept it."""
-    if origin.identity.name is None:
-        return None
-    return train_queries(registry.resolve(f"{origin.identity.name}@{origin.identity.number}", bare="latest"))

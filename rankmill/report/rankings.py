@@ -12,11 +12,11 @@ import pyarrow as pa
 from rankmill.foundation.cores import available_cores
 from rankmill.gate.bars import row_order, single_feature
 from rankmill.gate.lists import GradedQueries, Scores, scores_of
-from rankmill.scorer.cli import train_queries
 from rankmill.scorer.evaluate_scored import evaluate_scored
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.randomisation import sign_flip_p
+from rankmill.scorer.model_service import train_queries
 from rankmill.scorer.paired import compare
 from rankmill.scorer.query_columns import column_of_dataset
 from rankmill.scorer.seen import Scope, TrainedModel, scope_of

@@ -21,7 +21,7 @@ from rankmill.scorer.inspect.interaction import Interaction
 from rankmill.scorer.inspect.optimality import Optimality
 from rankmill.scorer.inspect.shap_file import Explained
 from rankmill.scorer.inspect.why import Why
-from rankmill.scorer.rerank import ModelIdentity
+from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.seen import Scope
 
 BAR = 30  # characters of the longest bar

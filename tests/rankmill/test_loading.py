@@ -14,7 +14,7 @@ from rankmill import Ranker, Registry
 from rankmill.foundation.errors import InputError, InvalidName, InvalidParameter, UnknownModel
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.scorer.cli import find_model
+from rankmill.scorer.model_service import find_model
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.scorer.forests import random_forest
 

@@ -20,7 +20,8 @@ from rankmill.scorer import memory, ranked_file, scoring, sorting
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.memory import MemoryPlan
-from rankmill.scorer.rerank import ModelIdentity, rerank
+from rankmill.scorer.model_service import ModelIdentity
+from rankmill.scorer.rerank import rerank
 from rankmill.scorer.schemas import RANKED, SCORED_ROW
 from rankmill.scorer.scored_file import read_scored
 from tests.scorer.candidate_files import (

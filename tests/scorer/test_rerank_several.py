@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.scorer.cli import find_models
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.model_service import find_models
 from rankmill.scorer.rerank import rerank, rerank_several
 from tests.scorer.candidate_files import as_table, random_candidates, write_letor
 from tests.scorer.forests import random_forest

@@ -18,7 +18,7 @@ from rankmill.pipeline.ingest.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics.bootstrap import NORMAL_FROM, interval_of_mean, percentile_interval
-from rankmill.scorer.rerank import ModelIdentity
+from rankmill.scorer.model_service import ModelIdentity
 from rankmill.trainer import lineage
 from rankmill.trainer.history import TrainingResult
 from rankmill.trainer.lineage import CIRCUMSTANCES, Origin, attachments_of, facts_of

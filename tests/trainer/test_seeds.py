@@ -13,10 +13,9 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.dataset import Dataset
-from rankmill.scorer.cli_compare import _made_from
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.model_service import ModelIdentity, recipe_and_seed
 from rankmill.scorer.predict import Predictor
-from rankmill.scorer.rerank import ModelIdentity
 from rankmill.trainer import training
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
 from rankmill.trainer.kept import KeptTrainings, training_key
@@ -286,7 +285,7 @@ def test_an_average_is_no_other_seed_of_a_single_model(dataset: Dataset, kept: P
     average, best = (candidate_of(dataset, kept, choose).facts for choose in ("average", "best"))
     plain = facts_of(dataset, training.train(dataset, replace(SMALL, seed=3), n_threads=1))
     versions = [SimpleNamespace(manifest=facts) for facts in (average, best, plain)]
-    of_average, of_best, of_plain = (_made_from(version)[0] for version in versions)
+    of_average, of_best, of_plain = (recipe_and_seed(version)[0] for version in versions)
     assert of_average != of_best == of_plain
     others = candidate_of(dataset, None, "average", seeds=(4, 5, 6)).facts
-    assert _made_from(SimpleNamespace(manifest=others)) == (of_average, 4)
+    assert recipe_and_seed(SimpleNamespace(manifest=others)) == (of_average, 4)

@@ -17,9 +17,10 @@ from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
+from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.opening import open_sources, read_options
 from rankmill.scorer.predict import Predictor
-from rankmill.scorer.rerank import ModelIdentity, rerank
+from rankmill.scorer.rerank import rerank
 from rankmill.scorer.scoring import check_first_rows
 
 if TYPE_CHECKING:

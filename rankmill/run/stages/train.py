@@ -16,13 +16,12 @@ from rankmill.run.names import TRAINING
 from rankmill.run.records import CODE, Inputs, as_options
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.work import told_version
-from rankmill.scorer.cli import MODEL_SUFFIX, find_model
+from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, queries_trained_on
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
 from rankmill.trainer.compiling import compilation_announced
 from rankmill.trainer.kept import KeptTrainings
 from rankmill.trainer.lineage import Origin
 from rankmill.trainer.progress import progress_of
-from rankmill.trainer.training_service import queries_trained_on
 
 if TYPE_CHECKING:
     from rankmill.run.records import Record
@@ -115,7 +114,9 @@ class Train(Stage):
                 dataset,
                 config.parameters,
                 **asked,
-                base_queries=None if self.base is None else queries_trained_on(self.base, self.work.registry),
+                base_queries=None
+                if self.base is None
+                else queries_trained_on(self.base.identity, self.work.registry.root),
                 folder=(self.work.path / TRAINING).parent,
                 n_threads=config.n_threads,
                 on_round=lambda seed, record: progress.update(record, seed),

@@ -1,0 +1,170 @@
+"""Find models by what a user calls them: a model file, or a version in a registry.
+
+The one module of the scorer that knows that there is a registry: every command that takes a model, here and above, asks it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankmill.foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rankmill.pipeline.group.sketch import QuerySketch
+    from rankmill.registry import Version
+    from rankmill.scorer.compare import Ranking
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.seen import TrainedModel
+
+MODEL_SUFFIX = ".rankmill"
+LIST_SUFFIXES = frozenset({".run", ".parquet", ".tsv", ".csv", ".txt"})
+MOST_SEEDS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelIdentity:
+    """Which model it is: its digest, and its place in a registry if it came from one."""
+
+    sha256: str
+    name: str | None = None
+    number: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.number}" if self.name is not None else f"sha256 {self.sha256[:12]}"
+
+
+def find_model(reference: str, registry: Path) -> tuple[Forest, ModelIdentity]:
+    """Read the model that ``reference`` means: a file if there is one or the name says so, else a registry's version.
+
+    The reference is resolved once; what it meant is in the identity.
+    """
+    from rankmill.scorer.forest import Forest
+
+    if reference.endswith(MODEL_SUFFIX) or Path(reference).is_file():
+        forest = Forest.load(reference)
+        return forest, ModelIdentity(sha256=forest.sha256)
+    from rankmill.registry import Registry
+
+    version = Registry(registry).resolve(reference, bare="production")
+    return _forest(version), ModelIdentity(sha256=version.sha256, name=version.name, number=version.number)
+
+
+def find_models(references: Sequence[str], registry: Path) -> dict[str, tuple[Forest, ModelIdentity]]:
+    """Read several models, each under the name that its folder gets: NAME@7, or that of a file without its suffix.
+
+    Raises
+    ------
+    InputError
+        Two of them have the same name.
+    """
+    models: dict[str, tuple[Forest, ModelIdentity]] = {}
+    reference_of: dict[str, str] = {}
+    for reference in references:
+        forest, identity = find_model(reference, registry)
+        label = Path(reference).stem if identity.name is None else str(identity)
+        if label in models:
+            raise InputError(
+                f"--model {reference_of[label]} and --model {reference} would both be {label!r} in OUT; leave one out, or give the "
+                "file another name"
+            )
+        models[label], reference_of[label] = (forest, identity), reference
+    return models
+
+
+def find_ranking(subject: str, registry: Path, *, seeds: bool) -> Ranking:
+    """Find what `compare` is to rank: a model file or a scored list if there is such a path, else a registry's version.
+
+    ``seeds`` asks for the versions that differ from this one in their seed only.
+    """
+    from rankmill.scorer.compare import Ranking
+    from rankmill.scorer.forest import Forest
+    from rankmill.scorer.model_file import is_model_file
+
+    path = Path(subject)
+    if subject.endswith(MODEL_SUFFIX) or (path.is_file() and is_model_file(path)):
+        return Ranking(name=subject, source=Forest.load(path))
+    if path.exists():
+        return Ranking(name=subject, source=path)
+    if looks_like_a_list(subject):
+        raise InputError(f"{subject}: no such file")
+    from rankmill.registry import Registry
+
+    store = Registry(registry)
+    version = store.resolve(subject, bare="production")
+    others = other_seeds(version, store.versions(version.name)) if seeds else []
+    return Ranking(
+        name=str(version),
+        source=_forest(version),
+        seeds={str(other): _forest(other) for other in others},
+        train_queries=train_queries(version),
+    )
+
+
+def looks_like_a_list(subject: str) -> bool:
+    """Whether ``subject``, where there is no such path, was meant as one rather than as a model of a registry."""
+    return "/" in subject or Path(subject).suffix in LIST_SUFFIXES
+
+
+def trained_model(forest: Forest, identity: ModelIdentity, registry: Path, reference: str) -> TrainedModel:
+    """Return what the model and, where it is a version of the registry, its sketch of training queries say of its training.
+
+    ``reference`` is what a file is called.
+    """
+    from rankmill.scorer.seen import TrainedModel
+
+    name = reference if identity.name is None else str(identity)
+    return TrainedModel.of(forest, name, queries_trained_on(identity, registry))
+
+
+def queries_trained_on(identity: ModelIdentity, registry: Path) -> QuerySketch | None:
+    """Return the sketch of the queries that a registered model was trained on; None where nobody kept it."""
+    if identity.name is None:
+        return None
+    from rankmill.registry import Registry
+
+    return train_queries(Registry(registry).resolve(str(identity), bare="latest"))
+
+
+def train_queries(version: Version) -> QuerySketch | None:
+    """Return the sketch of the queries that a version was trained on; None where nobody kept it."""
+    from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+
+    data = version.attachment(TRAIN_QUERIES)
+    return None if data is None else QuerySketch.from_bytes(data, f"{version}, {TRAIN_QUERIES}")
+
+
+def other_seeds(version: Version, versions: Sequence[Version]) -> list[Version]:
+    """Return the versions that differ from this one in nothing but the seed, the newest of each, at most ``MOST_SEEDS``."""
+    made, seed = recipe_and_seed(version)
+    if made is None:
+        return []
+    found: dict[Any, Version] = {}
+    for other in versions:
+        if other.sha256 != version.sha256 and other.swept_in is None:
+            same, own = recipe_and_seed(other)
+            if same == made and own != seed:
+                found[own] = other
+    return sorted(found.values(), key=lambda other: other.number)[-MOST_SEEDS:]
+
+
+def recipe_and_seed(version: Version) -> tuple[tuple[Any, ...] | None, Any]:
+    """Return what made the version but for its seed (data, code and parameters), and the seed; None where that was not kept."""
+    facts = version.manifest
+    parameters = facts.get("parameters")
+    if not isinstance(parameters, dict) or "seed" not in parameters or facts.get("dataset_digest") is None:
+        return None, None
+    rest = {name: value for name, value in parameters.items() if name != "seed"}
+    seeds = facts.get("seeds")
+    averaged = isinstance(seeds, dict) and seeds.get("choose") == "average" and len(seeds.get("trained") or ())
+    made = (facts["dataset_digest"], rest, facts.get("code_digest"), facts.get("base_model"), averaged)
+    return made, parameters["seed"]
+
+
+def _forest(version: Version) -> Forest:
+    from rankmill.scorer.forest import Forest
+
+    return Forest.from_bytes(version.read(), str(version))
