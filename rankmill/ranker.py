@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, Never, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from rankmill.arrays import (
 from rankmill.eval_sets import EvalSet, eval_sets_of
 from rankmill.extras import Extras
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
 from rankmill.foundation.scalars import whole_number
 from rankmill.peers import checked_callbacks, checked_metrics, refuse_function, unknown_argument, unknown_name
 from rankmill.pipeline.binning import MIN_MAX_BIN
@@ -48,32 +48,70 @@ from rankmill.trainer.workers import workers_for
 
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"
 
-IMPORTANCES = ("gain", "split")
+
+@options
+class RankerOptions:
+    """What a ranker has besides the parameters of the training."""
+
+    max_bin: int = option(default=MAX_BIN, help="Value bins of a feature.", least=MIN_MAX_BIN, most=MAX_BIN)
+    n_threads: int = option(
+        default=0, help="Threads; 0: the cores this process may use.  Never changes the model.", least=0
+    )
+    importance_type: str = option(
+        default="gain",
+        help="What feature_importances_ counts: the gain of splits, or each split as one.",
+        choices=("gain", "split"),
+    )
+    verbose: int | bool = option(
+        default=1,
+        help="1 (or True): a line on stderr about every 10 seconds, so that short trainings say nothing; N above 1: a line after"
+        " every N rounds; 0: nothing.  Never changes the model.",
+    )
+    delta: Callable[..., Any] | None = option(
+        default=None,
+        help='A function (grades, i, j), what swapping the ranks i and j is worth, for objective="lambdamart" in place of the'
+        " metric's: see rankmill.trainer.objectives.user.remember_delta.",
+    )
+
+
+DEFAULTS = defaults_of(TrainParameters, RankerOptions) | {"monotone": None}
+
+
+COLUMNS = (
+    "sample_weight", "query_weight", "label", "event", "offset", "init_score", "pairs", "pair_weight", "pair_probability",
+)  # fmt: skip
+
+
+class FitArguments(TypedDict, total=False):
+    """Arguments of :meth:`Ranker.fit` besides those it names; eval sets take the first nine of them as well."""
+
+    sample_weight: npt.ArrayLike | None
+    query_weight: npt.ArrayLike | Mapping[Any, float] | None
+    label: npt.ArrayLike | None
+    event: npt.ArrayLike | None
+    offset: npt.ArrayLike | None
+    init_score: npt.ArrayLike | None
+    pairs: npt.ArrayLike | None
+    pair_weight: npt.ArrayLike | None
+    pair_probability: npt.ArrayLike | None
+    eval_names: Sequence[str] | None
+    eval_qid: Sequence[npt.ArrayLike] | None
+    eval_group: Sequence[npt.ArrayLike] | None
+    early_stopping_rounds: int | None
 
 
 class Ranker(Routed):
     """Gradient-boosted trees on arrays: ``fit`` takes features, grades and query ids; ``predict`` gives scores.
 
-    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters`, numbers of any kind among them, and
+    Parameters are those of :class:`rankmill.trainer.parameters.TrainParameters` and :class:`RankerOptions`, by name, numbers of any
+    kind among them; ``help(Ranker.__init__)`` lists all with their defaults.  Two take more than the class says:
 
     monotone
         1 where scores may never fall with a feature, -1 where they may never rise: ``{"bm25": 1}`` by name,
         ``{0: 1}`` by column, or a list with a number for every column.
-    max_bin
-        Value bins of a feature, 15 to 255.
-    n_threads
-        0: the cores this process may use.  Never changes the model.
-    importance_type
-        What ``feature_importances_`` counts: the ``gain`` of splits, or each ``split`` as one.
-    verbose
-        1 (or True): a line on stderr about every 10 seconds, so that short trainings say nothing; N above 1: a line after
-        every N rounds; 0: nothing.  Never changes the model.
     objective
         Besides names also a function ``(scores, targets, starts, g, h)`` that writes derivatives and curvatures: see
         :class:`rankmill.trainer.objectives.user.UserObjective`.
-    delta
-        A function ``(grades, i, j)``, what swapping the ranks i and j is worth, for ``objective="lambdamart"`` in place of
-        the metric's: see :func:`rankmill.trainer.objectives.user.remember_delta`.
 
     Attributes
     ----------
@@ -100,63 +138,29 @@ class Ranker(Routed):
     (300,)
     """
 
+    objective: str | Callable[..., object]
+    delta: Callable[..., Any] | None
+    metric: str
+    stop_metric: str
+    gain: str
+    learn_from: str
+    n_rounds: int
+    early_stopping_rounds: int
+    monotone: Mapping[str, int] | Mapping[int, int] | Sequence[int] | None
     max_bin: int
     n_threads: int
     importance_type: str
-    verbose: int
+    verbose: int | bool
+    loaded_from_: str
 
-    def __init__(
-        self,
-        *,
-        objective: str | Callable[..., object] = "lambdamart",
-        learn_from: str = "",
-        pairs_weight: float = 1.0,
-        metric: str = "ndcg@10",
-        stop_metric: str = "",
-        gain: str = "exp",
-        n_rounds: int = 500,
-        learning_rate: float = 0.1,
-        early_stopping_rounds: int = 50,
-        keep_rounds: str = "",
-        min_improvement: float = 0.0,
-        rounds_by: str = "valid",
-        holdout_fraction: float = 0.2,
-        folds: int = 5,
-        step_search: str = "none",
-        criterion: str = "",
-        ole_features: int = 8,
-        ole_pairs: float = 1.0,
-        leaf: str = "",
-        grow: str = "best_first",
-        max_leaves: int = 31,
-        max_depth: int = 0,
-        min_rows_in_leaf: int = 20,
-        min_hessian_in_leaf: float = 1e-3,
-        lambda_l2: float = 0.0,
-        min_gain: float = 0.0,
-        monotone: Mapping[str, int] | Mapping[int, int] | Sequence[int] | None = None,
-        feature_fraction: float = 1.0,
-        query_fraction: float = 1.0,
-        row_fraction: float = 1.0,
-        sigma: float = 1.0,
-        truncation: int = 30,
-        lambda_normalisation: bool = True,
-        seed: int = 7,
-        max_bin: int = MAX_BIN,
-        n_threads: int = 0,
-        importance_type: str = "gain",
-        verbose: int = 1,
-        delta: Callable[..., Any] | None = None,
-        **unknown: Never,
-    ) -> None:
-        given = dict(locals())
-        self._refuse_unknown(unknown)
-        for name in self._parameter_names():
-            setattr(self, name, given[name])
+    def __init__(self, **parameters: Any) -> None:
+        self._refuse_unknown(parameters)
+        for name, default in DEFAULTS.items():
+            setattr(self, name, parameters.get(name, default))
 
     @classmethod
     def _parameter_names(cls) -> list[str]:
-        return keywords_of(cls.__init__)
+        return list(DEFAULTS)
 
     @classmethod
     def _refuse_unknown(cls, given: Mapping[str, object]) -> None:
@@ -167,11 +171,10 @@ class Ranker(Routed):
 
     def __repr__(self) -> str:
         """Return the parameters that differ from their defaults."""
-        defaults = {name: p.default for name, p in inspect.signature(type(self).__init__).parameters.items()}
         changed = [
             f"{name}={value!r}"
             for name, value in self.get_params().items()
-            if value is not defaults[name] and not (np.isscalar(value) and value == defaults[name])
+            if value is not DEFAULTS[name] and not (np.isscalar(value) and value == DEFAULTS[name])
         ]
         return f"{type(self).__name__}({', '.join(changed)})"
 
@@ -193,26 +196,13 @@ class Ranker(Routed):
         *,
         qid: npt.ArrayLike | None = None,
         group: npt.ArrayLike | None = None,
-        sample_weight: npt.ArrayLike | None = None,
-        query_weight: npt.ArrayLike | Mapping[Any, float] | None = None,
-        label: npt.ArrayLike | None = None,
-        event: npt.ArrayLike | None = None,
-        offset: npt.ArrayLike | None = None,
-        init_score: npt.ArrayLike | None = None,
-        pairs: npt.ArrayLike | None = None,
-        pair_weight: npt.ArrayLike | None = None,
-        pair_probability: npt.ArrayLike | None = None,
         eval_set: EvalSet | Sequence[EvalSet] | None = None,
-        eval_names: Sequence[str] | None = None,
-        eval_qid: Sequence[npt.ArrayLike] | None = None,
-        eval_group: Sequence[npt.ArrayLike] | None = None,
         eval_metrics: str | Sequence[str] = (),
-        early_stopping_rounds: int | None = None,
         callbacks: Callable[[RoundRecord], bool | None] | Sequence[Callable[[RoundRecord], bool | None]] = (),
         resume: Model | None = None,
         init_model: Model | None = None,
         base_model: Model | None = None,
-        **unknown: Never,
+        **more: Unpack[FitArguments],
     ) -> Ranker:
         """Train and return self.
 
@@ -280,19 +270,13 @@ class Ranker(Routed):
             There are no rows, or shapes do not fit together; a feature is no number or has no name, a grade is negative,
             fractional or no number.
         """
-        self._check_importance_type()
-        for name in unknown:
-            raise InvalidParameter(unknown_argument(name, keywords_of(type(self).fit), self._parameter_names()))
+        given: dict[str, Any] = {**more}
+        for name in given:
+            if name not in FitArguments.__annotations__:
+                raise InvalidParameter(unknown_argument(name, keywords_of(type(self).fit), self._parameter_names()))
+        columns = {name: given.get(name) for name in COLUMNS}
         listeners, metrics = checked_callbacks(callbacks), checked_metrics(eval_metrics)
-        rows_given = {
-            "X": X,
-            "y": y,
-            "qid": qid,
-            "sample_weight": sample_weight,
-            "query_weight": query_weight,
-            "label": label,
-        }
-        check_same_rows(rows_given | {"event": event, "offset": offset, "init_score": init_score})
+        check_same_rows({"X": X, "y": y, "qid": qid} | {name: columns[name] for name in COLUMNS if "pair" not in name})
         given_names, qid = with_queries(X, qid, group, "fit ")
         values = matrix_of(X, given_names)
         names = given_names or made_up_names(values.shape[1])
@@ -300,26 +284,28 @@ class Ranker(Routed):
         if base_model is not None:
             base = BaseModel(_forest_of(base_model), names, directions_by_name(self.monotone, names))
         forest, n_rounds = self._started_from(resume, init_model, base)
-        parameters, max_bin, n_threads = self.checked_parameters(names, n_rounds, early_stopping_rounds)
-        extras = Extras.of(
-            {
-                "sample_weight": sample_weight, "query_weight": query_weight, "label": label, "event": event,
-                "offset": offset, "init_score": init_score, "pairs": pairs, "pair_weight": pair_weight,
-                "pair_probability": pair_probability,
-            }
-        )  # fmt: skip
+        parameters, own = self.checked_parameters(names, n_rounds, given.get("early_stopping_rounds"))
+        n_threads = workers_for(own.n_threads)
+        extras = Extras.of(columns)
         regression = learns_labels(parameters.objective)
-        if label is not None and not regression:
+        if columns["label"] is not None and not regression:
             raise InvalidParameter(f"label is for objectives of regression; {parameters.objective} learns grades")
         train = rows_of(values, y, queries_of(qid, group, len(values), "fit "), extras, regression=regression)
-        watched = eval_sets_of(eval_set, eval_names, eval_qid, eval_group, names, regression=regression)
-        binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
+        watched = eval_sets_of(
+            eval_set,
+            given.get("eval_names"),
+            given.get("eval_qid"),
+            given.get("eval_group"),
+            names,
+            regression=regression,
+        )
+        binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
         learnt = _on_top_of(base, train, binspec, n_threads)
         if given_pairs(learnt) and not self.learn_from:
-            own = settled(learnt, parameters)
-            if own.learn_from == GRADES:
-                warnings.warn(what_is_learnt_from(learnt, own), UserWarning, stacklevel=2)
-        with verbosely(self.verbose, parameters) as progress:
+            learning = settled(learnt, parameters)
+            if learning.learn_from == GRADES:
+                warnings.warn(what_is_learnt_from(learnt, learning), UserWarning, stacklevel=2)
+        with verbosely(own.verbose, parameters) as progress:
             result = fit(
                 learnt,
                 [(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
@@ -362,7 +348,7 @@ class Ranker(Routed):
     def from_forest(cls, forest: Forest, name: str = "") -> Ranker:
         """Return a fitted ranker with ``forest``, the parameters that it was trained with, and no history."""
         known = cls._parameter_names()
-        ranker = cls(**{key: value for key, value in forest.parameters.items() if key in known})  # type: ignore[arg-type]
+        ranker = cls(**{key: value for key, value in forest.parameters.items() if key in known})
         ranker.forest_, ranker.best_round_, ranker.history_, ranker.cross_validation_ = (
             forest,
             forest.n_rounds,
@@ -421,7 +407,7 @@ class Ranker(Routed):
     def feature_importances_(self) -> npt.NDArray[np.float64]:
         """Share of each feature (n_features,) in the gain of all splits, or in their number; all 0 without a split."""
         forest = self.fitted("feature_importances_")
-        self._check_importance_type()
+        check_choice("importance_type", self.importance_type, ("gain", "split"))
         inner = forest.node_feature >= 0
         found = np.bincount(
             forest.node_feature[inner],
@@ -453,36 +439,21 @@ class Ranker(Routed):
 
     def checked_parameters(
         self, names: Sequence[str], n_rounds: int | None = None, patience: int | None = None
-    ) -> tuple[TrainParameters, int, int]:
-        """Return the parameters of a training over features of these ``names``, ``max_bin``, and the threads to work with.
+    ) -> tuple[TrainParameters, RankerOptions]:
+        """Return the parameters of a training over features of these ``names``, and what else the ranker was given.
 
         ``n_rounds`` and ``patience`` rule over the ranker's own.  InvalidParameter where one is out of bounds.
         """
         self._check_metrics()
-        max_bin, n_threads = whole_number("max_bin", self.max_bin), workers_for(self.n_threads)
-        if not MIN_MAX_BIN <= max_bin <= MAX_BIN:
-            raise InvalidParameter(f"max_bin must be in {MIN_MAX_BIN} .. {MAX_BIN}, got {max_bin}")
-        own = {field.name: getattr(self, field.name) for field in fields(TrainParameters)}
-        own |= {
+        own = RankerOptions(**{name: getattr(self, name) for name in defaults_of(RankerOptions)})
+        given = {name: getattr(self, name) for name in defaults_of(TrainParameters)}
+        given |= {
             "objective": spelled(self.objective, self.delta),
             "monotone": directions_by_name(self.monotone, names),
             "n_rounds": self.n_rounds if n_rounds is None else n_rounds,
             "early_stopping_rounds": self.early_stopping_rounds if patience is None else patience,
         }
-        return TrainParameters(**own), max_bin, n_threads
-
-    loaded_from_: str
-
-    # set by __init__ from its arguments, all of them
-    objective: str | Callable[..., object]
-    learn_from: str
-    delta: Callable[..., Any] | None
-    metric: str
-    stop_metric: str
-    gain: str
-    n_rounds: int
-    early_stopping_rounds: int
-    monotone: Any
+        return TrainParameters(**given), own
 
     def fitted(self, what: str) -> Forest:
         """Return ``forest_`` for ``what``; InvalidParameter if ``fit`` has not been called."""
@@ -493,10 +464,6 @@ class Ranker(Routed):
     def _check_metrics(self) -> None:
         for name in ("metric", "stop_metric"):
             refuse_function(name, getattr(self, name))
-
-    def _check_importance_type(self) -> None:
-        if self.importance_type not in IMPORTANCES:
-            raise InvalidParameter(f"importance_type must be 'gain' or 'split', got {self.importance_type!r}")
 
     def _started_from(
         self, resume: Model | None, init_model: Model | None, base: BaseModel | None
@@ -510,6 +477,11 @@ class Ranker(Routed):
             forest = after_base(_forest_of(init_model), base)
             return forest, forest.n_rounds + whole_number("n_rounds", self.n_rounds)
         return (None if resume is None else after_base(_forest_of(resume), base)), self.n_rounds
+
+
+Ranker.__init__.__signature__ = signature_of(Ranker.__init__, DEFAULTS)  # type: ignore[attr-defined]
+Ranker.__init__.__doc__ = documented(TrainParameters, RankerOptions)
+Ranker.fit.__signature__ = signature_of(Ranker.fit, dict.fromkeys(FitArguments.__annotations__))  # type: ignore[attr-defined]
 
 
 def _forest_of(model: Model) -> Forest:

@@ -16,6 +16,7 @@ from rankmill.trainer.cross_validation import cross_validate as cross_validate_r
 from rankmill.trainer.history import CrossValidation, RoundRecord
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.progress import verbosely
+from rankmill.trainer.workers import workers_for
 
 
 def cross_validate(
@@ -68,7 +69,8 @@ def cross_validate(
     given_names, qid = with_queries(X, qid, group, "cross_validate ")
     values = matrix_of(X, given_names)
     names = given_names or made_up_names(values.shape[1])
-    parameters, max_bin, n_threads = ranker.checked_parameters(names)
+    parameters, own = ranker.checked_parameters(names)
+    n_threads = workers_for(own.n_threads)
     rows = rows_of(
         values,
         y,
@@ -76,8 +78,8 @@ def cross_validate(
         Extras.of(columns),
         regression=learns_labels(parameters.objective),
     )
-    binspec = matrix_bins(names, values, max_bin, n_threads=n_threads)
-    with verbosely(ranker.verbose, parameters, folds_alone=True) as progress:
+    binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
+    with verbosely(own.verbose, parameters, folds_alone=True) as progress:
 
         def tell(fold: int, record: RoundRecord) -> None:
             progress.update(record, fold, "fold")

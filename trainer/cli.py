@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from rankmill.trainer.options import takes_training_parameters
-
-if TYPE_CHECKING:
-    from rankmill.trainer.parameters import TrainParameters
+from rankmill.foundation.command_line import Without, takes_options
+from rankmill.trainer.parameters import TrainParameters
 
 app = typer.Typer()
+
+CrossValidated = Annotated[TrainParameters, Without("rounds_by", "holdout_fraction", "keep_rounds")]
 
 LogEvery = Annotated[
     int | None,
@@ -32,7 +31,7 @@ HISTOGRAM_MEMORY = "512MiB"  # DEFAULT_POOL_BYTES as people write it
 
 
 @app.command()
-@takes_training_parameters
+@takes_options
 def train(
     *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
@@ -144,11 +143,11 @@ def train(
 
 
 @app.command()
-@partial(takes_training_parameters, without=("rounds_by", "holdout_fraction", "keep_rounds"))
+@takes_options
 def cv(
     *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
-    parameters: TrainParameters,
+    parameters: CrossValidated,
     eval_metric: Annotated[
         list[str] | None, typer.Option(help="Measured after every round as well; repeat for several.")
     ] = None,

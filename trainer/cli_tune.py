@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankmill.foundation.command_line import takes_options
 from rankmill.trainer.cli import HISTOGRAM_MEMORY
-from rankmill.trainer.options import takes_training_parameters
+from rankmill.trainer.parameters import TrainParameters
 
 if TYPE_CHECKING:
-    from rankmill.trainer.parameters import TrainParameters
     from rankmill.trainer.tuning.store import Outcome
     from rankmill.trainer.tuning.trial import Task
 
@@ -20,7 +19,7 @@ app = typer.Typer()
 
 
 @app.command()
-@partial(takes_training_parameters, without=("rounds_by", "holdout_fraction", "keep_rounds"))
+@takes_options
 def tune(
     *,
     context: typer.Context,

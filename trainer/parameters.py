@@ -1,17 +1,15 @@
-"""What a user may set, with bounds; part of the model file, so nothing here depends on the machine."""
+"""What a user may set of a training, declared once; part of the model file, so nothing here depends on the machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
-from math import isfinite
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.scalars import real_number, text, truth, whole_number
-from rankmill.trainer.monotone import without_zeros
-from rankmill.trainer.objectives.registry import canonical
+from rankmill.foundation.options import option, options, spelled
+from rankmill.foundation.scalars import whole_number
+from rankmill.trainer.objectives.registry import OBJECTIVES, canonical
 
 PRESET = "defaults@1"  # raised whenever a default changes; stored in every model
 
@@ -26,16 +24,53 @@ STEP_SEARCHES = ("none", "line")
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
 MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves, half as many histograms at once
-
-_PLAIN: Mapping[Any, Callable[[str, Any], object]] = {
-    "int": whole_number,
-    "float": real_number,
-    "bool": truth,
-    "str": text,
-}  # by the annotation of a field
+MOST = 1_000_000
+NAMES = [name for name in OBJECTIVES if name != "user"]  # a command line has no functions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def parse_monotone(texts: Iterable[str]) -> dict[str, int]:
+    """Read ``NAME:1`` (scores never fall with the feature) and ``NAME:-1`` (they never rise).
+
+    >>> parse_monotone(["bm25:1", "age:days:-1"])
+    {'bm25': 1, 'age:days': -1}
+
+    Raises
+    ------
+    InvalidParameter
+        A text is neither, or a feature comes twice.
+    """
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, direction = text.rpartition(":")
+        if not name or direction.strip() not in {"1", "+1", "-1", "0"}:
+            raise InvalidParameter(f"monotone: expected NAME:1 or NAME:-1, found {text!r}")
+        if name in found:
+            raise InvalidParameter(f"monotone: the feature {name!r} is given twice")
+        found[name] = int(direction)
+    return found
+
+
+def without_zeros(monotone: Any) -> dict[str, int]:
+    """Return the directions by feature name that say something, as plain numbers.
+
+    >>> without_zeros({"bm25": 1, "age": 0})
+    {'bm25': 1}
+
+    Raises
+    ------
+    InvalidParameter
+        It is no mapping from names to -1, 0 or 1.
+    """
+    if not isinstance(monotone, Mapping) or not all(isinstance(name, str) for name in monotone):
+        raise InvalidParameter("monotone must hold a direction by feature name, such as {'bm25': 1}")
+    found = {str(name): whole_number(f"monotone[{name!r}]", direction) for name, direction in monotone.items()}
+    for name, direction in found.items():
+        if direction not in {-1, 0, 1}:
+            raise InvalidParameter(f"monotone[{name!r}] must be -1, 0 or 1, got {direction}")
+    return {name: direction for name, direction in found.items() if direction}
+
+
+@options
 class TrainParameters:
     """Parameters of one training run.
 
@@ -48,96 +83,157 @@ class TrainParameters:
         A value is of another kind or outside its bounds; the message has name, bound and value.
     """
 
-    objective: str = "lambdamart"  # a name, options in brackets: quantile(alpha=0.9)
-    learn_from: str = ""  # grades, pairs (given ones) or both; empty: grades, or pairs where no query has two grades
-    pairs_weight: float = 1.0  # for both, above 0: so many pairs of grades weigh as much as a given pair
-    metric: str = "ndcg@10"  # what lambdamart optimises
-    stop_metric: str = ""  # early stopping watches it on the valid split; empty: the same as metric, for coxph deviance
-    gain: str = "exp"  # gain of a grade in the metric: 2 ** y - 1, or y
-    n_rounds: int = 500  # trees at most, 1 or more
-    learning_rate: float = 0.1  # (0, 1]
-    early_stopping_rounds: int = 50  # rounds without a better stop_metric; 0: never stop early
-    keep_rounds: str = ""  # best, or all that were trained; empty: best, but all where early_stopping_rounds is 0
-    min_improvement: float = 0.0  # by how much a value must be better to count as better; 0 or more
-    rounds_by: str = "valid"  # who says how many rounds are kept: the first eval set; test, queries kept apart; oob; cv
-    holdout_fraction: float = 0.2  # for test, (0, 1): queries of the train split that are kept apart
-    folds: int = 5  # for cv, 2 or more
-    step_search: str = "none"  # line: the trees of a round are scaled by what lowers the loss most
-    criterion: str = ""  # by which splits are chosen; empty: the default of the objective
-    ole_features: int = 8  # for ole: so many features that look best to rwse are searched by the loss; 0: all
-    ole_pairs: float = 1.0  # for ole: pairs a document that are drawn for that, about (65,536 at least); 0: all
-    leaf: str = (
-        ""  # steps of leaves: newton, h document by document; exact, pairs inside a leaf left out; empty: exact for ole
+    objective: str = option(
+        default="lambdamart",
+        help="The loss, such as lambdamart or quantile(alpha=0.9); docs/objectives.md says what each is for: "
+        + ", ".join(NAMES)
+        + ".",
+        metavar="NAME[(OPTION=VALUE, ..)]",
+        convert=canonical,
     )
-    grow: str = "best_first"  # which leaf is split next; oblivious: one condition for all leaves of a depth
-    max_leaves: int = 31  # 2 or more; oblivious trees have 2 ** max_depth
-    max_depth: int = 0  # 0: no bound; for oblivious trees 6
-    min_rows_in_leaf: int = 20  # 1 or more
-    min_hessian_in_leaf: float = 1e-3  # 0 or more
-    lambda_l2: float = 0.0  # 0 or more
-    min_gain: float = 0.0  # 0 or more
-    monotone: Mapping[str, int] = field(default_factory=dict)  # by feature: 1 scores never fall with it, -1 never rise
-    feature_fraction: float = 1.0  # (0, 1]: features drawn for each tree
-    query_fraction: float = 1.0  # (0, 1]: whole queries drawn for each tree
-    row_fraction: float = 1.0  # (0, 1]: documents drawn for each tree, of the drawn queries
-    sigma: float = 1.0  # above 0
-    truncation: int = 30  # pairs need a document among the first so many by score; 1 or more
-    lambda_normalisation: bool = True
-    seed: int = 7  # 0 .. 2 ** 63 - 1
+    learn_from: str = option(
+        default="",
+        help="What to learn from, if DATASET has preference pairs: grades, pairs or both; left out: grades, or pairs if no"
+        " query has two different grades.",
+        choices=("", *LEARN_FROM),
+    )
+    pairs_weight: float = option(
+        default=1.0,
+        help="When learning from both: weight of a given pair, where a pair of different grades weighs 1.",
+        above=0,
+    )
+    metric: str = option(
+        default="ndcg@10",
+        help="What lambdamart optimises: ndcg, dcg, err, map, mrr, precision, recall, wta, rbp(p) or concordance, with"
+        " @k; lambdaloss takes ndcg, apxdcg and stochasticrank ndcg or dcg.  The others are only stopped by it.",
+    )
+    stop_metric: str = option(
+        default="",
+        help="Early stopping watches it on the valid split, deviance is the loss; left out: the metric itself (coxph: deviance).",
+    )
+    gain: str = option(
+        default="exp", help="Gain of a grade y in the metrics: exp (2^y - 1) or linear (y).", choices=GAINS
+    )
+    n_rounds: int = option(default=500, help="Trees at most.", least=1, most=MOST)
+    learning_rate: float = option(default=0.1, help="Shrinkage of every tree, in (0, 1].", above=0.0, most=1.0)
+    early_stopping_rounds: int = option(
+        default=50,
+        help="Stop after this many rounds without a better valid metric.  0: off, train all rounds and keep them all.",
+        least=0,
+        most=MOST,
+    )
+    keep_rounds: str = option(
+        default="",
+        help="Rounds to keep: best (up to the best one on the valid split) or all that were trained; left out: best, but"
+        " all where early stopping is off.",
+        choices=("", *KEEP_ROUNDS),
+    )
+    min_improvement: float = option(
+        default=0.0, help="A round is better only if the value is so by more than this.", least=0
+    )
+    rounds_by: str = option(
+        default="valid",
+        help="Who says how many rounds are kept: valid (the valid split), test (queries of the train split that are"
+        " kept apart), oob (what the trees of a round have not seen), or cv (a cross-validation first).",
+        choices=ROUNDS_BY,
+    )
+    holdout_fraction: float = option(
+        default=0.2,
+        help="Share of the queries that are kept apart where rounds are chosen by test, in (0, 1).",
+        above=0,
+        below=1,
+    )
+    folds: int = option(default=5, help="Parts of a cross-validation.", least=2, most=MOST)
+    step_search: str = option(
+        default="none",
+        help="line: scale the trees of a round by what lowers the loss most, then shrink; or none.",
+        choices=STEP_SEARCHES,
+    )
+    criterion: str = option(
+        default="",
+        help="By which splits are chosen: se (squared error), rwse (weighted by curvature) or ole (the loss itself);"
+        " left out: what the objective does best with.",
+        choices=("", *CRITERIA),
+        convert=lambda name: CRITERION_ALIASES.get(name, name),
+    )
+    ole_features: int = option(
+        default=8,
+        help="For ole: so many features that look best to rwse are searched by the loss; 0: all.",
+        least=0,
+        most=2**31,
+    )
+    ole_pairs: float = option(
+        default=1.0,
+        help="For ole: pairs a document drawn to measure curvature, about, and 65,536 at least; 0: all pairs.",
+        least=0,
+    )
+    leaf: str = option(
+        default="",
+        help="Steps of leaves: newton, or exact (pairs of documents in one leaf do not count); left out: exact for ole.",
+        choices=("", *LEAVES),
+    )
+    grow: str = option(
+        default="best_first",
+        help="Which leaf is split next: best_first, breadth_first or depth_first; or oblivious, one condition for"
+        " all leaves of a depth.",
+        choices=GROWTHS,
+    )
+    max_leaves: int = option(
+        default=31, help="Leaves of a tree at most; oblivious trees have 2^max_depth.", least=2, most=65_536
+    )
+    max_depth: int = option(
+        default=0, help="Depth of a tree at most; 0: no bound, oblivious trees 6.", least=0, most=65_536
+    )
+    min_rows_in_leaf: int = option(default=20, help="Documents in a leaf at least.", least=1, most=2**31)
+    min_hessian_in_leaf: float = option(default=1e-3, help="Sum of curvatures in a leaf at least.", least=0)
+    lambda_l2: float = option(default=0.0, help="Added to the curvature of a leaf.", least=0)
+    min_gain: float = option(default=0.0, help="A split must gain more than this.", least=0)
+    monotone: Mapping[str, int] = option(
+        default_factory=dict,
+        help="Scores never fall (1) or never rise (-1) with this feature; repeat for several.",
+        metavar="NAME:1|-1",
+        read=parse_monotone,
+        repeat=True,
+        convert=without_zeros,
+    )
+    feature_fraction: float = option(
+        default=1.0, help="Share of the features drawn for each tree, in (0, 1].", above=0.0, most=1.0
+    )
+    query_fraction: float = option(
+        default=1.0, help="Share of the queries drawn for each tree, in (0, 1].", above=0.0, most=1.0
+    )
+    row_fraction: float = option(
+        default=1.0, help="Share of the documents of these queries drawn for each tree, in (0, 1].", above=0.0, most=1.0
+    )
+    sigma: float = option(default=1.0, help="Steepness of the pairwise logistic loss.", above=0)
+    truncation: int = option(
+        default=30, help="Pairs need a document among the first so many by score.", least=1, most=2**31
+    )
+    lambda_normalisation: bool = option(default=True, help="Damp pairs far apart and scale queries alike.")
+    seed: int = option(default=7, help="Key of all randomness.", least=0, most=2**63 - 1)
 
-    def __post_init__(self) -> None:
-        for parameter in fields(TrainParameters):
-            if parameter.type in _PLAIN:
-                plain = _PLAIN[parameter.type](parameter.name, getattr(self, parameter.name))
-                object.__setattr__(self, parameter.name, plain)
-        object.__setattr__(self, "monotone", without_zeros(self.monotone))
-        object.__setattr__(self, "objective", canonical(self.objective))
-        object.__setattr__(self, "criterion", CRITERION_ALIASES.get(self.criterion, self.criterion))
-        _one_of("criterion", self.criterion, ("", *CRITERIA))
-        _one_of("leaf", self.leaf, ("", *LEAVES))
+    def check_together(self) -> None:
+        """Raise InvalidParameter if values do not go together."""
         if self.metric == "deviance":
             raise InvalidParameter(
                 "metric 'deviance' is the loss, which is minimised in any case; to watch it set stop_metric to deviance"
             )
-        _one_of("gain", self.gain, GAINS)
-        _one_of("grow", self.grow, GROWTHS)
-        _one_of("rounds_by", self.rounds_by, ROUNDS_BY)
-        _one_of("learn_from", self.learn_from, ("", *LEARN_FROM))
-        _one_of("keep_rounds", self.keep_rounds, ("", *KEEP_ROUNDS))
         if self.keep_rounds == "all" and self.rounds_by != "valid":
             raise InvalidParameter(
-                f"keep_rounds 'all' keeps every round, but rounds_by {self.rounds_by!r} chooses how many; leave one of them out"
+                f"{spelled('keep_rounds')} 'all' keeps every round, but {spelled('rounds_by')} {self.rounds_by!r} chooses how many;"
+                " leave one of them out"
             )
-        _one_of("step_search", self.step_search, STEP_SEARCHES)
-        _between("folds", self.folds, 2, 1_000_000)
-        if not 0.0 < self.holdout_fraction < 1.0:
-            raise InvalidParameter(f"holdout_fraction must be above 0 and below 1, got {self.holdout_fraction}")
-        _between("n_rounds", self.n_rounds, 1, 1_000_000)
-        _between("early_stopping_rounds", self.early_stopping_rounds, 0, 1_000_000)
-        _between("max_leaves", self.max_leaves, 2, 65_536)
-        _between("max_depth", self.max_depth, 0, 65_536)
-        _between("min_rows_in_leaf", self.min_rows_in_leaf, 1, 2**31)
-        _between("ole_features", self.ole_features, 0, 2**31)
-        _between("truncation", self.truncation, 1, 2**31)
-        _between("seed", self.seed, 0, 2**63 - 1)
-        for name in ("learning_rate", "feature_fraction", "query_fraction", "row_fraction"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise InvalidParameter(f"{name} must be in (0, 1], got {getattr(self, name)}")
-        for name in ("sigma", "pairs_weight"):
-            if not (getattr(self, name) > 0.0 and isfinite(getattr(self, name))):
-                raise InvalidParameter(f"{name} must be a number above 0, got {getattr(self, name)}")
-        for name in ("min_hessian_in_leaf", "lambda_l2", "min_gain", "ole_pairs", "min_improvement"):
-            value = getattr(self, name)
-            if not (value >= 0.0 and isfinite(value)):
-                raise InvalidParameter(f"{name} must be a number of 0 or more, got {value}")
         if self.criterion == "ole" and self.monotone:
-            raise InvalidParameter("monotone constraints bound Newton steps; criterion is 'ole'")
+            raise InvalidParameter(f"monotone constraints bound Newton steps; {spelled('criterion')} is 'ole'")
         if self.grow == "oblivious":
             if self.monotone:
                 raise InvalidParameter(
-                    "monotone constraints are for trees that split leaf by leaf; grow is 'oblivious'"
+                    f"monotone constraints are for trees that split leaf by leaf; {spelled('grow')} is 'oblivious'"
                 )
-            _between("max_depth of oblivious trees", self.max_depth, 0, MOST_OBLIVIOUS_DEPTH)
+            if self.max_depth > MOST_OBLIVIOUS_DEPTH:
+                raise InvalidParameter(
+                    f"{spelled('max_depth')} of oblivious trees must be in 0 .. {MOST_OBLIVIOUS_DEPTH}, got {self.max_depth}"
+                )
 
     @property
     def keeps_best(self) -> bool:
@@ -159,15 +255,3 @@ class TrainParameters:
     def as_dict(self) -> dict[str, Any]:
         """Return every parameter by name, for the model file."""
         return asdict(self)
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        near = get_close_matches(value, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(filter(None, known))}"
-        raise InvalidParameter(f"unknown {name} {value!r}; {hint}")
-
-
-def _between(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise InvalidParameter(f"{name} must be in {low} .. {high}, got {value}")

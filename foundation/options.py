@@ -1,0 +1,253 @@
+"""Options declared once.
+
+A group of options is a class under ``@options``: a frozen dataclass whose fields are made by :func:`option`, with help, bounds and
+choices.  From that one declaration come the command line (`rankmill.foundation.command_line`), the keys of ``rankmill.toml``, the
+parameters of Python functions and classes, the checks with their messages, and the pages of the reference.
+
+>>> @options
+... class Growth:
+...     max_leaves: int = option(default=31, help="Leaves of a tree at most.", least=2)
+...     grow: str = option(default="best_first", help="Which leaf is split next.", choices=("best_first", "breadth_first"))
+>>> Growth(max_leaves=63.0).max_leaves
+63
+>>> Growth(grow="bestfirst")
+Traceback (most recent call last):
+rankmill.foundation.errors.InvalidParameter: unknown grow 'bestfirst'; did you mean 'best_first'?
+>>> with spelled_for_a_command_line():
+...     Growth(max_leaves=1)
+Traceback (most recent call last):
+rankmill.foundation.errors.InvalidParameter: --max-leaves must be 2 or more, got 1
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any, TypeVar, dataclass_transform
+
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.scalars import real_number, text, truth, whole_number
+from rankmill.foundation.units import parse_size
+
+_METADATA = "option"
+_FLAGS: dict[str, str] = {}  # of options whose flag is not their name with dashes
+_PLAIN: Mapping[str, Callable[[str, Any], object]] = {
+    "int": whole_number,
+    "float": real_number,
+    "bool": truth,
+    "str": text,
+}  # by the annotation of a field
+_spelling: Callable[[str], str] = str
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What is said of one option besides its name, type and default: the arguments of :func:`option`."""
+
+    help: str
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    size: bool = False
+    read: Callable[[Any], Any] | None = None
+    convert: Callable[[Any], Any] | None = None
+    repeat: bool = False
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    panel: str | None = None
+    on_command_line: bool = True
+
+
+def option(
+    *,
+    help: str,  # noqa: A002 - the word of the field
+    default: Any = MISSING,
+    default_factory: Any = MISSING,
+    **said: Any,
+) -> Any:
+    """Declare an option as a field of a class under ``@options``.
+
+    Parameters
+    ----------
+    default, default_factory
+        As of a field of a dataclass; without them the option must be given.
+    help
+        One or two sentences, the same on the command line, in the reference and in Python's help.
+    said
+        The other fields of :class:`Option`.  ``least``, ``most``: bounds that are allowed; ``above``, ``below``: bounds that are not.
+        ``choices``: the texts that are allowed, ``""`` among them where it means "left out".  ``size``: bytes, also as text such as
+        ``2GB``.  ``read``: makes the value of the text of a command line (of the list of texts where it may be given more
+        than once, ``repeat``).  ``convert``: makes the value that is kept of the value that is given, however it was given.
+        ``flags``: where they are not the name with dashes.  ``metavar``, ``panel``: as in Typer.  ``on_command_line``: false for
+        what only Python can say.
+    """
+    declared: Any = field(
+        metadata={_METADATA: Option(help=help, **said)}, default=default, default_factory=default_factory
+    )
+    return declared
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, field))
+def options(kind: type[T]) -> type[T]:
+    """Make ``kind`` a group of options: a frozen dataclass that checks itself.
+
+    Whatever numbers are given, NumPy's too, are kept as plain int and float: 31.0 is 31 where a whole number is asked for, 31.5 is
+    refused.  What one field cannot say alone is checked by the method ``check_together``, if there is one.
+    """
+
+    def check_all(self: Any) -> None:
+        check(self)
+        if hasattr(self, "check_together"):
+            self.check_together()
+
+    kind.__post_init__ = check_all  # type: ignore[attr-defined]
+    made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
+    for each in declared_in(made):
+        for flag in option_of(each).flags[:1]:
+            _FLAGS[each.name] = flag.partition("/")[0]
+    return made
+
+
+def declared_in(group: Any) -> list[Field[Any]]:
+    """Return the fields of a group of options that were made by :func:`option`, in their order."""
+    return [each for each in fields(group) if _METADATA in each.metadata]
+
+
+def option_of(declared: Field[Any]) -> Option:
+    """Return what was said of the option ``declared``."""
+    said: Option = declared.metadata[_METADATA]
+    return said
+
+
+def default_of(declared: Field[Any]) -> Any:
+    """Return the default of the option ``declared``; ``...`` where it must be given."""
+    if declared.default_factory is not MISSING:
+        return declared.default_factory()
+    return ... if declared.default is MISSING else declared.default
+
+
+def defaults_of(*groups: type) -> dict[str, Any]:
+    """Return the defaults of all options of ``groups`` by name."""
+    return {each.name: default_of(each) for group in groups for each in declared_in(group)}
+
+
+def signature_of(function: Callable[..., object], defaults: Mapping[str, Any]) -> inspect.Signature:
+    """Return the signature of ``function`` with arguments by name in the place of its ``**``, as help and editors show it."""
+    known = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
+    return inspect.signature(function).replace(parameters=[*known, *more])
+
+
+def documented(*groups: type) -> str:
+    """Return the options of ``groups`` as a section of a docstring: name, type, default and help."""
+    lines = ["Parameters", "----------"]
+    for group in groups:
+        for each in declared_in(group):
+            default = default_of(each)
+            lines += [f"{each.name} : {each.type}" + ("" if default is ... else f", default {default!r}")]
+            lines += textwrap.wrap(option_of(each).help, 110, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def check(group: Any) -> None:
+    """Check the options of ``group`` one by one and make their values plain.
+
+    Raises
+    ------
+    InvalidParameter
+        A value is of another kind, outside its bounds, or none of the choices; the message has name, bound and value.
+    """
+    for each in declared_in(group):
+        value, said = getattr(group, each.name), option_of(each)
+        optional = str(each.type).endswith(" | None")
+        if value is None and optional:
+            continue
+        if said.size and isinstance(value, str):
+            value = parse_size(value, spelled(each.name))
+        plain = _PLAIN.get(str(each.type).removesuffix(" | None"))
+        if plain is not None:
+            value = plain(spelled(each.name), value)
+        if said.convert is not None:
+            value = said.convert(value)
+        if value is not getattr(group, each.name):
+            object.__setattr__(group, each.name, value)
+        if said.choices:
+            check_choice(each.name, value, said.choices)
+        if isinstance(value, int | float) and not _within(value, said):
+            raise InvalidParameter(f"{spelled(each.name)} must be {_bounds(said, value)}, got {value}")
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise InvalidParameter if ``value`` of the option ``name`` is none of ``choices``, with the nearest spelling."""
+    if value not in choices:
+        near = get_close_matches(str(value), choices, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(filter(None, choices))}"
+        raise InvalidParameter(f"unknown {spelled(name)} {value!r}; {hint}")
+
+
+def spelled(name: str) -> str:
+    """Return the option ``name`` as the caller wrote it: ``max_rejects`` in Python, ``--max-rejects`` on the command line."""
+    return _spelling(name)
+
+
+@contextmanager
+def spelled_for_a_command_line() -> Iterator[None]:
+    """Name options in messages by their flags in this context: what runs in it was asked for by a command line."""
+    with _spelled_by(lambda name: _FLAGS.get(name, f"--{name.replace('_', '-')}")):
+        yield
+
+
+@contextmanager
+def spelled_for_a_file() -> Iterator[None]:
+    """Name options by their keys in this context, though it lies in a command: what runs in it was asked for by a file."""
+    with _spelled_by(str):
+        yield
+
+
+@contextmanager
+def _spelled_by(spell: Callable[[str], str]) -> Iterator[None]:
+    global _spelling  # noqa: PLW0603 - of the process, so that its worker threads spell alike
+    before, _spelling = _spelling, spell
+    try:
+        yield
+    finally:
+        _spelling = before
+
+
+def _within(value: float, said: Option) -> bool:
+    return (
+        (isfinite(value) or said.least is said.above is said.most is said.below is None)
+        and (said.least is None or value >= said.least)
+        and (said.most is None or value <= said.most)
+        and (said.above is None or value > said.above)
+        and (said.below is None or value < said.below)
+    )
+
+
+def _bounds(said: Option, value: float) -> str:
+    """Say what is allowed, as in "must be ..".
+
+    >>> [_bounds(Option(help="", **each), 1) for each in ({"least": 1, "most": 9}, {"least": 0}, {"above": 0, "below": 1})]
+    ['in 1 .. 9', '0 or more', 'above 0 and below 1']
+    >>> [_bounds(Option(help="", **each), 1.5) for each in ({"above": 0, "most": 1}, {"above": 0}, {"least": 0})]
+    ['in (0, 1]', 'a number above 0', 'a number of 0 or more']
+    """
+    number = "a number " if isinstance(value, float) else ""
+    if said.least is not None:
+        if said.most is not None:
+            return f"in {said.least} .. {said.most}" if not number else f"in [{said.least}, {said.most}]"
+        return f"{number}of {said.least} or more" if number else f"{said.least} or more"
+    if said.above is not None:
+        if said.most is not None:
+            return f"in ({said.above}, {said.most}]"
+        return f"above {said.above} and below {said.below}" if said.below is not None else f"{number}above {said.above}"
+    return f"at most {said.most}"
