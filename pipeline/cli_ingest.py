@@ -302,7 +302,7 @@ def ingest(
 
 def _check_given(context: typer.Context, out: Path, options: IngestOptions) -> None:
     """Refuse what the command line says otherwise than the dataset that is added to, though it be a default."""
-    from rankmill.pipeline.append.meaning import OPTIONS, options_for
+    from rankmill.pipeline.ingest.append_base import OPTIONS, options_for
     from rankmill.pipeline.stored_shards import read_manifest
 
     sources = {name: context.get_parameter_source(called) for name, called in OPTIONS.items()}
@@ -321,7 +321,7 @@ def _add_pairs(
 ) -> None:
     """Join pairs to a dataset that is there; the options that only an ingest of judgments has are refused."""
     from rankmill.foundation.errors import InputError
-    from rankmill.pipeline.pairs.adding import add_pairs
+    from rankmill.pipeline.pairs.add_pairs import add_pairs
 
     for name in _OF_JUDGMENTS:
         given = context.get_parameter_source(name)

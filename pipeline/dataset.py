@@ -27,10 +27,10 @@ from rankmill.pipeline.manifest import (
     Shard,
     SplitName,
 )
-from rankmill.pipeline.pairs.stored import Pairs, by_rows
+from rankmill.pipeline.pairs.stored_pairs import Pairs, by_rows
 from rankmill.pipeline.places import BINS, MANIFEST_NAME, path_in
 from rankmill.pipeline.shard_files import batches, blocks
-from rankmill.pipeline.sources.optional import OPTIONAL
+from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, read_manifest
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def open_sources(
     """
     from rankmill.pipeline.sources.jsonl.source import share_features
     from rankmill.pipeline.sources.letor import check_made_ids
-    from rankmill.pipeline.sources.opening import open_source
+    from rankmill.pipeline.sources.open_source import open_source
 
     if not paths:
         raise InputError("no candidates: name at least one file")

@@ -16,7 +16,7 @@ from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.places import MANIFEST_NAME, path_in
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.blocks import compression_of
-from rankmill.pipeline.sources.names import uncompressed
+from rankmill.pipeline.sources.files import uncompressed
 from rankmill.scorer.ranked_file import is_ranked_folder
 from rankmill.scorer.trec import read_run
 

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.sources.batch import ReadOptions, ReadTask, RowBatch, Source, tasks_of
-from rankmill.pipeline.sources.by_column import ColumnBatch, ColumnTask
+from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask, ReadOptions, ReadTask, RowBatch, Source, tasks_of
 from rankmill.pipeline.sources.columnar import ColumnarSource
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.workers import Failure, in_order

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.arrow import schema_of
-from rankmill.pipeline.judgments.text import FORM, judgment_lines
+from rankmill.pipeline.judgments.judgment_files import FORM, judgment_lines
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.sources.blocks import read_blocks
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.judgments.text import JudgmentLines
+    from rankmill.pipeline.judgments.judgment_files import JudgmentLines
 
 _RUN_FIELDS = 6
 _QRELS_FIELDS = 4

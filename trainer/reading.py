@@ -13,7 +13,7 @@ import pyarrow as pa
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.hashing import hash_ids
-from rankmill.pipeline.pairs.stored import Pairs
+from rankmill.pipeline.pairs.stored_pairs import Pairs
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import Preferences, RankedRows

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group import _kernels
 from rankmill.pipeline.sources.batch import BATCH_BYTES
-from rankmill.pipeline.sources.optional import TYPES
+from rankmill.pipeline.sources.parts import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,7 +20,7 @@ from rankmill.pipeline.group.settled import read_settled
 from rankmill.pipeline.manifest import SPLITS, Shard, ShardStatistics, UnjudgedShard
 from rankmill.pipeline.places import FEATURES, QUERIES, STATISTICS, UNJUDGED
 from rankmill.pipeline.room import Room
-from rankmill.pipeline.sources.optional import TYPES
+from rankmill.pipeline.sources.parts import TYPES
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.statistics.collector import ColumnCollector, QueryCounts
 from rankmill.pipeline.validate import check_one_split, check_one_weight

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from rankmill.pipeline.arrow import as_array, bytes_of, schema_of
 from rankmill.pipeline.group.hashing import buckets_of
-from rankmill.pipeline.sources.optional import TYPES
+from rankmill.pipeline.sources.parts import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

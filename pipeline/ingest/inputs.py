@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.group.splits import name_of
-from rankmill.pipeline.judgments.joining import check_times_and_labels, without_grades
-from rankmill.pipeline.judgments.opening import open_judgments
+from rankmill.pipeline.judgments.judgment_files import check_times_and_labels, open_judgments, without_grades
 from rankmill.pipeline.manifest import SPLITS, SplitName
-from rankmill.pipeline.pairs.adding import sorted_files
-from rankmill.pipeline.pairs.opening import open_pairs
+from rankmill.pipeline.pairs.add_pairs import sorted_files
+from rankmill.pipeline.pairs.pair_files import open_pairs
 from rankmill.pipeline.sources.columns import check_ignored, guesses_of, tables_disagree
 from rankmill.pipeline.sources.files import find_files, refuse_copies
 from rankmill.pipeline.sources.jsonl.source import share_features
 from rankmill.pipeline.sources.letor import check_made_ids, companions_of
-from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.append.base import Base
+    from rankmill.pipeline.ingest.append_base import Base
     from rankmill.pipeline.ingest.options import IngestOptions
-    from rankmill.pipeline.judgments.batch import JudgmentSource
-    from rankmill.pipeline.pairs.batch import PairSource
+    from rankmill.pipeline.judgments.judgment_files import JudgmentSource
+    from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, Source
 
 Given = Sequence[str | os.PathLike[str]]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.storage.publish import staging_folder
-from rankmill.pipeline.append.base import Base
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
+from rankmill.pipeline.ingest.append_base import Base
 from rankmill.pipeline.ingest.building import Building
 from rankmill.pipeline.ingest.inputs import open_inputs
 from rankmill.pipeline.ingest.options import IngestOptions

@@ -14,7 +14,7 @@ from rankmill.pipeline.group.hashing import buckets_of
 from rankmill.pipeline.group.spill import BucketFiles
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.judgments.batch import JudgmentBatch
+    from rankmill.pipeline.judgments.judgment_files import JudgmentBatch
 
 _SPILLED = schema_of(
     [

@@ -6,12 +6,10 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from rankmill.foundation.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
 from rankmill.pipeline.sources.grades import MAX_GRADE, GradeRules, NegativeGrades, Unjudged, Words, words_of
@@ -19,8 +17,12 @@ from rankmill.pipeline.sources.parts import check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
 
     from rankmill.pipeline.sources.columns import TableColumns
+
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run"]
 Absent = Literal["zero", "missing"]
@@ -46,7 +48,7 @@ class RowBatch:
     values: npt.NDArray[np.float32]
     """(n, width) row-major, NaN where missing.  Text may widen from batch to batch: what follows is absent."""
     extras: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Optional columns (see :mod:`rankmill.pipeline.sources.optional`), (n,) each, as they are stored; ``time`` as int64 microseconds."""
+    """Optional columns (see :mod:`rankmill.pipeline.sources.parts`), (n,) each, as they are stored; ``time`` as int64 microseconds."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -310,3 +312,42 @@ class _Found(NamedTuple):
 def shorten(token: str) -> str:
     """Cut a long token for a message."""
     return token if len(token) <= SHOWN_CHARACTERS else token[: SHOWN_CHARACTERS - 1] + "…"
+
+
+class FeaturePart(NamedTuple):
+    """Some values of one feature."""
+
+    number: int
+    """Which of the source's ``columns`` it is."""
+    first: int
+    """The row of the first value, from 0 in the batch."""
+    values: npt.NDArray[np.float32]
+    """(m,) NaN where missing; read only, and gone when the next part is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBatch:
+    """Some rows, in the order of the file."""
+
+    rows: RowBatch
+    """The rows, without features: ``values`` is (n, 0)."""
+    features: Iterator[FeaturePart]
+    """Every value of every feature, once, in any order."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTask:
+    """A part of a file: one thread at a time takes the next from the file, any thread reads its rows."""
+
+    batch: Callable[[], ColumnBatch]
+    """Reads the rows; its features must be drawn in the thread that called it.  Must be called, once."""
+    position: int
+    """Bytes of the file used up after it; may be 0 where that is not known."""
+
+
+def without_values(n: int) -> npt.NDArray[np.float32]:
+    """Return the ``values`` of ``n`` rows without features."""
+    return np.empty((n, 0), dtype=np.float32)

@@ -14,11 +14,20 @@ import pyarrow.types as kinds
 
 from rankmill.foundation.errors import ColumnProblem, MalformedRow
 from rankmill.pipeline.arrow import as_array, parts_of
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
-from rankmill.pipeline.sources.by_column import ColumnBatch, ColumnTask, FeaturePart, without_values
+from rankmill.pipeline.sources.batch import (
+    DEFAULT_BLOCK_BYTES,
+    ColumnBatch,
+    ColumnTask,
+    FeaturePart,
+    Quarantine,
+    ReadOptions,
+    ReadTask,
+    RowBatch,
+    shorten,
+    without_values,
+)
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
-from rankmill.pipeline.sources.optional import OPTIONAL
-from rankmill.pipeline.sources.parts import PARTS
+from rankmill.pipeline.sources.parts import OPTIONAL, PARTS
 from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
 
 if TYPE_CHECKING:

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
 from rankmill.pipeline.sources.batch import MAX_FEATURES
-from rankmill.pipeline.sources.optional import OPTIONAL
-from rankmill.pipeline.sources.parts import HABITS, ID_COLUMNS, PARTS, RESERVED
+from rankmill.pipeline.sources.parts import HABITS, ID_COLUMNS, OPTIONAL, PARTS, RESERVED
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.judgments.batch import JudgmentSource
+    from rankmill.pipeline.judgments.judgment_files import JudgmentSource
     from rankmill.pipeline.sources.batch import ReadOptions, Source
 
 

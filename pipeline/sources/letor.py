@@ -38,8 +38,8 @@ from rankmill.pipeline.sources.batch import (
     shorten,
 )
 from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
-from rankmill.pipeline.sources.names import uncompressed
-from rankmill.pipeline.sources.optional import OPTIONAL, read_numbers
+from rankmill.pipeline.sources.files import uncompressed
+from rankmill.pipeline.sources.parts import OPTIONAL, read_numbers
 from rankmill.pipeline.sources.query_sizes import QuerySizes, find_sizes
 
 if TYPE_CHECKING:

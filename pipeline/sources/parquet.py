@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import open_parquet
-from rankmill.pipeline.sources.by_column import ColumnBatch, ColumnTask
+from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask
 from rankmill.pipeline.sources.columnar import ColumnarSource, check_text
 
 if TYPE_CHECKING:

@@ -1,15 +1,98 @@
-"""The parts that columns of a table can play, and what the field calls them."""
+"""The parts that columns of a table can play: what each means, which numbers it holds, and what the field calls it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.sources.optional import OPTIONAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+
+LARGEST = float(np.finfo(np.float32).max)  # of a label or weight: their squares and sums stay finite in float64
+_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalColumn:
+    """One such column.
+
+    Attributes
+    ----------
+    expected
+        What a cell must hold, for messages.
+    if_empty
+        What to do about an empty cell, for messages.
+    lowest, highest
+        The range of its numbers.
+    whole
+        How they are stored if they must be whole; None: as float64.
+    """
+
+    expected: str
+    if_empty: str
+    lowest: float = -LARGEST
+    highest: float = LARGEST
+    whole: pa.DataType | None = None
+
+    @property
+    def type(self) -> pa.DataType:
+        """How it is stored."""
+        return pa.float64() if self.whole is None else self.whole
+
+    def fits(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Return which of ``values`` (n,) may stand in the column; NaN may not."""
+        with np.errstate(invalid="ignore"):
+            good: npt.NDArray[np.bool_] = (values >= self.lowest) & (values <= self.highest)
+            return good if self.whole is None else good & (values == np.floor(values))
+
+    def stored(self, values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        """Return good ``values`` (n,) as they are stored; a zero has no sign, so that equal rows have equal bytes."""
+        return values + 0.0 if self.whole is None else values.astype(self.whole.to_pandas_dtype())
+
+
+OPTIONAL = {
+    "label": OptionalColumn("a label: a number of at most 3.4e38 in size", "leave out rows that have none"),
+    "event": OptionalColumn(
+        "an event: 1 or 0", "1 if the label is when it happened, 0 if it had not by then", 0.0, 1.0, pa.uint8()
+    ),
+    "weight": OptionalColumn("a weight: a number, 0 or more", "write 1 where there is none", 0.0),
+    "offset": OptionalColumn("an offset: a number of at most 3.4e38 in size", "write 0 where there is none"),
+    "position": OptionalColumn(
+        "a position: a whole number, 1 or more", "--ignore position leaves the column out", 1.0, 2.0**31 - 1, pa.int32()
+    ),
+    "query_weight": OptionalColumn("a query weight: a number, 0 or more", "write 1 where there is none", 0.0),
+}
+"""By name, in the order in which they are stored."""
+
+TYPES = {name: column.type for name, column in OPTIONAL.items()} | {"time": pa.int64()}
+"""How the extras of a row travel; ``time`` is the column that the caller named."""
+
+
+def optional_columns(names: Collection[str]) -> tuple[str, ...]:
+    """Return those of ``names`` that are optional columns, in the order of :data:`OPTIONAL`."""
+    return tuple(name for name in OPTIONAL if name in names)
+
+
+def read_numbers(tokens: pa.Array[Any]) -> npt.NDArray[np.float64]:
+    """Read strings as Python's ``float()`` does, blanks around them allowed; NaN where one is no finite decimal number.
+
+    >>> read_numbers(pa.array(["1.5", " -2e3 ", "", "x", "nan"])).tolist()
+    [1.5, -2000.0, nan, nan, nan]
+    """
+    trimmed = pc.utf8_trim(tokens, characters=" \t")
+    plain = pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar("nan"))
+    found: npt.NDArray[np.float64] = plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return np.where(np.isfinite(found), found, np.nan)
+
 
 ID_COLUMNS = ("qid", "doc_id", "grade")
 PARTS = (*ID_COLUMNS, *OPTIONAL)

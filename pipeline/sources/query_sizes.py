@@ -18,7 +18,7 @@ from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.blocks import COMPRESSED, copy_tokens, read_blocks
-from rankmill.pipeline.sources.names import COMPANIONS, uncompressed
+from rankmill.pipeline.sources.files import COMPANIONS, uncompressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,6 @@ nothing.  A run has no grades.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +17,11 @@ from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks
 from rankmill.pipeline.sources.columns import TableColumns
-from rankmill.pipeline.sources.optional import read_numbers
+from rankmill.pipeline.sources.parts import read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
 

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import ConflictError, DataRejected, DatasetFormatError, InputError
-from rankmill.pipeline.append.base import Base
-from rankmill.pipeline.append.meaning import OPTIONS
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.splits import fold_choice, parse_split_time
 from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest.append_base import OPTIONS, Base
 from rankmill.pipeline.manifest import Meaning
 from rankmill.pipeline.sources.batch import ReadOptions
 

@@ -17,9 +17,8 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.columns import table_columns
-from rankmill.pipeline.sources.opening import open_source
-from rankmill.pipeline.sources.optional import OPTIONAL
-from rankmill.pipeline.sources.parts import HABITS, PARTS
+from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.sources.parts import HABITS, OPTIONAL, PARTS
 
 NAMES = {
     "qid": "Query ID",

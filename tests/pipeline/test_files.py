@@ -11,9 +11,8 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.pairs.adding import add_pairs
-from rankmill.pipeline.sources.files import find_files
-from rankmill.pipeline.sources.names import format_of
+from rankmill.pipeline.pairs.add_pairs import add_pairs
+from rankmill.pipeline.sources.files import find_files, format_of
 
 LINE = "1 qid:{} 1:0.5\n"
 

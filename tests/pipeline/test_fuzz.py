@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.pipeline.pairs.opening import open_pairs
+from rankmill.pipeline.pairs.pair_files import open_pairs
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
-from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.open_source import open_source
 from tests import naive_letor
 from tests.naive_letor import Read
 

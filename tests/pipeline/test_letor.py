@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.letor import LetorSource
-from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.open_source import open_source
 from tests import naive
 
 

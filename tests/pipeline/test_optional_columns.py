@@ -17,8 +17,8 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.describe import describe
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
-from rankmill.pipeline.sources.opening import open_source
-from rankmill.pipeline.sources.optional import OPTIONAL, read_numbers
+from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.sources.parts import OPTIONAL, read_numbers
 
 COLUMNS = ("label", "event", "weight", "offset")
 

@@ -16,7 +16,7 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.describe import describe
 from rankmill.pipeline.ingest import IngestOptions, building, ingest
-from rankmill.pipeline.pairs.adding import add_pairs
+from rankmill.pipeline.pairs.add_pairs import add_pairs
 from tests import naive_preferences
 
 SHARES = {"train": 0.5, "valid": 0.3, "test": 0.2}
@@ -395,7 +395,7 @@ def test_a_failure_while_joining_leaves_the_old_dataset(tmp_path, judged, monkey
     monkeypatch.setattr(building, "join_pairs", fail)
     with pytest.raises(OSError, match="No space"):
         ingest([judged], tmp_path / "out", pairs=[path], options=IngestOptions(overwrite=True))
-    monkeypatch.setattr("rankmill.pipeline.pairs.adding.join_pairs", fail)
+    monkeypatch.setattr("rankmill.pipeline.pairs.add_pairs.join_pairs", fail)
     with pytest.raises(OSError, match="No space"):
         add_pairs([path], tmp_path / "out")
     assert (tmp_path / "out" / "_manifest.json").read_bytes() == before
@@ -442,7 +442,7 @@ def test_commands_tell_of_pairs(tmp_path, judged):
 
 
 def test_contradictions_are_counted_as_they_are_defined():
-    from rankmill.pipeline.pairs.stored import Pairs
+    from rankmill.pipeline.pairs.stored_pairs import Pairs
 
     rng = np.random.default_rng(1)
     for n in (0, 1, 2, 5, 30):

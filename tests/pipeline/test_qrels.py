@@ -12,7 +12,7 @@ from pyarrow import feather
 
 from rankmill.foundation.errors import DataRejected, InputError, TooManyRejects
 from rankmill.pipeline.group.hashing import buckets_of
-from rankmill.pipeline.judgments.opening import open_judgments
+from rankmill.pipeline.judgments.judgment_files import open_judgments
 from rankmill.pipeline.judgments.spill import JudgmentSpill
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.grades import MAX_GRADE, GradeRules

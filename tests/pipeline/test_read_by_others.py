@@ -8,7 +8,7 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.describe import describe
 from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.pairs.adding import add_pairs
+from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.places import MANIFEST_NAME, earlier_name
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sql import query_dataset

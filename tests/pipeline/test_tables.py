@@ -16,7 +16,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.delimited import DelimitedSource
-from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.parquet import ParquetSource
 from tests import naive
 

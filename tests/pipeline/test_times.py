@@ -16,7 +16,7 @@ from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, 
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
-from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.times import iso, times_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
-from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.trec_run import RunSource
 
 CANDIDATES = ReadOptions(grade_required=False)

@@ -16,7 +16,7 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import UnusableColumns
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
-from rankmill.pipeline.sources.opening import open_source
+from rankmill.pipeline.sources.open_source import open_source
 
 TEXT = ("query", "title", "price", "added")
 FORMATS = ("csv", "tsv", "csv.gz", "parquet", "jsonl")

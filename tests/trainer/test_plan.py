@@ -15,7 +15,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.pairs.adding import add_pairs
+from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.trainer.objectives.registry import OBJECTIVES, objective_of
 from rankmill.trainer.parameters import TrainParameters

@@ -11,7 +11,7 @@ from rankmill.foundation.code_digest import code_digest
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.sources.optional import OPTIONAL
+from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.run.events import Artefact
 from rankmill.run.records import CODE, Inputs, as_options

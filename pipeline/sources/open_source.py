@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
-from rankmill.pipeline.sources.names import check_file, format_of
+from rankmill.pipeline.sources.files import check_file, format_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rankmill.pipeline.sources.batch import Source
 
 

@@ -7,7 +7,6 @@ weight, probability; pairs equal in all of these are kept, and have the same byt
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,14 +20,15 @@ from rankmill.pipeline.group.hashing import buckets_of
 from rankmill.pipeline.group.shards import open_writer
 from rankmill.pipeline.group.spill import BucketFiles
 from rankmill.pipeline.manifest import PairShard
-from rankmill.pipeline.pairs.batch import Mismatch
-from rankmill.pipeline.pairs.stored import STORED
+from rankmill.pipeline.pairs.pair_files import Mismatch
+from rankmill.pipeline.pairs.stored_pairs import STORED
 from rankmill.pipeline.places import PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from rankmill.pipeline.pairs.batch import PairBatch, PairSource
+    from rankmill.pipeline.pairs.pair_files import PairBatch, PairSource
     from rankmill.pipeline.sources.batch import Quarantine
 
 _SPILLED = schema_of(

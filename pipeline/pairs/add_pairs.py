@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,22 +14,22 @@ from rankmill.foundation.storage.publish import alone, fsync_folder, staging_fol
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
 from rankmill.pipeline.manifest import PairSet, SourceFile
-from rankmill.pipeline.pairs.join import PairSpill, join_pairs
-from rankmill.pipeline.pairs.opening import open_pairs
+from rankmill.pipeline.pairs.pair_files import open_pairs
+from rankmill.pipeline.pairs.pair_join import PairSpill, join_pairs
 from rankmill.pipeline.places import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, path_in
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.replace import sweep
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
-from rankmill.pipeline.sources.files import find_files, refuse_copies
-from rankmill.pipeline.sources.names import check_file
+from rankmill.pipeline.sources.files import check_file, find_files, refuse_copies
 from rankmill.pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
 
-    from rankmill.pipeline.judgments.batch import JudgmentSource
+    from rankmill.pipeline.judgments.judgment_files import JudgmentSource
     from rankmill.pipeline.manifest import PairShard
-    from rankmill.pipeline.pairs.batch import PairSource
+    from rankmill.pipeline.pairs.pair_files import PairSource
 
 
 def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Rows of a dataset that is there, on their way back through the second pass of an ingest."""
+"""Rows and pairs of a dataset that is there, on their way back through an ingest: places of pairs change when rows are added."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.judgments.tally import Tally, repeats
 from rankmill.pipeline.manifest import SPLITS
-from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
+from rankmill.pipeline.pairs.pair_files import PairBatch
+from rankmill.pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES, RowBatch
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
-from rankmill.pipeline.sources.optional import TYPES
+from rankmill.pipeline.sources.parts import TYPES
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.manifest import Shard, UnjudgedShard
+    from rankmill.pipeline.pairs.pair_files import Mismatch
 
 
 @dataclass(slots=True)
@@ -127,3 +131,71 @@ def spread(rows: RowBatch, place: npt.NDArray[np.int64] | None, width: int) -> R
     values = np.full((len(rows), width), np.nan, dtype=np.float32)
     values[:, place] = rows.values
     return replace(rows, values=values)
+
+
+class StoredPairs:
+    """The pairs of some buckets of a dataset.
+
+    Attributes
+    ----------
+    path
+        The dataset.
+    """
+
+    def __init__(self, dataset: Dataset, buckets: Collection[int]) -> None:
+        self.path: Path = dataset.path
+        self.position = 0
+        self._dataset = dataset
+        self._buckets = frozenset(buckets)
+
+    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[PairBatch]:  # noqa: ARG002  a bucket at a time
+        """Yield the pairs, those of a bucket together."""
+        place = 0
+        for pairs in self._tables():
+            yield PairBatch(
+                qid=pairs.column("qid").combine_chunks(),
+                better=pairs.column("better").combine_chunks(),
+                worse=pairs.column("worse").combine_chunks(),
+                weight=pairs.column("weight").to_numpy(),
+                probability=pairs.column("probability").to_numpy(),
+                place=np.arange(place, place + len(pairs)),
+            )
+            place += len(pairs)
+
+    def refuse(self, mismatches: Mapping[int, Mismatch]) -> None:
+        """Say which of them fits no longer: a document that it names has come again.
+
+        Raises
+        ------
+        DataRejected
+            Always.
+        """
+        first, mismatch = min(mismatches.items())
+        place = 0
+        for pairs in self._tables():
+            if first < place + len(pairs):
+                qid, *documents = (pairs.column(name)[first - place].as_py() for name in ("qid", "better", "worse"))
+                document = documents[mismatch.complaint(qid).column - 1]
+                raise DataRejected(
+                    f"{self.path}: it has a pair of document {document!r} of query {qid!r}, and the new rows bring that document"
+                    " again; a document of a pair must be in one row of its query"
+                )
+            place += len(pairs)
+        raise IndexError(first)
+
+    def _tables(self) -> Iterator[pa.Table]:
+        """Yield the pairs of one bucket after the other, better and worse by their ids."""
+        manifest = self._dataset.manifest
+        stored = {} if manifest.pairs is None else {shard.bucket: shard for shard in manifest.pairs.shards}
+        for shard in manifest.shards:
+            if shard.bucket not in self._buckets or shard.bucket not in stored:
+                continue
+            pairs = self._dataset.shard_pairs(stored[shard.bucket])
+            doc_id = self._dataset.ids(shard).column("doc_id").combine_chunks()
+            queries = self._dataset.shard_queries(shard)
+            query = pc.index_in(pairs.column("qid"), value_set=queries.column("qid").combine_chunks()).to_numpy()
+            first = queries.column("row_start").to_numpy()[query]
+            for number, name in ((1, "better"), (2, "worse")):
+                ids = doc_id.take(as_array(first + pairs.column(name).to_numpy()))
+                pairs = pairs.set_column(number, pa.field(name, pa.string(), nullable=False), ids)
+            yield pairs
