@@ -165,7 +165,7 @@ def register(
 
     Example: rankmill models register best.rankmill --name web --metrics test.json
     """
-    from rankmill.registering import register_file
+    from rankmill.model_files import register_file
     from rankmill.registry import Registry
 
     done = register_file(Registry(registry), file, name, dataset=dataset, metrics=metrics, reason=reason)

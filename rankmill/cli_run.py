@@ -85,10 +85,10 @@ def run(
     import json
 
     from rankmill.run.chain import NAMES, Choice
+    from rankmill.run.json_stderr import speak_json
+    from rankmill.run.observers import observer_of
     from rankmill.run.running import Asked, plan_of
     from rankmill.run.running import run as run_chain
-    from rankmill.run.telling.json_stderr import speak_json
-    from rankmill.run.telling.observers import observer_of
 
     if log is Log.json:  # from here on, so that a mistake in the configuration is JSON as well
         speak_json()

@@ -60,8 +60,7 @@ def schedule(
     from datetime import UTC, datetime, timedelta
     from itertools import islice
 
-    from rankmill.schedule.starting import RunCommand, keyed_delay
-    from rankmill.schedule.ticks import Ticks
+    from rankmill.cron import RunCommand, Ticks, keyed_delay
 
     ticks = Ticks(cron, timezone)
     command = RunCommand.parse(context)
@@ -74,8 +73,7 @@ def schedule(
         lines = [f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times]
         typer.echo(json.dumps({"cron": cron, "timezone": timezone, "times": times}) if as_json else "\n".join(lines))
         return
-    from rankmill.schedule.keeping import Keeper
-    from rankmill.schedule.machine import Machine
+    from rankmill.scheduler import Keeper, Machine
 
     command.check()
     machine = Machine()
@@ -118,8 +116,7 @@ def _tell(line: str, **_facts: Any) -> None:
 def _tell_json(line: str, *, event: str, level: str = "info", **facts: Any) -> None:
     from datetime import UTC, datetime
 
-    from rankmill.run.telling.clock import rfc3339
-    from rankmill.run.telling.plain import json_line
+    from rankmill.run.plain_json import json_line, rfc3339
 
     told = {"ts": rfc3339(datetime.now(UTC)), "level": level, "event": f"schedule_{event}", "message": line, **facts}
     typer.echo(json_line(told), err=True, nl=False)

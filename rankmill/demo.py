@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.gate.graded_queries import best_single_feature
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.open_source import open_source
@@ -20,7 +21,6 @@ from rankmill.pipeline.synth import ideal_scores
 from rankmill.scorer.evaluate_scored import evaluate_scored
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import evaluate_queries, mean_of
-from rankmill.yardsticks import best_single_feature
 
 METRICS = ("ndcg@10", "err@10", "map")
 MAX_GRADE = 4

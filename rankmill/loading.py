@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rankmill.model_files import facts_of, load_forest
 from rankmill.ranker import Ranker
-from rankmill.registering import facts_of
-from rankmill.registry.names import default_folder
-from rankmill.registry.registry import Registry
+from rankmill.registry.registry import Registry, Version
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.model_service import find_model
-
-if TYPE_CHECKING:
-    from rankmill.registry.version import Version
 
 
 def load_model(model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
@@ -60,12 +53,3 @@ def register_model(
     """
     forest = model if isinstance(model, Forest) else model.fitted("register_model")
     return Registry(registry).register(name, forest.to_bytes(), manifest=facts_of(forest, None, None), reason=reason)
-
-
-def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Forest, str]:
-    """Return what :func:`load_model` loads, and its name: ``web@7``, or the path of the file."""
-    text = os.fspath(model)
-    if isinstance(model, os.PathLike) or os.sep in text:
-        return Forest.load(text), text
-    forest, identity = find_model(text, default_folder() if registry is None else Path(registry))
-    return forest, text if identity.name is None else str(identity)

@@ -26,11 +26,18 @@ from rankmill.extras import Extras
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
 from rankmill.foundation.scalars import whole_number
-from rankmill.peers import checked_callbacks, checked_metrics, refuse_function, unknown_argument, unknown_name
+from rankmill.peers import (
+    Routed,
+    checked_callbacks,
+    checked_metrics,
+    keywords_of,
+    refuse_function,
+    unknown_argument,
+    unknown_name,
+)
 from rankmill.pipeline.binning import MIN_MAX_BIN
 from rankmill.pipeline.binspec import BinSpec, matrix_bins
 from rankmill.pipeline.quantiles import MAX_BIN
-from rankmill.routing import Routed, keywords_of
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
@@ -335,7 +342,7 @@ class Ranker(Routed):
     @classmethod
     def load(cls, model: str | os.PathLike[str], *, registry: str | os.PathLike[str] | None = None) -> Ranker:
         """Return the fitted ranker in a model file or a registry: see :func:`rankmill.loading.load_model`."""
-        from rankmill.loading import load_forest
+        from rankmill.model_files import load_forest
 
         forest, name = load_forest(model, registry)
         return cls.from_forest(forest, name)
@@ -489,7 +496,7 @@ def _forest_of(model: Model) -> Forest:
         return model.fitted("resume")
     if isinstance(model, Forest):
         return model
-    from rankmill.loading import load_forest
+    from rankmill.model_files import load_forest
 
     return load_forest(model)[0]
 

@@ -11,8 +11,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from rankmill.report import words
-from rankmill.report.charts import intervals, models, queries
+from rankmill.report import model_charts, query_charts, words
 from rankmill.report.findings import called, margin_of, metric_of, primary_difference
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
     drawn: dict[str, Any] = {}
     metrics = facts["metrics"]
     if metrics is not None:
-        drawn["levels"] = _both(partial(intervals.levels, metrics))
+        drawn["levels"] = _both(partial(query_charts.levels, metrics))
         against = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])["candidate_less_this"]
         rows = [
             {
@@ -132,36 +131,38 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
             }
             for name, found in list(against.items())[:_SHOWN_METRICS]
         ]
-        limits = intervals.limits_of(rows)
+        limits = query_charts.limits_of(rows)
         margin = facts["verdict"]["margin"] if facts["present"] else None
         drawn["differences"] = _both(
-            partial(intervals.forest, rows, what="Differences by metric", limits=limits, margin=margin)
+            partial(query_charts.forest, rows, what="Differences by metric", limits=limits, margin=margin)
         )
     if facts["queries"] is not None:
-        drawn["shares"] = _both(partial(queries.shares, facts["queries"]))
-        drawn["gaps"] = _both(partial(queries.gaps, facts["queries"]))
+        drawn["shares"] = _both(partial(query_charts.shares, facts["queries"]))
+        drawn["gaps"] = _both(partial(query_charts.gaps, facts["queries"]))
         top = max(facts["data"]["max_grade"], 1)
         for what in ("lost", "gained"):
-            drawn[what] = [queries.moves(each["documents"], top, both_lists(facts)) for each in facts["queries"][what]]
+            drawn[what] = [
+                query_charts.moves(each["documents"], top, both_lists(facts)) for each in facts["queries"][what]
+            ]
     drawn["slices"] = _slices(facts)
     if facts["learning"] is not None:
-        drawn["curves"] = _both(partial(models.curves, facts["learning"]))
+        drawn["curves"] = _both(partial(model_charts.curves, facts["learning"]))
     if facts["influence"]["features"]:
-        drawn["influence"] = _both(partial(models.influence, facts["influence"]))
+        drawn["influence"] = _both(partial(model_charts.influence, facts["influence"]))
     if facts["dependence"]:
         drawn["dependence"] = [
-            _both(partial(models.dependence, row), SMALL_WIDE, SMALL_PHONE) for row in facts["dependence"]
+            _both(partial(model_charts.dependence, row), SMALL_WIDE, SMALL_PHONE) for row in facts["dependence"]
         ]
     if facts["scores"] is not None:
-        drawn["scores"] = _both(partial(models.scores, facts["scores"]))
+        drawn["scores"] = _both(partial(model_charts.scores, facts["scores"]))
     if facts["data"]["missing_values"] is not None:
-        drawn["grades"] = _both(partial(queries.grades, facts["data"]["splits"]))
+        drawn["grades"] = _both(partial(query_charts.grades, facts["data"]["splits"]))
     missing = [
         {"label": row["feature"], "value": row["share"], "figure": words.percent(row["share"])}
         for row in facts["data"]["most_missing"]
     ]
     if missing:
-        drawn["missing"] = _both(partial(models.bars, missing, what="Share of missing values"))
+        drawn["missing"] = _both(partial(model_charts.bars, missing, what="Share of missing values"))
     if facts["drift"] is not None:
         drift = [
             {
@@ -170,7 +171,7 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
             }
             for row in facts["drift"]["shown"]
         ]  # fmt: skip
-        drawn["drift"] = _both(partial(models.bars, drift, what="Population stability index"))
+        drawn["drift"] = _both(partial(model_charts.bars, drift, what="Population stability index"))
     return drawn
 
 
@@ -180,11 +181,13 @@ def _slices(facts: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
         (part, [_slice_row(row, part["by"]) for row in part["slices"]]) for part in facts["slices"] if part["slices"]
     ]
     drawn = [row for _, rows in parts for row in rows]
-    limits, labels = intervals.limits_of(drawn), intervals.label_width(drawn)
+    limits, labels = query_charts.limits_of(drawn), query_charts.label_width(drawn)
     return [
         (
             part,
-            _both(partial(intervals.forest, rows, what=f"Differences by {part['by']}", limits=limits, labels=labels)),
+            _both(
+                partial(query_charts.forest, rows, what=f"Differences by {part['by']}", limits=limits, labels=labels)
+            ),
         )
         for part, rows in parts
     ]

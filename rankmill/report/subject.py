@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rankmill.foundation.errors import InputError, RankmillError
 from rankmill.foundation.errors import InputError as UnknownColumn
 from rankmill.registry.names import PRODUCTION
-from rankmill.run.names import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
+from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention

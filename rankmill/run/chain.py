@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
+from rankmill.run.data_stages import Bin, Ingest
 from rankmill.run.drift import check_drift
 from rankmill.run.events import Observer, StageDone, StageFailed, StageSaid, StageSkipped, StageStarted
-from rankmill.run.records import Record, key_of
+from rankmill.run.gate_stages import Gate, Promote, refuse_protected
+from rankmill.run.model_stages import Evaluate, Train
+from rankmill.run.output_stages import Report, Rerank
 from rankmill.run.stage import decide
-from rankmill.run.stages.bin import Bin
-from rankmill.run.stages.evaluate import Evaluate
-from rankmill.run.stages.gate import Gate, refuse_protected
-from rankmill.run.stages.ingest import Ingest
-from rankmill.run.stages.promote import Promote
-from rankmill.run.stages.report import Report
-from rankmill.run.stages.rerank import Rerank
-from rankmill.run.stages.train import Train
+from rankmill.run.stage_records import Record, key_of
 
 if TYPE_CHECKING:
     from rankmill.run.stage import Stage

@@ -19,7 +19,7 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.drift.compare import Comparison, compare, compare_and_keep
 from rankmill.pipeline.drift.reference import Reference, digest_in
-from rankmill.run.names import DRIFT
+from rankmill.run import DRIFT
 
 if TYPE_CHECKING:
     from rankmill.config import Drift

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.registry import Registry
+from rankmill.run import DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
 from rankmill.run.lease import LEASE
-from rankmill.run.names import DRIFT, EVALUATION, GATE, LAST_RUN, REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -78,7 +78,7 @@ class StageDone:
     stage: str
     outputs: tuple[Artefact, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What came out, as JSON values; `rankmill.run.telling.facts` says which of them observers know."""
+    """What came out, as JSON values; `rankmill.run.stage_facts` says which of them observers know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import DriftAlarm, PromotionRefused, code_of
 from rankmill.foundation.exit_codes import ruling
+from rankmill.run import EVALUATION
 from rankmill.run.drift import DriftFound, untold
-from rankmill.run.names import EVALUATION
-from rankmill.run.stages.gate import result_of, taken_back
+from rankmill.run.gate_stages import result_of, taken_back
 
 if TYPE_CHECKING:
     from rankmill.gate.recording import GateResult

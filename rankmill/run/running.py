@@ -15,12 +15,12 @@ from rankmill.config_file import read_config
 from rankmill.foundation.errors import code_of, one_line
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.run import LAST_RUN, LAST_SUCCESS
 from rankmill.run.chain import NAMES, Choice, check_inputs, plan, run_stages
 from rankmill.run.drift import keep_for_next
 from rankmill.run.dry import links_to
 from rankmill.run.events import Event, Observer, Outcome, RunEnded, RunStarted, StageDone, StageFailed, StageSkipped
 from rankmill.run.lease import hold
-from rankmill.run.names import LAST_RUN, LAST_SUCCESS
 from rankmill.run.outcome import RunReport
 from rankmill.run.work import Work
 

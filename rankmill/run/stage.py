@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rankmill.run.records import Inputs, differences
+from rankmill.run.stage_records import Inputs, Record, differences
 
 if TYPE_CHECKING:
     from rankmill.run.events import Artefact
-    from rankmill.run.records import Record
     from rankmill.run.work import Work
 
 Say = Callable[[str], None]

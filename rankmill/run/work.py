@@ -13,10 +13,9 @@ from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.sources.files import find_files
 from rankmill.registry import Registry, Version
-from rankmill.run.digests import FileDigests
+from rankmill.run import STAGES
 from rankmill.run.events import Artefact
-from rankmill.run.names import STAGES
-from rankmill.run.records import Record, read_record, write_record
+from rankmill.run.stage_records import FileDigests, Record, read_record, write_record
 from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:

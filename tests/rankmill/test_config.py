@@ -14,7 +14,7 @@ from rankmill.foundation.errors import ConfigError, InputError
 from rankmill.pipeline.group.splits import parse_split_time
 from rankmill.pipeline.ingest import IngestOptions
 from rankmill.pipeline.sources.batch import Format
-from rankmill.run.telling.observers import Files, files_of
+from rankmill.run.observers import Files, files_of
 from rankmill.scorer.metrics import Policy
 from rankmill.trainer.parameters import TrainParameters
 

@@ -192,7 +192,7 @@ def test_the_memory_bounds_of_the_configuration_fit_into_the_container() -> None
 
 
 def test_alerts_ask_for_metrics_that_runs_tell() -> None:
-    from rankmill.run.telling.prometheus import _HELP
+    from rankmill.run.prometheus import _HELP
 
     rules = yaml.safe_load((DOCKER / "prometheus-rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     assert len({rule["alert"] for rule in rules}) == len(rules)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.gate.graded_queries import GradedQueries, scores_of
 from rankmill.gate.judging import judge
-from rankmill.gate.lists import GradedQueries, scores_of
-from rankmill.gate.report import render
+from rankmill.gate.recording import render
 from rankmill.gate.rules import Rules, convention_digest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry.manifest import canonical_json

@@ -9,7 +9,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.gate.judging import judge
-from rankmill.gate.report import render
+from rankmill.gate.recording import render
 from rankmill.gate.rules import Rules
 from rankmill.registry import Registry
 from tests.rankmill.gate_case import dataset_of, renamed, rows_of_one_strong_feature, trained, with_leaves

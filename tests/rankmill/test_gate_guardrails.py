@@ -11,8 +11,8 @@ from typer.main import get_command
 from rankmill import cli_models
 from rankmill.config import Gate as GateSection
 from rankmill.gate import guardrails, judging
+from rankmill.gate.graded_queries import scores_of
 from rankmill.gate.judging import judge
-from rankmill.gate.lists import scores_of
 from rankmill.gate.rules import LIMITS, NO_OPTION, Rules
 from rankmill.pipeline.drift.compare import compare
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap

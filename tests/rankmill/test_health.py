@@ -16,9 +16,8 @@ from rankmill.foundation.errors import InputError, Unhealthy
 from rankmill.foundation.exit_codes import TRY_AGAIN
 from rankmill.foundation.units import parse_span, spell
 from rankmill.health import WORKED, Health
-from rankmill.run import running
+from rankmill.run import LAST_RUN, LAST_SUCCESS, running
 from rankmill.run.lease import hold
-from rankmill.run.names import LAST_RUN, LAST_SUCCESS
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 DAY = timedelta(hours=26)

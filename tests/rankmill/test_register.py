@@ -10,8 +10,8 @@ import pytest
 
 from rankmill import cli
 from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.model_files import register_file
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES
-from rankmill.registering import register_file
 from rankmill.registry.registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.lineage import attachments_of, dataset_facts

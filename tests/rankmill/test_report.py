@@ -17,13 +17,12 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.drift.compare import compare as drifted
 from rankmill.report import words
-from rankmill.report.data import drift_facts
-from rankmill.report.facts import to_bytes
 from rankmill.report.findings import findings_of
 from rankmill.report.markdown import markdown
 from rankmill.report.page import page
+from rankmill.report.provenance import drift_facts
 from rankmill.report.subject import Known
-from rankmill.report.writing import write_report
+from rankmill.report.writing import to_bytes, write_report
 from rankmill.scorer.compare import Ranking, compare
 from rankmill.scorer.evaluate import evaluate
 from tests.rankmill.report_case import HOSTILE, METRICS, Work

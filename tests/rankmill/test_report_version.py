@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.report.charts.models import dependence
 from rankmill.report.markdown import markdown
+from rankmill.report.model_charts import dependence
 from rankmill.report.page import page
 from tests.rankmill.report_case import Work
 

@@ -18,8 +18,8 @@ from rankmill.run.chain import NAMES, Choice
 from rankmill.run.dry import KEPT
 from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
 from rankmill.run.lease import hold, holder_of
-from rankmill.run.records import differences, read_record
 from rankmill.run.running import Asked, plan_of, run
+from rankmill.run.stage_records import differences, read_record
 from tests.rankmill.test_run import files_of, write_project
 
 

@@ -12,9 +12,9 @@ from rankmill.foundation.errors import ConfigError, DatasetFormatError, DriftAla
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.drift.compare import compare
+from rankmill.run import DRIFT
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
-from rankmill.run.names import DRIFT
-from rankmill.run.telling.facts import KnownFacts
+from rankmill.run.stage_facts import KnownFacts
 from tests.pipeline.test_drift import make
 
 PREVIOUS = Drift()

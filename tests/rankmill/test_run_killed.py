@@ -16,8 +16,8 @@ import pytest
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.registry import Registry
 from rankmill.run.chain import NAMES
-from rankmill.run.records import Record
 from rankmill.run.running import Asked, run
+from rankmill.run.stage_records import Record
 from rankmill.run.work import Work
 from tests.rankmill.test_run import files_of, write_project
 from tests.waiting import until

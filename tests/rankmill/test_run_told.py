@@ -9,7 +9,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.run.chain import NAMES
-from rankmill.run.telling.whole_runs import read_lines
+from rankmill.run.jsonl_file import read_lines
 from tests import naive_openlineage
 from tests.naive_prometheus import parse
 from tests.rankmill.test_run import run, write_project

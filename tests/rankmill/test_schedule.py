@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankmill.cron import Ticks
 from rankmill.foundation.errors import InputError
-from rankmill.schedule.keeping import LOOK, Keeper
-from rankmill.schedule.ticks import Ticks
+from rankmill.scheduler import LOOK, Keeper
 
 NIGHTLY = "0 2 * * *"
 EVENING = datetime(2026, 11, 20, 22, tzinfo=UTC)

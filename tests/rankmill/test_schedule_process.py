@@ -50,9 +50,9 @@ def run(kind):
 if sys.argv[1] == "run":
     run(sys.argv[2])
 else:
-    from rankmill.schedule.keeping import Keeper
-    from rankmill.schedule.machine import Machine
-    from rankmill.schedule.ticks import Ticks
+    from rankmill.scheduler import Keeper
+    from rankmill.scheduler import Machine
+    from rankmill.cron import Ticks
     def tell(line, **facts):
         print(line, flush=True)
     grace = timedelta(seconds=float(sys.argv[2]))

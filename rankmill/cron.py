@@ -1,0 +1,148 @@
+"""When runs begin: a cron line in a time zone.  All moments in and out are aware datetimes in UTC.
+
+What a line means is for the library to say (Debian's cron, its days of changing clocks among it): a line with an hour of its
+own comes once a day, even where the clocks skip that hour or show it twice; one whose minutes or hours begin with ``*`` goes by
+the time that passes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from rankmill.foundation.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    import typer
+
+_SECOND = timedelta(seconds=1)
+
+
+class Ticks:
+    """The moments that a cron line of five fields names.
+
+    Raises
+    ------
+    InputError
+        There is no such time zone, or the line names no moment.
+    """
+
+    def __init__(self, line: str, timezone: str = "UTC") -> None:
+        try:
+            self.zone = ZoneInfo(timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise InputError(
+                f"--timezone: unknown {timezone!r}; expected a name such as UTC or Europe/Berlin"
+            ) from None
+        self.line = line
+        expected = "expected five fields: minute, hour, day of the month, month, day of the week, such as '0 2 * * *'"
+        if (count := len(line.split())) != 5:
+            raise InputError(f"--cron {line!r}: {expected}; found {count}")
+        try:
+            first = next(self.after(datetime(2000, 1, 1, tzinfo=UTC)), None)
+        except CronSimError as error:
+            raise InputError(f"--cron {line!r}: {expected}; found a {str(error).lower()}") from None
+        if first is None:
+            raise InputError(f"--cron {line!r}: there is no such day; {expected}")
+
+    def __str__(self) -> str:
+        return f"{CronSim(self.line, datetime(2000, 1, 1)).explain()} ({self.zone.key})"
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the moments after ``moment``, each later than the one before."""
+        last = moment
+        # The library asks for the next wall clock time: where the clocks show an hour twice that may lie behind us, and
+        # where they skip one, two times become the same.
+        for local in CronSim(self.line, moment.astimezone(self.zone)):
+            tick = local.astimezone(UTC)
+            if tick > last:
+                yield tick
+                last = tick
+
+    def latest(self, moment: datetime) -> datetime:
+        """Return the last of the moments up to ``moment``, itself among them."""
+        past = CronSim(self.line, (moment + _SECOND).astimezone(self.zone), reverse=True)
+        return next(tick for tick in (local.astimezone(UTC) for local in past) if tick <= moment)
+
+    def date(self, tick: datetime) -> date:
+        """Return the day of ``tick`` in the time zone of the line: the logical date of its run."""
+        return tick.astimezone(self.zone).date()
+
+    def spell(self, tick: datetime) -> str:
+        """Return ``tick`` as the clocks of the time zone show it."""
+        return tick.astimezone(self.zone).isoformat(sep=" ", timespec="minutes")
+
+
+_CHECK = """
+import sys
+sys.path[:] = sys.argv[2:]
+from pathlib import Path
+from rankmill.config_file import read_config
+from rankmill.foundation.errors import ConfigError, InputError
+try:
+    read_config(Path(sys.argv[1]))
+except (ConfigError, InputError) as error:
+    sys.exit(str(error))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """``rankmill run`` with everything but the date."""
+
+    arguments: tuple[str, ...]
+    config: str
+    log_json: bool
+
+    @classmethod
+    def parse(cls, context: typer.Context) -> RunCommand:
+        """Read what the command line of the schedule holds for ``run``, by the rules of ``run``.
+
+        Raises
+        ------
+        click.UsageError
+            ``rankmill run`` has no such option or value.
+        InputError
+            The option makes no sense in a schedule.
+        """
+        root = context.find_root()
+        command = root.command.commands["run"]  # type: ignore[attr-defined]  # the root is a group
+        parsed = command.make_context("run", list(context.args), parent=root).params
+        for name in ("date", "plan"):
+            if parsed.get(name):
+                raise InputError(f"--{name} is not for a schedule: each run has the date of its moment")
+        return cls(tuple(context.args), os.fspath(parsed["config"]), parsed.get("log") == "json")
+
+    def for_date(self, day: date) -> Sequence[str]:
+        """Return the arguments of ``rankmill`` for the run of ``day``."""
+        return ["run", *self.arguments, "--date", day.isoformat()]
+
+    def check(self) -> None:
+        """Read the configuration in a process of its own: this one stays small until it ends.
+
+        Raises
+        ------
+        ConfigError
+            It breaks a rule, which the first run would only say in the night.
+        """
+        done = subprocess.run(  # noqa: S603  # our own interpreter
+            [sys.executable, "-c", _CHECK, self.config, *sys.path], stderr=subprocess.PIPE, text=True, check=False
+        )
+        if done.returncode:
+            raise ConfigError(done.stderr.strip())
+
+
+def keyed_delay(most: int, key: str) -> int:
+    """Return 0 to ``most`` seconds, the same for the same ``key`` on the same host."""
+    digest = sha256(f"{socket.gethostname()}\0{key}".encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") % (most + 1)

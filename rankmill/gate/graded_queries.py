@@ -1,0 +1,215 @@
+"""The graded queries of one split of a dataset, and what forests make of them: narrow columns in memory, never features."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.pipeline.binning import columns_of
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.manifest import SPLITS
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics.conventions import Convention
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.predict import Predictor
+
+if TYPE_CHECKING:
+    from rankmill.pipeline.manifest import SplitName
+
+BLOCK_BYTES = 16 << 20
+BATCH_ROWS = 65_536
+_BY_ID = ("doc_id", "doc_id_descending", "random")  # ties that ask for the order of document ids
+
+NumberT = TypeVar("NumberT", bound=np.generic)
+Scores = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float64]  # (q,) a metric of each query, NaN where the policy skips it
+
+
+class GradedQueries:
+    """The queries of a split, by ascending id as `rankmill evaluate` has them, with their grades; features stay on disk.
+
+    Attributes
+    ----------
+    qids
+        (q,) ids, ascending.
+    starts
+        (q + 1,) offsets of their rows.
+    rows
+        (n,) where each row is in the canonical order of the dataset; None: it is in its place.
+
+    Raises
+    ------
+    InputError
+        The dataset has no such split, or it is empty.
+    """
+
+    def __init__(self, dataset: Dataset, split: str, convention: Convention) -> None:
+        filled = [name for name, count in dataset.manifest.splits.items() if count.rows]
+        if split in SPLITS and split not in filled:
+            raise InputError(
+                f"{dataset.path}: the split {split!r} is empty; splits with rows: {', '.join(filled) or 'none'}"
+            )
+        queries = dataset.queries(split)
+        order = pc.sort_indices(queries.qid).to_numpy()
+        sizes = np.diff(queries.starts)[order]
+        self.dataset, self.split, self.convention = dataset, split, convention
+        self.qids: pa.StringArray = queries.qid.take(pa.array(order))
+        self.starts: npt.NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        self.rows: npt.NDArray[np.int64] | None = None
+        if np.any(np.diff(order) != 1):
+            shift = queries.starts[:-1][order] - self.starts[:-1]
+            self.rows = np.repeat(shift, sizes) + np.arange(self.n_rows)
+        columns = dataset.rows(split, ("grade",))
+        self.grades: npt.NDArray[np.int32] = self.in_order(columns.column(0).to_numpy().astype(np.int32))
+        self._prepared: dict[Policy, PreparedQueries] = {}
+
+    def __len__(self) -> int:
+        return len(self.qids)
+
+    @property
+    def n_rows(self) -> int:
+        """Documents of all queries."""
+        return int(self.starts[-1])
+
+    @property
+    def digest(self) -> str:
+        """Return the sha256 over all ids, ascending, each after its length in bytes as eight of them, little-endian."""
+        found = hashlib.sha256()
+        for qid in self.qids.to_pylist():
+            name = str(qid).encode()
+            found.update(len(name).to_bytes(8, "little") + name)
+        return found.hexdigest()
+
+    def in_order(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
+        """Bring ``values`` (n,) from the canonical order of the dataset into that of these queries."""
+        return values if self.rows is None else values[self.rows]
+
+    def evaluate(self, metrics: Sequence[Metric], scores: Scores) -> dict[Metric, Values]:
+        """Each metric of each query, under the policy that the convention has for it; ``scores`` (n,) without NaN."""
+        values: dict[Metric, Values] = {}
+        for metric in metrics:
+            if metric not in values:
+                policy = self.convention.policy_for(metric)
+                same = [other for other in metrics if self.convention.policy_for(other) == policy]
+                values |= self.prepared(policy).evaluate(same, scores)
+        return values
+
+    def weights(self, metric: Metric) -> npt.NDArray[np.float64] | None:
+        """Return how much each query weighs in the mean; None where all weigh the same."""
+        return self.prepared(self.convention.policy_for(metric)).weights(metric)
+
+    def prepared(self, policy: Policy) -> PreparedQueries:
+        """Return these queries ready for metrics under ``policy``."""
+        if policy not in self._prepared:
+            order = self._document_order() if policy.ties in _BY_ID else None
+            self._prepared[policy] = PreparedQueries(self.grades, self.starts, policy, doc_order=order)
+        return self._prepared[policy]
+
+    def _document_order(self) -> npt.NDArray[np.int64] | None:
+        """Return (n,) numbers that ascend with the document id within each query, as the rows of a dataset do."""
+        ids = self.dataset.rows(self.split, ("doc_id",)).column(0).combine_chunks()
+        if ids.null_count:
+            return None
+        new = np.zeros(len(ids), dtype=np.int64)
+        changes = pc.not_equal(ids.slice(1), ids.slice(0, max(0, len(ids) - 1)))
+        new[1:] = changes.to_numpy(zero_copy_only=False)
+        return self.in_order(np.cumsum(new))
+
+
+def scores_of(
+    dataset: Dataset, split: str, forests: Sequence[Forest], names: Sequence[str], *, n_threads: int = 1
+) -> list[Scores]:
+    """Score the rows of ``split`` with each forest, in canonical order, in one pass over the features they ask for.
+
+    ``names`` says what the forests are called in messages.  Memory: the scores and a batch of features.  The same bits
+    for any ``n_threads``.
+
+    Raises
+    ------
+    CandidatesRejected
+        A forest asks for a feature that the dataset does not have.
+    """
+    predictors = [Predictor(forest) for forest in forests]
+    has = set(dataset.feature_names)
+    for predictor, name in zip(predictors, names, strict=True):
+        if lacking := [feature for feature in predictor.feature_names if feature not in has]:
+            raise CandidatesRejected(_lacking(dataset, name, lacking))
+    asked = {feature for predictor in predictors for feature in predictor.feature_names}
+    features = [feature for feature in dataset.feature_names if feature in asked] or [dataset.feature_names[0]]
+    places = [np.array([features.index(f) for f in p.feature_names], dtype=np.int64) for p in predictors]
+    out = [np.empty(dataset.queries(split).n_rows) for _ in forests]
+    batch_rows = min(max(1, BLOCK_BYTES // (4 * len(features))), BATCH_ROWS)
+    first = 0
+    for values in dataset.feature_batches(split, features, batch_rows):
+        for predictor, columns, scores in zip(predictors, places, out, strict=True):
+            scores[first : first + len(values)] = predictor.scores(values, columns=columns, n_threads=n_threads)
+        first += len(values)
+    return out
+
+
+def _lacking(dataset: Dataset, name: str, lacking: Sequence[str]) -> str:
+    few = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+    return (
+        f"{dataset.path}: {name} uses features that this dataset does not have: {few}; evaluate both models on a dataset "
+        "that has the features of both"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SingleFeature:
+    """Ranking by one feature, the highest first, or the lowest."""
+
+    name: str
+    column: int
+    descending: bool
+
+    def scores(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Score by the feature's ``values`` (n,); where it is missing the document goes last."""
+        scores = values.astype(np.float64) if self.descending else -values.astype(np.float64)
+        scores[np.isnan(scores)] = -np.inf
+        return scores
+
+
+def best_single_feature(
+    dataset: Dataset,
+    split: str,
+    metric: Metric,
+    policy: Policy,
+    *,
+    queries: PreparedQueries | None = None,
+    in_order: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]] | None = None,
+) -> SingleFeature:
+    """Find the feature and direction whose ranking of ``split`` has the best mean ``metric``; of equals the first.
+
+    A few columns are in memory at a time.  ``queries`` are those of the split prepared under ``policy`` where they are
+    at hand, and ``in_order`` brings a column (n,) from the canonical order into theirs.
+
+    Raises
+    ------
+    ValueError
+        No query counts.
+    """
+    if queries is None:
+        grades = dataset.rows(split, ("grade",)).column(0).to_numpy().astype(np.int32)
+        queries = PreparedQueries(grades, dataset.queries(split).starts, policy)
+    best, highest = None, -np.inf
+    columns: Iterable[tuple[str, npt.NDArray[np.float32]]] = columns_of(dataset, cast("SplitName", split))
+    for column, (name, stored) in enumerate(columns):
+        values = stored if in_order is None else in_order(stored)
+        for descending in (True, False):
+            candidate = SingleFeature(name, column, descending)
+            mean = queries.means([metric], candidate.scores(values))[metric]
+            if (better := mean if metric.higher_is_better else -mean) > highest:
+                best, highest = candidate, better
+    if best is None:
+        raise ValueError(f"no query of {split} counts for {metric}")
+    return best

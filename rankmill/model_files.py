@@ -1,0 +1,164 @@
+"""Model files: find one by name or path, and register one, which says itself what its manifest can say."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankmill.foundation.errors import InputError
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.registry.names import check_name, default_folder
+from rankmill.registry.registry import Registry, Version
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.model_service import find_model
+from rankmill.trainer.lineage import dataset_facts, shape_of
+
+
+def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Forest, str]:
+    """Return what :func:`load_model` loads, and its name: ``web@7``, or the path of the file."""
+    text = os.fspath(model)
+    if isinstance(model, os.PathLike) or os.sep in text:
+        return Forest.load(text), text
+    forest, identity = find_model(text, default_folder() if registry is None else Path(registry))
+    return forest, text if identity.name is None else str(identity)
+
+
+FROM_INFO = ("binspec_digest", "max_grade", "best_round", "rounds_trained")
+"""Facts of a training that the model file keeps and the manifest tells under the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredFile:
+    """The version that holds the file's model, and whether it was made now."""
+
+    version: Version
+    forest: Forest
+    is_new: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "model": str(self.version),
+            "new": self.is_new,
+            "sha256": self.version.sha256,
+            "bytes": self.version.size,
+            "features": self.forest.n_features,
+            "trees": self.forest.n_trees,
+            "rounds": self.forest.n_rounds,
+            "registry": str(self.version.log.store.root),
+        }
+
+
+def register_file(
+    registry: Registry,
+    path: Path,
+    name: str,
+    *,
+    dataset: str | None = None,
+    metrics: Path | None = None,
+    reason: str = "",
+) -> RegisteredFile:
+    """Register the model file ``path`` as the next version of ``name``; one that holds the same model is found instead.
+
+    Parameters
+    ----------
+    dataset
+        What the model was trained on: the folder of a dataset, or its digest; None: as the file says.
+    metrics
+        A file with one JSON object of numbers, or of objects of numbers by split; None: as the file says.
+
+    Raises
+    ------
+    InputError
+        A file or dataset is not there, is not the one that the model was trained on, or holds no metrics.
+    ModelFormatError
+        The file is no sound model; nothing was written.
+    """
+    check_name(name)
+    forest = Forest.load(path)
+    opened = _opened(dataset)
+    digest = dataset if opened is None else opened.digest
+    facts = facts_of(forest, digest, None if metrics is None else read_metrics(metrics), path)
+    attachments = {}
+    if opened is not None:
+        facts["dataset"] = dataset_facts(opened)
+        queries = QuerySketch.of(qids for qids, _ in opened.query_batches("train"))
+        attachments[TRAIN_QUERIES] = queries.to_bytes()
+    there = registry.versions(name) if name in registry.names() else []
+    if dataset is None and metrics is None:  # nothing is told that the file does not say: whoever has it knows as much
+        for version in reversed(there):
+            if version.sha256 == forest.sha256 and version.swept_in is None:
+                return RegisteredFile(version, forest, is_new=False)
+    version = registry.register(name, forest.to_bytes(), manifest=facts, attachments=attachments, reason=reason)
+    return RegisteredFile(version, forest, is_new=version.number > len(there))
+
+
+def facts_of(
+    forest: Forest, dataset: str | None, metrics: Mapping[str, Any] | None, path: Path | str = "model"
+) -> dict[str, Any]:
+    """Return the manifest of a model that comes without one.
+
+    Raises
+    ------
+    InputError
+        The model says that it was trained on another dataset.
+    """
+    told = forest.info.get("dataset_digest")
+    if told is not None and dataset is not None and told != dataset:
+        raise InputError(f"{path}: the model was trained on the dataset {told}, not on {dataset}; leave --dataset out")
+    if metrics is None:
+        metrics = {split: found for split in ("train", "valid") if (found := _numbers(forest.info.get(split)))}
+    return {
+        "features": list(forest.feature_names),
+        "dataset_digest": told if _is_digest(told) else dataset,
+        "parameters": {"objective": forest.objective, **forest.parameters},
+        "metrics": dict(metrics),
+        **{fact: forest.info[fact] for fact in FROM_INFO if fact in forest.info},
+        **shape_of(forest),
+    }
+
+
+def read_metrics(path: Path) -> dict[str, Any]:
+    """Read the metrics in ``path``; InputError if it is not one JSON object of finite numbers, or of such objects."""
+    expected = 'expected one JSON object of numbers, such as {"test": {"ndcg@10": 0.51}}'
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise InputError(f"{path}: {expected}, found no file") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {expected}: {error}") from error
+    if not isinstance(found, dict) or not found:
+        raise InputError(f"{path}: {expected}, found {json.dumps(found)[:40]}")
+    for key, value in found.items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        for name, number in inner:
+            if not _is_number(number):
+                raise InputError(f"{path}: {expected}, found {json.dumps(number)[:40]} as {f'{key} {name}'.strip()!r}")
+    return found
+
+
+def _opened(dataset: str | None) -> Dataset | None:
+    if dataset is None or _is_digest(dataset):
+        return None
+    if not Path(dataset).is_dir():
+        raise InputError(f"--dataset {dataset!r}: expected the folder of a dataset, or its digest of 64 hex digits")
+    return Dataset.open(Path(dataset))
+
+
+def _numbers(values: object) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if _is_number(v)} if isinstance(values, dict) else {}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None

@@ -1,0 +1,247 @@
+"""The model in the report: how it learnt, which features it uses, and the scores it gives; beside the present version's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankmill.foundation.errors import InputError
+from rankmill.scorer.inspect.dependence import dependence_at, some_steps
+from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.inspect.paths import leaf_paths
+
+if TYPE_CHECKING:
+    from rankmill.pipeline.binspec import FeatureBins
+    from rankmill.report.rankings import Rankings
+    from rankmill.report.subject import Subject
+    from rankmill.scorer.forest import Forest
+
+TRAIN = "train"
+MOST_POINTS = 400  # of a curve; longer ones are thinned, their ends and best rounds kept
+_DECIDING = ("valid", "holdout", "cv", "test")  # sets that say how many rounds are kept, in order of preference
+
+Facts = dict[str, Any]
+
+
+def learning_facts(training: Mapping[str, Any] | None, metric: str | None = None) -> Facts | None:
+    """Tell the curves of ``training``, what ``WORK/model/training.json`` holds; None where it has none.
+
+    ``seeds`` are objects with ``seed``, ``best_round`` and ``curves`` (`rankmill.trainer.history.TrainingResult.curves`); one of them may
+    be ``chosen``, or the object itself names it.  ``metric`` is shown where it was measured, else the first one that was.
+    """
+    if training is None:
+        return None
+    runs = [run for run in _rows(training.get("seeds")) if _metrics_of(run)]
+    if not runs:
+        return None
+    sets = list(_metrics_of(runs[0]))
+    deciding = next((name for name in _DECIDING if name in sets), None)
+    measured = list(_metrics_of(runs[0])[deciding or sets[0]])
+    wanted = [metric, training.get("stop_metric"), training.get("metric"), *measured]
+    shown = next(name for name in wanted if name in measured)
+    told = [_run(run, sets, shown) for run in runs]
+    named = training.get("chosen")
+    averaged = len(told) > 1 and training.get("choose") == "average"
+    for run in told:
+        run["chosen"] = (
+            averaged or len(told) == 1 or bool(run["chosen"]) or (named is not None and run["seed"] == named)
+        )
+    return {
+        "metric": shown,
+        "deciding": deciding,
+        "averaged": averaged,
+        "seeds": told,
+    }
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    if isinstance(value, Mapping):  # by seed
+        return [{"seed": int(seed), **row} for seed, row in value.items() if isinstance(row, Mapping)]
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, Sequence) else []
+
+
+def _metrics_of(run: Mapping[str, Any]) -> Mapping[str, Mapping[str, Sequence[float | None]]]:
+    curves = run.get("curves") or run.get("history") or {}
+    found = curves.get("metrics") if isinstance(curves, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _run(run: Mapping[str, Any], sets: Sequence[str], metric: str) -> Facts:
+    metrics, best = _metrics_of(run), run.get("best_round")
+    rounds = max((len(metrics[name].get(metric, ())) for name in sets if name in metrics), default=0)
+    kept = _thinned(rounds, best)
+    curves = {
+        name: [metrics[name][metric][n - 1] for n in kept]
+        for name in sets
+        if len(metrics.get(name, {}).get(metric, ())) == rounds
+    }
+    at_best = {name: metrics[name][metric][best - 1] for name in curves if isinstance(best, int) and 0 < best <= rounds}
+    return {
+        "seed": run.get("seed"),
+        "chosen": bool(run.get("chosen")),
+        "best_round": best,
+        "rounds_trained": rounds,
+        "rounds": kept,
+        "curves": curves,
+        "at_best": at_best,
+    }
+
+
+def _thinned(rounds: int, best: object) -> list[int]:
+    """Return the rounds to show: all of them, or about `MOST_POINTS` at even distances, the last and the best among them."""
+    step = max(1, -(-rounds // MOST_POINTS))
+    kept = {*range(1, rounds + 1, step), *([rounds] if rounds else [])}
+    if isinstance(best, int) and 0 < best <= rounds:
+        kept.add(best)
+    return sorted(kept)
+
+
+def noise_facts(training: Mapping[str, Any] | None, manifest: Mapping[str, Any], metric: str) -> Facts | None:
+    """Tell the spread of ``metric`` over seeds on queries that nobody learnt from; None where one seed was trained.
+
+    It is that of the training, else that of the version's manifest, whose ``seeds`` say the same without curves.
+    """
+    kept = manifest.get("seeds")
+    for told in (training, kept if isinstance(kept, Mapping) else None):
+        found = (told or {}).get("noise_floor")
+        if told is None or not isinstance(found, Mapping):
+            continue
+        seeds = [run.get("seed") for run in _rows(told.get("seeds") or told.get("trained"))]
+        for name in ("test", *_DECIDING):
+            of_split = found.get(name)
+            spread = of_split.get(metric) if isinstance(of_split, Mapping) else None
+            if isinstance(spread, Mapping) and {"deviation", "least", "greatest"} <= spread.keys():
+                return {
+                    "split": name,
+                    "metric": metric,
+                    "seeds": seeds,
+                    **{key: spread.get(key) for key in ("mean", "deviation", "least", "greatest")},
+                }
+    return None
+
+
+TOP_FEATURES, TOP_DEPENDENCES = 20, 6
+POINTS = 80  # of a curve
+SCORE_BINS = 48
+MOST_GRADES = 6  # beyond, the highest go together
+
+
+def influence_facts(subject: Subject) -> dict[str, Any]:
+    """Tell which features the gains of the splits come from, the first 20, and which share they had before."""
+    forest, before = subject.forest, subject.present_forest
+    shares = relative_influence(forest)
+    old = {} if before is None else dict(zip(before.feature_names, relative_influence(before).tolist(), strict=True))
+    splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
+    used = [int(f) for f in np.argsort(-shares, kind="stable") if splits[f]]
+    rows: list[dict[str, Any]] = [
+        {
+            "feature": forest.feature_names[f],
+            "influence": float(shares[f]),
+            "before": None if before is None else old.get(forest.feature_names[f]),
+            "splits": int(splits[f]),
+        }
+        for f in used[:TOP_FEATURES]
+    ]
+    return {
+        "features": rows,
+        "n_used": len(used),
+        "n_features": forest.n_features,
+        "shown_share": float(sum(row["influence"] for row in rows)),
+        "before": None if before is None else str(subject.present),
+    }
+
+
+def dependence_facts(subject: Subject) -> list[dict[str, Any]]:
+    """Tell what the score is on average by the values of each of the features of most influence.
+
+    Nothing is told of a forest of several outputs, or one that does not know its training rows.
+    """
+    shares = relative_influence(subject.forest)
+    top = [int(f) for f in np.argsort(-shares, kind="stable")[:TOP_DEPENDENCES] if shares[f] > 0.0]
+    names = [subject.forest.feature_names[f] for f in top]
+    curves = _curves(subject.forest, names)
+    if curves is None:
+        return []
+    before = subject.present_forest
+    old = {} if before is None else _curves(before, [name for name in names if name in before.feature_names]) or {}
+    bins: dict[str, FeatureBins] = {}
+    if subject.dataset is not None and subject.dataset.manifest.bins:
+        bins = {each.name: each for each in subject.dataset.binspec().features}
+    return [
+        {
+            "feature": name,
+            "influence": float(shares[f]),
+            "candidate": curves[name],
+            "before": old.get(name),
+            "values": _spread(bins.get(name)),
+        }
+        for f, name in zip(top, names, strict=True)
+    ]
+
+
+def _curves(forest: Forest, names: list[str]) -> dict[str, dict[str, Any]] | None:
+    """Return the curve of each feature: the output at and below each point, down to the one before; and where it is missing."""
+    if forest.n_outputs > 1:
+        return None
+    paths = leaf_paths(forest)
+    found = {}
+    for name in names:
+        slot = paths.slot_of(name)
+        try:
+            curve = dependence_at(paths, [name], points=[some_steps(paths, slot, POINTS)])
+        except InputError:  # it came without the numbers of its training rows
+            return None
+        points, outputs = curve.points[0].astype(np.float64), curve.outputs[0]
+        known = np.isfinite(points)
+        found[name] = {
+            "points": points[known].tolist(),
+            "outputs": outputs[known].tolist(),
+            "missing": float(outputs[0]),
+            "asked_for": slot is not None,
+        }
+    return found
+
+
+def _spread(bins: FeatureBins | None) -> dict[str, Any] | None:
+    """Return where the training rows lie: the least, the nine deciles as far as bins tell, the greatest, those missing."""
+    if bins is None or bins.minimum is None or bins.maximum is None:
+        return None
+    ends = [*bins.edges.astype(np.float64).tolist(), float(bins.maximum)]
+    summed = np.cumsum(bins.counts[1:])
+    n = int(summed[-1])
+    if n == 0 or not np.isfinite([bins.minimum, bins.maximum, *ends]).all():
+        return None
+    deciles = [float(ends[int(np.searchsorted(summed, n * d / 10.0))]) for d in range(1, 10)]
+    missing = bins.missing / (n + bins.missing)
+    return {"minimum": float(bins.minimum), "maximum": float(bins.maximum), "deciles": deciles, "missing": missing}
+
+
+def score_facts(rankings: Rankings) -> dict[str, Any] | None:
+    """Count the version's scores by grade in bars of equal width; None where no score is a number or all are equal."""
+    scores = rankings.candidate.scores
+    grades = rankings.rows.column("grade").to_numpy()
+    finite = np.isfinite(scores)
+    if not finite.any() or scores[finite].min() == scores[finite].max():
+        return None
+    low, high = float(scores[finite].min()), float(scores[finite].max())
+    edges = np.linspace(low, high, SCORE_BINS + 1)
+    place = np.clip(np.searchsorted(edges, scores[finite], side="right") - 1, 0, SCORE_BINS - 1)
+    levels = np.unique(grades)
+    rows = []
+    for i, grade in enumerate(levels[:MOST_GRADES].tolist()):
+        last = i == MOST_GRADES - 1 and len(levels) > MOST_GRADES
+        chosen = (grades >= grade) if last else (grades == grade)
+        own = scores[finite & chosen]
+        counts = np.bincount(place[chosen[finite]], minlength=SCORE_BINS)
+        median = float(np.sort(own)[(len(own) - 1) // 2]) if len(own) else None
+        rows.append(
+            {
+                "grade": f"{grade} and more" if last else str(grade),
+                "documents": int(np.count_nonzero(chosen)),
+                "median": median,
+                "counts": counts.tolist(),
+            }
+        )
+    return {"edges": edges.tolist(), "grades": rows, "not_finite": int(np.count_nonzero(~finite))}

@@ -1,0 +1,248 @@
+"""The data of the report: what is in the dataset, what the version was made from, and the commands that make it again."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rankmill.pipeline.describe import split_summary
+from rankmill.pipeline.manifest import SPLITS
+from rankmill.pipeline.statistics.stored import statistics_of
+from rankmill.registry.names import PRODUCTION
+from rankmill.trainer.lineage import CIRCUMSTANCES, circumstances_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rankmill.registry import Version
+    from rankmill.report.subject import Subject
+
+MOST_MISSING, MOST_DRIFTED, MOST_GRADES = 10, 20, 12
+
+
+def data_facts(subject: Subject) -> dict[str, Any]:
+    """Tell sizes, grades, rejected rows, missing values, and queries and features that teach nothing.
+
+    Without the dataset only the sizes are known, as the version's manifest has them; the rest is None or empty.
+    """
+    dataset = subject.dataset
+    if dataset is None:
+        return _from_manifest(subject)
+    manifest = dataset.manifest
+    statistics = statistics_of(dataset)
+    gaps = sorted((each for each in statistics.features if each.missing), key=lambda each: -each.missing)
+    splits = []
+    for name in SPLITS:
+        if name in manifest.splits:
+            told = asdict(split_summary(dataset, name))
+            told["grades"] = _grades(told["grades"])
+            splits.append(told)
+    return {
+        "digest": dataset.digest,
+        "documents": manifest.rows,
+        "queries": manifest.queries,
+        "features": len(manifest.features),
+        "max_grade": manifest.max_grade,
+        "rejected_rows": manifest.rejected_rows,
+        "unjudged_rows": manifest.unjudged_rows,
+        "missing_values": manifest.missing_values,
+        "missing_share": manifest.missing_values / max(1, manifest.rows * len(manifest.features)),
+        "most_missing": [
+            {"feature": each.name, "missing": each.missing, "share": each.missing / max(1, manifest.rows)}
+            for each in gaps[:MOST_MISSING]
+        ],
+        "features_with_missing": len(gaps),
+        "remarks": statistics.remarks,
+        "splits": splits,
+    }
+
+
+def _from_manifest(subject: Subject) -> dict[str, Any]:
+    manifest = subject.version.manifest
+    told = manifest.get("dataset") or {}
+    splits = told.get("splits") or {}
+    unknown = ("rejected_rows", "unjudged_rows", "missing_values", "missing_share", "features_with_missing")
+    return {
+        "digest": manifest.get("dataset_digest"),
+        "documents": told.get("rows"),
+        "queries": told.get("queries"),
+        "features": subject.forest.n_features,
+        "max_grade": manifest.get("max_grade") or 1,
+        **dict.fromkeys(unknown),
+        "most_missing": [],
+        "remarks": [],
+        "splits": [{"name": name, **splits[name]} for name in SPLITS if name in splits],
+    }
+
+
+def _grades(counts: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Return the documents of each grade; of very many grades the highest go together."""
+    levels = sorted(counts)
+    if len(levels) > MOST_GRADES:
+        last = levels[MOST_GRADES - 1]
+        rest = sum(counts[grade] for grade in levels[MOST_GRADES - 1 :])
+        told = [{"grade": grade, "documents": counts[grade], "and_above": False} for grade in levels[: MOST_GRADES - 1]]
+        return [*told, {"grade": last, "documents": rest, "and_above": True}]
+    return [{"grade": grade, "documents": counts[grade], "and_above": False} for grade in levels]
+
+
+def drift_facts(drift: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Tell what moved since the former dataset, the furthest first; None where nothing was compared.
+
+    ``drift`` is what `rankmill.pipeline.drift.compare.Comparison.to_json` says.
+    """
+    if drift is None or not drift.get("features") or not drift.get("grades"):
+        return None
+    order = sorted(drift["features"], key=lambda each: -_ratio(each))
+    kept = ("name", "psi", "expected", "threshold", "missing", "beyond", "alarm")
+    shown = [{key: each.get(key) for key in kept} for each in (drift["grades"], *order[:MOST_DRIFTED])]
+    return {
+        "against": drift.get("against"),
+        "split": drift.get("split"),
+        "documents": drift.get("rows"),
+        "queries": drift.get("queries"),
+        "alarms": list(drift.get("alarms") or ()),
+        "came": list(drift.get("came") or ()),
+        "went": list(drift.get("went") or ()),
+        "n_features": len(order),
+        "shown": shown,
+    }
+
+
+def _ratio(drift: Mapping[str, Any]) -> float:
+    threshold = float(drift["threshold"])
+    return float(drift["psi"]) / threshold if threshold else float("inf")
+
+
+MOST_SOURCES = 20
+REGISTRY = '"${RANKMILL_REGISTRY:-registry-data}"'
+WORK = "WORK"
+
+
+def lineage_facts(subject: Subject) -> dict[str, Any]:
+    """Tell digests, changed parameters, versions of libraries and the files that the data came from."""
+    version, manifest = subject.version, subject.version.manifest
+    parameters = manifest.get("parameters") or {}
+    changed = manifest.get("changed_parameters")
+    names = list(parameters) if changed is None else [*changed, *(["seed"] if "seed" not in changed else [])]
+    dataset = manifest.get("dataset") or {}
+    sources = dataset.get("sources") or {}
+    listed = sources.get("list") or []
+    circumstances = circumstances_in(version.attachment(CIRCUMSTANCES))
+    present = None if subject.present is None else subject.present.manifest
+    return {
+        "version": str(version),
+        "model_sha256": version.sha256,
+        "model_bytes": version.size,
+        "manifest_sha256": version.manifest_sha256,
+        "dataset_digest": manifest.get("dataset_digest"),
+        "binspec_digest": manifest.get("binspec_digest"),
+        "code_digest": manifest.get("code_digest"),
+        "preset": parameters.get("preset"),
+        "parameters": {name: parameters[name] for name in dict.fromkeys(names) if name in parameters},
+        "parameters_in_all": len(parameters) - ("preset" in parameters),
+        "differs_from_present": None if present is None else _differences(manifest, present),
+        "rounds": subject.forest.n_rounds,
+        "rounds_trained": manifest.get("rounds_trained"),
+        "trees": subject.forest.n_trees,
+        "objective": subject.forest.objective,
+        "split_by": dataset.get("split_by"),
+        "source_files": sources.get("files"),
+        "source_bytes": sources.get("bytes"),
+        "sources": [_only(each, "name", "size", "sha256", "split") for each in listed[:MOST_SOURCES]],
+        "base_model": _only(manifest["base_model"], "model", "sha256") if manifest.get("base_model") else None,
+        "made_with": _only(circumstances, "libraries", "python", "system", "machine") if circumstances else None,
+        "gate_code": (subject.gate or {}).get("code"),
+    }
+
+
+def _only(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: row.get(name) for name in names}
+
+
+def _differences(now: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+    """Tell in what two manifests differ: parameters by name, and whether data, code and features are the same."""
+    here, there = now.get("parameters") or {}, then.get("parameters") or {}
+    return {
+        "parameters": {
+            name: {"before": there.get(name), "now": here.get(name)}
+            for name in sorted(here.keys() | there.keys())
+            if here.get(name) != there.get(name)
+        },
+        "same_data": now.get("dataset_digest") == then.get("dataset_digest"),
+        "same_code": now.get("code_digest") == then.get("code_digest"),
+        "same_features": now.get("features") == then.get("features"),
+    }
+
+
+def commands(subject: Subject) -> list[dict[str, str]]:
+    """Return the commands to look at the version, to make it again and to take it back, each with what it does."""
+    version, present = str(subject.version), subject.present
+    registry = f"--registry {REGISTRY}"
+    told, dataset = [], "DATASET"
+    if subject.dataset is not None:
+        again = "all of the run again: it does what has changed, and nothing if nothing has"
+        told, dataset = [(again, "rankmill run rankmill.toml")], f"{WORK}/dataset"
+    train = f"rankmill train {dataset} --name {shlex.quote(subject.name)} {_options(subject.version)}{registry}"
+    told.append(("the training alone", train))
+    if subject.dataset is None:
+        told.append(
+            ("its metrics on other queries", f"rankmill evaluate {dataset} --split test --model {version} {registry}")
+        )
+    if subject.split is not None:
+        metrics = " ".join(f"--metric {shlex.quote(str(metric))}" for metric in subject.metrics)
+        on = f"--split {subject.split} {metrics}{_conventions(subject)} {registry}"
+        told.append(("the means above", f"rankmill evaluate {WORK}/dataset --model {version} {on}"))
+        if present is not None and subject.present_forest is not None:
+            told.append(
+                ("the differences above", f"rankmill compare {present} {version} --on {WORK}/dataset {on}"),
+            )
+    if subject.gate is not None:
+        told.append(
+            (
+                "what the gate said",
+                f"rankmill models gate {version} --show --alias {shlex.quote(subject.alias)} {registry}",
+            )
+        )
+    told.append(("the version's story", f"rankmill models show {version} {registry}"))
+    if present is not None:
+        told.append(("what differs from the present version", f"rankmill models diff {present} {version} {registry}"))
+    return [{"what": what, "command": command} for what, command in told]
+
+
+def rollback(subject: Subject) -> str | None:
+    """Return the command that takes the promotion back; None where the version is not promoted, or was the first."""
+    if not subject.promoted:
+        return None
+    before = [move.version for move in subject.version.state.moves[subject.alias] if move.version is not None]
+    earlier = next((number for number in reversed(before) if number != subject.version.number), None)
+    if earlier is None:
+        return None
+    alias = "" if subject.alias == PRODUCTION else f" --alias {shlex.quote(subject.alias)}"
+    return f"rankmill models rollback {shlex.quote(subject.name)}{alias} --to {earlier} --registry {REGISTRY}"
+
+
+def _options(version: Version) -> str:
+    """Spell the changed parameters as options of ``rankmill train``."""
+    manifest = version.manifest
+    parameters = manifest.get("parameters") or {}
+    words = []
+    for name in manifest.get("changed_parameters") or []:
+        value = parameters.get(name)
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{name.replace('_', '-')}")
+        elif isinstance(value, dict):
+            words += [f"{option} {shlex.quote(f'{key}:{each}')}" for key, each in value.items()]
+        else:
+            words.append(f"{option} {shlex.quote(str(value))}")
+    return "".join(f"{word} " for word in words)
+
+
+def _conventions(subject: Subject) -> str:
+    convention = subject.convention
+    words = [] if convention.name == "rankmill" else [f"--convention {convention.name}"]
+    policy = convention.policy.to_dict()
+    words += [f"--{name.replace('_', '-')} {shlex.quote(str(policy[name]))}" for name in convention.changed]
+    return "".join(f" {word}" for word in words)

@@ -1,0 +1,172 @@
+"""The stages ingest and bin: from judgments in files to a binned dataset."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankmill.config import PREVIOUS
+from rankmill.foundation.code_digest import code_digest
+from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.pipeline.binning import bin_dataset, bin_plan
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.sources.parts import OPTIONAL
+from rankmill.pipeline.sources.query_sizes import find_sizes
+from rankmill.run import DRIFT
+from rankmill.run.drift import drift_of
+from rankmill.run.events import Artefact
+from rankmill.run.gate_stages import split_for
+from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.stage_records import CODE, Inputs, as_options
+from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
+
+if TYPE_CHECKING:
+    from rankmill.run.stage_records import Record
+
+GIVEN = ("sources", "valid", "test", "pairs", "qrels")
+WITHOUT_EFFECT = ("memory", "threads")  # on the dataset
+
+
+class Ingest(Stage):
+    """``WORK/dataset`` from the files that ``[ingest]`` names."""
+
+    name = "ingest"
+
+    @cached_property
+    def files(self) -> dict[str, tuple[Path, ...]]:
+        """The files of each kind; InputError if a pattern matches none."""
+        return {key: self.work.expand(f"ingest.{key}", getattr(self.work.config.ingest, key)) for key in GIVEN}
+
+    def inputs(self) -> Inputs:
+        config = self.work.config.ingest
+        told = {field.name for field in fields(config)} - {*GIVEN, *WITHOUT_EFFECT}
+        inputs = {CODE: code_digest("rankmill.pipeline")} | as_options(
+            **{name: getattr(config, name) for name in sorted(told)}
+        )
+        for key, paths in self.files.items():
+            for path in paths:
+                for file in (path, find_sizes(path)):
+                    if file is not None:
+                        inputs[f"{key} {self.work.named(file)}"] = self.work.digests.of(file)
+        return inputs
+
+    def doing(self) -> str:
+        return f"{sum(map(len, self.files.values()))} files"
+
+    def reads(self) -> tuple[Artefact, ...]:
+        return tuple(
+            self.work.told_file(path, bytes=path.stat().st_size) for paths in self.files.values() for path in paths
+        )
+
+    def run(self, say: Say) -> Made:
+        known = {self.work.digests.of(path) for paths in self.files.values() for path in paths}
+        report = ingest(
+            self.files["sources"],
+            self.work.dataset_path,
+            valid=self.files["valid"],
+            test=self.files["test"],
+            pairs=self.files["pairs"],
+            qrels=self.files["qrels"],
+            options=self.work.config.ingest.options,
+            say=say,
+        )
+        if not known >= {file.sha256 for file in report.read}:
+            raise InputError("[ingest]: a file was changed between two looks at it; run again when all are complete")
+        dataset = self.work.dataset()
+        manifest = dataset.manifest
+        facts = {
+            "dataset": dataset.digest,
+            "rows": manifest.rows,
+            "queries": manifest.queries,
+            "features": len(manifest.features),
+            "rejected": manifest.rejected_rows,
+        }
+        counted = {name: facts[name] for name in ("rows", "queries", "features")}
+        return Made(facts=facts, artefacts=(self.work.told_dataset(**counted, columns=_columns(dataset)),))
+
+    def fault(self, record: Record) -> str | None:
+        where = self.work.named(self.work.dataset_path)
+        try:
+            dataset = Dataset.open(self.work.dataset_path)
+        except InputError:
+            return f"{where} is gone"
+        except DatasetFormatError:
+            return f"{where} is damaged"
+        return None if dataset.digest == record.facts["dataset"] else f"{where} holds other data"
+
+
+def _columns(dataset: Dataset) -> list[dict[str, str]]:
+    """Return names and types of what a row has, for the lineage."""
+    ours = {"qid": "string", "doc_id": "string", "grade": "int32"}
+    types = ours | {name: str(OPTIONAL[name].type) for name in dataset.optional_columns}
+    return [{"name": name, "type": types.get(name, "float32")} for name in (*types, *dataset.feature_names)]
+
+
+class Bin(Stage):
+    """``WORK/dataset/_bins`` as ``[bin]`` asks for them."""
+
+    name = "bin"
+
+    def inputs(self) -> Inputs:
+        self._check_what_follows()
+        config = self.work.config.bin  # the memory says whether edges come from all rows or from a sample
+        return {
+            CODE: code_digest("rankmill.pipeline"),
+            "dataset": self.work.dataset().digest,
+            **as_options(max_bin=config.max_bin, memory=config.memory, drift=self.work.config.drift),
+            **self._former(),
+        }
+
+    def _former(self) -> Inputs:
+        """Return what the data are compared with, where it is always the same."""
+        rules = self.work.config.drift
+        if rules is None or rules.against == PREVIOUS:
+            return {}
+        return {"former dataset": Dataset.open(self.work.folder / rules.against).digest}
+
+    def _check_what_follows(self) -> None:
+        """Raise InputError if the gate will find no queries, or the report no column: before hours of training, not after."""
+        dataset = self.work.dataset()
+        if self.work.config.gate is not None:
+            split_for(self.work.config.gate, dataset)
+        known = {QUERY_SIZE, GRADE_MIX, "qid", "doc_id", "grade", *dataset.optional_columns, *dataset.feature_names}
+        for column in self.work.config.report.by:
+            if column not in known:
+                raise InputError(f"[report] by: {InputError.unknown('column', column, sorted(known))}")
+
+    def doing(self) -> str:
+        config = self.work.config.bin
+        return f"at most {config.max_bin} bins a feature; {bin_plan(self.work.dataset(), config.memory_bytes).render()}"
+
+    def reads(self) -> tuple[Artefact, ...]:
+        return (self.work.told_dataset(),)
+
+    def run(self, say: Say) -> Made:
+        config, dataset = self.work.config.bin, self.work.dataset()
+        spec = bin_dataset(dataset, config.max_bin, config.memory_bytes)
+        facts: dict[str, Any] = {"binspec": spec.digest, "max_bin": spec.max_bin, "sampled_rows": spec.sampled_rows}
+        outputs = {}
+        if self.work.config.drift is not None:
+            found = drift_of(self.work.dataset(), self.work.config.drift, self.work.folder, self.work.path)
+            say(found.line())
+            if self.work.config.drift.stop:
+                found.require()
+            facts["drift"] = found.facts
+            outputs[DRIFT] = self.work.digests.of(found.path)
+        artefact = Artefact(kind="dataset", name=self.work.named(dataset.bins_folder(spec.digest)), digest=spec.digest)
+        return Made(outputs=outputs, facts=facts, artefacts=(artefact,))
+
+    def fault(self, record: Record) -> str | None:
+        dataset = self.work.dataset()
+        try:
+            found = dataset.bin_set()
+        except InputError:
+            return "the bins are gone"
+        folder = dataset.bins_folder(found.binspec)
+        if found.binspec != record.facts["binspec"]:
+            return "others have binned the dataset"
+        whole = (folder / "binspec.json").is_file() and all((folder / f"{d}.parquet").is_file() for d in found.shards)
+        return super().fault(record) if whole else "the bins are damaged"

@@ -1,0 +1,280 @@
+"""The stages gate and promote: whether the candidate may take its alias, and the move of the alias."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rankmill.foundation.code_digest import code_digest
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage.publish import write_atomically
+from rankmill.foundation.units import parse_size
+from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
+from rankmill.registry import Version
+from rankmill.registry.manifest import canonical_json
+from rankmill.registry.names import PRODUCTION
+from rankmill.run import GATE
+from rankmill.run.events import Artefact
+from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.stage_records import CODE, Inputs, as_options
+from rankmill.run.work import told_version
+from rankmill.scorer.first_stage import FirstStage
+from rankmill.scorer.memory import MemoryPlan
+from rankmill.scorer.metrics.conventions import OURS, named_convention
+from rankmill.scorer.opening import open_sources, read_options
+from rankmill.scorer.predict import Predictor
+from rankmill.scorer.scoring import check_first_rows
+
+if TYPE_CHECKING:
+    from rankmill.config import Gate as Rules
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.run.stage_records import Record
+    from rankmill.run.work import Work
+
+
+class Gate(Stage):
+    """A result of the gate in the registry's log, and ``WORK/gate.json`` with its report."""
+
+    name = "gate"
+
+    @property
+    def rules(self) -> Rules:
+        """The section of the configuration, which is there."""
+        assert self.work.config.gate is not None  # noqa: S101 (`needless` has looked)
+        return self.work.config.gate
+
+    def unasked(self) -> str | None:
+        return None if self.work.config.gate is not None else "the configuration has no [gate]"
+
+    def needless(self) -> str | None:
+        if (why := self.unasked()) is not None:
+            return why
+        candidate, alias = self.work.candidate, self.rules.alias
+        if candidate.state.target(alias) == candidate.number:
+            return f"{candidate} is {alias} already"
+        return taken_back(self.work, alias)
+
+    def inputs(self) -> Inputs:
+        rules, candidate, measured = self.rules, self.work.candidate, self.work.config.evaluate
+        present = candidate.state.standing(rules.alias)
+        policy = self.work.registry.policy(candidate.state, rules.alias)
+        former = self.work.former_dataset
+        dataset = self.work.dataset()
+        return {
+            CODE: code_digest("rankmill.pipeline", "rankmill.scorer", "rankmill.gate"),
+            "dataset": dataset.digest,
+            "model": f"{candidate} {candidate.sha256} {candidate.manifest_sha256}",
+            "the present version": "none" if present is None else f"{candidate.name}@{present}",
+            **({} if former is None else {"former dataset": former.digest}),
+            **as_options(
+                alias=rules.alias, metric=rules.metric, margin=rules.margin, split=split_for(rules, dataset),
+                policy=None if policy is None else policy.model_dump(), **rules.limits, **measured.conventions,
+            ),
+        }  # fmt: skip
+
+    def doing(self) -> str:
+        return f"{self.work.candidate} before {self.rules.alias}, on {split_for(self.rules, self.work.dataset())}"
+
+    def reads(self) -> tuple[Artefact, ...]:
+        return (self.work.told_dataset(), told_version(self.work.candidate))
+
+    def run(self, say: Say) -> Made:
+        rules, measured, dataset = self.rules, self.work.config.evaluate, self.work.dataset()
+        given = measured.convention != OURS or bool(measured.options)  # else it is the alias that may ask for one
+        result = gate(
+            self.work.registry,
+            str(self.work.candidate),
+            dataset,
+            split_for(rules, dataset),
+            alias=rules.alias,
+            metric=rules.metric,
+            margin=rules.margin,
+            convention=named_convention(measured.convention).but(**measured.options) if given else None,
+            against=self.work.former_dataset,
+            reason="rankmill run",
+            **rules.limits,
+        )
+        path = self.work.path / GATE
+        write_atomically(path, canonical_json(result.report) + b"\n")
+        digest = self.work.digests.of(path)
+        return Made(
+            outputs={GATE: digest},
+            facts={
+                "alias": rules.alias,
+                "passed": result.passed,
+                "carries": result.carries,
+                "report_sha256": gate_in(result.entry).report,
+                **_difference(result.report),
+            },
+            artefacts=(self.work.told_file(path),),
+        )
+
+    def fault(self, record: Record) -> str | None:
+        newest = self.work.candidate.gates.get(self.rules.alias)
+        if newest is None:
+            return "the registry has no result of it"
+        if gate_in(newest).report != record.facts.get("report_sha256"):
+            return "the registry has a later result, by other rules"
+        return super().fault(record)
+
+
+def _difference(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far the candidate is from what it was compared with first, by the metric that decides."""
+    comparison, metric = report["comparisons"][0], report["metric"]
+    found = comparison["metrics"][metric]
+    return {
+        "metric": metric,
+        "against": comparison["against"],
+        "difference": found["difference"],
+        "interval": found["interval"],
+    }
+
+
+def result_of(work: Work) -> GateResult | None:
+    """Return the newest result of the candidate at the gate; None if there is none, or it may have been forced in."""
+    if work.alias is None or work.alias not in work.candidate.gates:
+        return None
+    result = stored_result(work.registry, str(work.candidate), work.alias)
+    holds = work.candidate.state.target(work.alias) == work.candidate.number
+    return None if holds and not result.carries else result
+
+
+def taken_back(work: Work, alias: str) -> str | None:
+    """Say that the candidate had ``alias`` and somebody took it away again; None if nobody did."""
+    candidate = work.candidate
+    moves = candidate.state.moves.get(alias, [])
+    had = max((at for at, move in enumerate(moves) if move.version == candidate.number), default=None)
+    if had is None or had == len(moves) - 1:
+        return None
+    entry = work.registry.entry(candidate.name, moves[had + 1].entry)
+    if entry.change.op not in {"rollback", "unset", "force"}:  # only people do any of these
+        return None
+    cure = f"rankmill models promote {candidate} --alias {alias} has it again"
+    return f"{candidate} was taken back from {alias} in entry {entry.number} of the log, by {entry.actor}; {cure}"
+
+
+def split_for(rules: Rules, dataset: Dataset) -> str:
+    """Return the split to compare on; InputError if it has no queries."""
+    held_out = [name for name in dataset.manifest.unseen if rules.split in {None, name}]
+    if not held_out:
+        what = "neither a test nor a valid split" if rules.split is None else f"no {rules.split} split"
+        raise InputError(f"[gate]: {dataset.path} has {what} to compare on; ask for one in [ingest]")
+    return held_out[0]
+
+
+def refuse_protected(work: Work) -> None:
+    """Raise ConfigError if ``[promote]`` names an alias that asks for a gate: before the training, not after."""
+    from rankmill.foundation.errors import ConfigError
+    from rankmill.registry.history.state import State
+
+    if work.config.promote is None:
+        return
+    store, alias, name = work.registry, work.config.promote.alias, work.config.train.name
+    if store.exists():
+        state = store.state(name) if name in store.names() else State()
+        protected = store.policy(state, alias) is not None
+    else:  # the training makes it as registries are made
+        protected = alias == PRODUCTION
+    if protected:
+        raise ConfigError(
+            f"[promote]: {alias} is protected in {store.root}: only what has passed the gate takes it; "
+            "write the section [gate] in place of [promote]"
+        )
+
+
+class Promote(Stage):
+    """An entry in the registry's log for each alias that the candidate takes.
+
+    What decides is the registry, not a record: the alias is moved once, and not again after somebody took it back.
+    """
+
+    name = "promote"
+
+    @property
+    def aliases(self) -> list[str]:
+        """What the candidate may take and does not have yet."""
+        config, candidate = self.work.config, self.work.candidate
+        asked = [] if config.promote is None else [config.promote.alias]
+        if config.gate is not None and self._passed():
+            asked.append(config.gate.alias)
+        return [
+            alias
+            for alias in asked
+            if candidate.state.target(alias) != candidate.number and taken_back(self.work, alias) is None
+        ]
+
+    def unasked(self) -> str | None:
+        return None if self._named() else "the configuration has neither [gate] nor [promote]"
+
+    def needless(self) -> str | None:
+        if (why := self.unasked()) is not None:
+            return why
+        candidate = self.work.candidate
+        if self.aliases:
+            return None
+        held = [alias for alias in self._named() if candidate.state.target(alias) == candidate.number]
+        if held:
+            return f"{candidate} is {' and '.join(held)} already"
+        back = next((told for alias in self._named() if (told := taken_back(self.work, alias))), None)
+        return back or f"{candidate} did not pass the gate against what is there now"
+
+    def _passed(self) -> bool:
+        """Tell whether the newest result of the gate is of the candidate and of what the alias means now, and good enough."""
+        result = result_of(self.work)
+        if result is None or not result.carries:
+            return False
+        return gate_in(result.entry).baseline == self.work.candidate.state.standing(result.alias)
+
+    def _named(self) -> list[str]:
+        config = self.work.config
+        return [section.alias for section in (config.promote, config.gate) if section is not None]
+
+    def inputs(self) -> Inputs:
+        candidate = self.work.candidate
+        return {"model": f"{candidate} {candidate.sha256}"} | {
+            f"alias {alias}": str(candidate.state.target(alias)) for alias in self._named()
+        }
+
+    def doing(self) -> str:
+        return f"{self.work.candidate} becomes {' and '.join(self.aliases)}"
+
+    def run(self, say: Say) -> Made:
+        candidate = self.work.candidate
+        try_candidates(self.work, candidate)  # what cannot rank today's candidates is not to be what users see
+        moved = {}
+        for alias in self.aliases:
+            before = candidate.state.target(alias)
+            self.work.registry.promote(
+                candidate.name, candidate.number, alias=alias, expect=before, reason="rankmill run"
+            )
+            moved[alias] = None if before is None else f"{candidate.name}@{before}"
+        return Made(
+            outputs={},
+            facts={"model": str(candidate), "moved": moved},
+            artefacts=tuple(
+                Artefact(kind="alias", name=f"{candidate.name}@{alias}", digest=candidate.sha256) for alias in moved
+            ),
+        )
+
+    def fault(self, record: Record) -> str | None:
+        return "the alias means another version"
+
+
+def try_candidates(work: Work, version: Version) -> None:
+    """Raise, as re-ranking would, if a run cannot be read, or the first candidates of a file not be ranked by ``version``."""
+    section = work.config.rerank
+    if section is None:
+        return
+    forest = work.forest_of(version)
+    options = read_options(
+        forest,
+        absent=work.config.ingest.absent,
+        index_base=work.config.ingest.index_base,
+        n_features=None,
+        columns=section.columns,
+    )
+    sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.format, options)
+    if section.run:
+        room = MemoryPlan.of(parse_size(section.memory, "memory")).run_bytes
+        FirstStage.read(work.expand("rerank.run", section.run), room)
+    check_first_rows(sources, Predictor(forest), options)

@@ -1,0 +1,299 @@
+"""Events as lines: text for people on stderr, JSON lines for log collectors, and ``WORK/log.jsonl``.
+
+Fields of every JSON line: ``ts``, ``level``, ``event``, ``run_id``, ``message`` and ``peak_memory_bytes``; of those of a stage
+``stage``; of what ends ``seconds``; and what the event says besides (docs/observing.md has them all).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rankmill.foundation.errors import code_of
+from rankmill.foundation.errors import one_line as said_by
+from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
+from rankmill.run.events import (
+    Artefact,
+    Event,
+    RunEnded,
+    RunStarted,
+    StageDone,
+    StageFailed,
+    StageSaid,
+    StageSkipped,
+    StageStarted,
+)
+from rankmill.run.jsonl_file import WholeRuns
+from rankmill.run.plain_json import Clock, Stopwatch, json_line, rfc3339, whole_text
+from rankmill.run.stage_facts import GateFacts, KnownFacts
+
+
+def message(event: Event) -> str:
+    """Return ``event`` in one line, without the name of its stage.
+
+    >>> message(StageDone(stage="ingest", facts={"rows": 12345, "queries": 678, "rejected": 0}))
+    'done: 12,345 documents, 678 queries'
+    """
+    match event:
+        case RunStarted():
+            on = "" if event.logical_date is None else f" of {event.logical_date.isoformat()}"
+            return f"run{on}: {one_line(os.fspath(event.config))} into {one_line(os.fspath(event.work))}"
+        case StageSkipped():
+            return one_line(event.why)
+        case StageStarted():
+            return one_line(f"{event.doing} ({event.why})" if event.why else event.doing)
+        case StageSaid():
+            return one_line(event.line)
+        case StageDone():
+            found = ", ".join(_found(KnownFacts.of(event.facts)))
+            return f"done: {found}" if found else "done"
+        case StageFailed():
+            return "stopped; the next run goes on from here" if event.stopped else f"failed: {error_line(event.error)}"
+        case RunEnded():
+            return event.outcome if event.exit_code == 0 else f"{event.outcome}, exit code {event.exit_code}"
+
+
+def error_line(error: BaseException) -> str:
+    """Return what ``error`` says in one line; the class of one that says nothing."""
+    return one_line(said_by(error)) or type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` without line breaks, and without characters that move a terminal's cursor."""
+    return printable(text).strip()
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with a space for each character that is not to be seen, and none at its end."""
+    return "".join(letter if letter.isprintable() else " " for letter in whole_text(text)).rstrip()
+
+
+def lasting(seconds: float) -> str:
+    """Return how long that is.
+
+    >>> [lasting(seconds) for seconds in (0.04, 3.21, 75, 7384)]
+    ['0.04 s', '3.2 s', '1 min 15 s', '2 h 3 min']
+    """
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes} min {left} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _found(known: KnownFacts) -> list[str]:
+    counts = ((known.rows, "documents"), (known.queries, "queries"), (known.features, "features"))
+    parts = [f"{number:,} {words}" for number, words in counts if number is not None]
+    if known.rejected:
+        parts.append(f"{known.rejected:,} rejected rows")
+    if known.model is not None:
+        parts.append(f"{known.model[0]}@{known.model[1]}")
+    for split, means in known.metrics.items():
+        parts.append(f"{split} " + ", ".join(f"{name} {mean:.4f}" for name, mean in means.items()))
+    if known.gate is not None:
+        parts.append(_gate(known.gate))
+    if known.drift is not None:
+        alarms = known.drift.alarms
+        parts.append(f"largest PSI {known.drift.psi_max:.3f}, {f'{len(alarms):,} drifted' if alarms else 'no drift'}")
+    parts += [f"{alias} is version {number}" for alias, number in known.aliases.items()]
+    return [one_line(part) for part in parts]
+
+
+def _gate(found: GateFacts) -> str:
+    verdict = "passed" if found.passed else "not passed"
+    if found.difference is None or found.interval is None:
+        return verdict
+    low, high = found.interval
+    return f"{verdict}, {found.metric or 'the metric'} {found.difference:+.4f} ({low:+.4f} to {high:+.4f})"
+
+
+Level = Literal["info", "warning", "error"]
+RUN_STARTED = "run_started"
+_NAMES: dict[type[Any], str] = {
+    RunStarted: RUN_STARTED,
+    StageSkipped: "stage_skipped",
+    StageStarted: "stage_started",
+    StageSaid: "stage_said",
+    StageDone: "stage_done",
+    StageFailed: "stage_failed",
+    RunEnded: "run_ended",
+}
+_RUN = "run"
+_FINDINGS = {DRIFT, GATE_NOT_PASSED}
+_LINEAGE_ONLY = "columns"
+_MOST_LISTED = 100  # artefacts in a line; the lineage has all
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has had so far."""
+    from rankmill.scorer.memory import peak_bytes
+
+    return peak_bytes()
+
+
+class Records:
+    """Turns events into the objects of the log; knows which run they are of and when its stages began."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._watch = Stopwatch(self._clock)
+        self.run_id: str | None = None
+
+    def of(self, event: Event) -> dict[str, Any]:
+        """Return the object of ``event``."""
+        if isinstance(event, RunStarted):
+            self.run_id = event.run_id
+            self._watch.start(_RUN)
+        elif isinstance(event, StageStarted):
+            self._watch.start(event.stage)
+        record: dict[str, Any] = {
+            "ts": rfc3339(self._clock.now()),
+            "level": level(event),
+            "event": _NAMES[type(event)],
+            "run_id": self.run_id,
+        }
+        stage = getattr(event, "stage", None)
+        if stage is not None:
+            record["stage"] = stage
+        record["message"] = message(event)
+        return record | self._details(event) | {"peak_memory_bytes": peak_memory()}
+
+    def _details(self, event: Event) -> dict[str, Any]:
+        match event:
+            case RunStarted():
+                said = {"config": event.config, "work": event.work, "stages": event.stages}
+                given = {"logical_date": event.logical_date, "died": event.died}
+                return said | {name: value for name, value in given.items() if value is not None}
+            case StageSkipped():
+                return {"why": event.why}
+            case StageStarted():
+                return {"why": event.why} | _listed("inputs", event.inputs)
+            case StageDone():
+                told = {"seconds": self._lasted(event.stage), "facts": event.facts}
+                return told | _listed("outputs", event.outputs)
+            case StageFailed():
+                said = {"seconds": self._lasted(event.stage), "stopped": event.stopped}
+                error = {"kind": type(event.error).__name__, "message": error_line(event.error)}
+                return said | {"error": error, "exit_code": code_of(event.error)}
+            case RunEnded():
+                said = {"seconds": self._lasted(_RUN), "outcome": event.outcome, "exit_code": event.exit_code}
+                return said | {"facts": event.facts}
+            case _:
+                return {}
+
+    def _lasted(self, what: str) -> float:
+        return round(self._watch.lasted(what), 3)
+
+
+def level(event: Event) -> Level:
+    """Return how much somebody should care."""
+    match event:
+        case RunStarted():
+            return "info" if event.died is None else "warning"
+        case StageFailed():
+            return "warning" if event.stopped or code_of(event.error) in _FINDINGS else "error"
+        case RunEnded():
+            if event.exit_code == DONE:
+                return "info"
+            return "warning" if event.outcome == "stopped" or event.exit_code in _FINDINGS else "error"
+        case _:
+            return "info"
+
+
+def artefact(given: Artefact) -> dict[str, Any]:
+    """Return what a log says of an artefact."""
+    facts: Mapping[str, Any] = {name: value for name, value in given.facts.items() if name != _LINEAGE_ONLY}
+    digest = {} if given.digest is None else {"sha256": given.digest}
+    return {"kind": given.kind, "name": given.name} | digest | ({"facts": facts} if facts else {})
+
+
+def _listed(name: str, given: Sequence[Artefact]) -> dict[str, Any]:
+    told: dict[str, Any] = {name: [artefact(each) for each in given[:_MOST_LISTED]]}
+    return told | ({f"{name}_not_listed": len(given) - _MOST_LISTED} if len(given) > _MOST_LISTED else {})
+
+
+class JsonLines:
+    """Observer that calls ``write`` with one line, with its line feed, for each thing that happens."""
+
+    def __init__(self, write: Callable[[str], None], clock: Clock | None = None) -> None:
+        self._write = write
+        self._records = Records(clock)
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that is under way; None before the first event."""
+        return self._records.run_id
+
+    def __call__(self, event: Event) -> None:
+        """Write what happened."""
+        self._write(json_line(self._records.of(event)))
+
+
+_RUN = "run"
+
+
+class TextLines:
+    """Observer that calls ``write`` with one line, without its line feed, for each thing that happens.
+
+    What an error says is left to whoever ends the process.
+    """
+
+    def __init__(self, write: Callable[[str], None], clock: Clock | None = None) -> None:
+        self._write = write
+        self._watch = Stopwatch(clock or Clock())
+
+    def __call__(self, event: Event) -> None:
+        """Write what happened."""
+        match event:
+            case RunStarted():
+                self._watch.start(_RUN)
+                if event.died is not None:
+                    self._write(one_line(event.died))
+            case StageSkipped():
+                self._write(f"{event.stage}: skipped, {message(event)}")
+            case StageSaid():
+                self._write(message(event))
+            case StageStarted():
+                self._watch.start(event.stage)
+                self._write(f"{event.stage}: {message(event)}")
+            case StageDone():
+                self._write(f"{event.stage}: {message(event)} [{self._lasted(event.stage)}]")
+            case StageFailed():
+                what = message(event) if event.stopped else "failed"
+                self._write(f"{event.stage}: {what} [{self._lasted(event.stage)}]")
+            case RunEnded():
+                self._write(f"run: {message(event)} [{self._lasted(_RUN)}]")
+
+    def _lasted(self, what: str) -> str:
+        return lasting(self._watch.lasted(what))
+
+
+BOUND = 16 * 2**20
+
+
+class LogFile:
+    """Observer that appends the lines of `rankmill.run.log_lines` to ``path``.
+
+    The runs before this one go, the oldest first, where the file is above ``bound`` bytes.  A run that takes a quarter of that is
+    not written in full: what its stages say is left out from there on, what happens is not.
+    """
+
+    def __init__(self, path: Path, clock: Clock | None = None, bound: int = BOUND) -> None:
+        self._file = WholeRuns(path, _begins, bound)
+        self._records = Records(clock)
+        self._room = bound // 4
+
+    def __call__(self, event: Event) -> None:
+        """Append what happened."""
+        record = self._records.of(event)
+        if isinstance(event, RunStarted):
+            self._file.drop_old_runs()
+        line = json_line(record)
+        self._room -= len(line)
+        if self._room >= 0 or not isinstance(event, StageSaid):
+            self._file.append(line)
+
+
+def _begins(record: Mapping[str, Any]) -> bool:
+    return record.get("event") == RUN_STARTED

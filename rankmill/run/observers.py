@@ -1,0 +1,128 @@
+"""Which observers a run has: what ``--log`` says, and what ``[tell]`` of the configuration does.
+
+Each observer (`rankmill.run.events`) is independent: text or JSON lines on stderr, a log file, metrics for Prometheus, OpenLineage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rankmill.run.events import Event, Observer
+from rankmill.run.json_stderr import speak_json
+from rankmill.run.log_lines import JsonLines, LogFile, TextLines, error_line
+from rankmill.run.openlineage import LineageFile
+from rankmill.run.plain_json import Clock
+from rankmill.run.prometheus import PrometheusFile
+
+if TYPE_CHECKING:
+    from rankmill.config import Config
+
+Log = Literal["text", "json"]
+
+LOG_NAME, LINEAGE_NAME, METRICS_NAME = "log.jsonl", "lineage.jsonl", "metrics.prom"
+METRICS_SUFFIX = ".prom"  # the only files that the collector reads
+
+
+def observer_of(
+    log: Log, config: Config, folder: Path, *, work: Path | None = None, files: bool = True, clock: Clock | None = None
+) -> FanOut:
+    """Return the observer of a run: lines on stderr, and the files of the configuration.
+
+    Parameters
+    ----------
+    log
+        Lines for people, or JSON lines; with the latter all that is written to ``sys.stderr`` from here on becomes JSON.
+    config
+        What is run.
+    folder
+        Relative paths in ``config`` start here: the folder of its file.
+    work
+        The work folder, where it is not the one that ``config`` names.
+    files
+        False: only stderr, as for a run that nobody is to hear of.
+    clock
+        Where observers look what time it is.
+    """
+    observers: dict[str, Observer] = {"stderr": _on_stderr(log, clock)}
+    where = files_of(config, folder, work) if files else Files()
+    bound, model = config.tell.keep_bytes, config.train.name
+    if where.log is not None:
+        observers[f"log {where.log}"] = LogFile(where.log, clock, bound)
+    if where.lineage is not None:
+        observers[f"lineage {where.lineage}"] = LineageFile(where.lineage, model, clock, bound=bound)
+    if where.prometheus is not None:
+        observers[f"metrics {where.prometheus}"] = PrometheusFile(where.prometheus, model, clock)
+    return FanOut(observers, write_line)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where a run is told of besides stderr; None: not there."""
+
+    log: Path | None = None
+    lineage: Path | None = None
+    prometheus: Path | None = None
+
+
+def files_of(config: Config, folder: Path, work: Path | None = None) -> Files:
+    """Return the files that ``[tell]`` asks for: by default in the work folder; ``""`` is none.
+
+    A path of metrics that does not end in ``.prom`` is a folder, such as the one that the collector reads.
+    """
+    tell, work = config.tell, folder / config.work if work is None else work
+    metrics = _file(tell.prometheus, folder, work / METRICS_NAME)
+    if metrics is not None and metrics.suffix != METRICS_SUFFIX:
+        metrics /= f"rankmill_{config.train.name}{METRICS_SUFFIX}"
+    return Files(
+        log=_file(tell.log, folder, work / LOG_NAME),
+        lineage=_file(tell.lineage, folder, work / LINEAGE_NAME),
+        prometheus=metrics,
+    )
+
+
+def write_line(line: str) -> None:
+    """Write ``line`` to stderr, in the form that stderr has."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _file(given: str | None, folder: Path, default: Path) -> Path | None:
+    return default if given is None else folder / given if given else None
+
+
+def _on_stderr(log: Log, clock: Clock | None) -> Observer:
+    if log == "text":
+        return TextLines(write_line, clock)
+    stream = speak_json(clock)
+    lines = JsonLines(stream.write_object, clock)
+    stream.run_id = lambda: lines.run_id
+    return lines
+
+
+class FanOut:
+    """Observer that hands every event to each of ``observers`` (by what they are called), in their order.
+
+    What one raises is said by ``complain``, once for each, and it is asked again at the next event: a full disk may have room by
+    then.  What ends a process (an interrupt, a request to end) is nobody's failure and goes on its way.
+    """
+
+    def __init__(self, observers: Mapping[str, Observer], complain: Callable[[str], None]) -> None:
+        self._observers = dict(observers)
+        self._complain = complain
+        self._said: set[str] = set()
+
+    def __call__(self, event: Event) -> None:
+        """Tell all of them."""
+        for name, observer in self._observers.items():
+            try:
+                observer(event)
+            except Exception as error:  # whatever it is: the run is worth more than its story
+                if name not in self._said:
+                    self._said.add(name)
+                    with suppress(Exception):
+                        self._complain(f"{name}: {error_line(error)}; the run goes on without it")

@@ -1,0 +1,202 @@
+"""The stages rerank and report: ranked lists of candidates, and the pages about the run."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankmill.foundation.code_digest import code_digest
+from rankmill.gate.recording import gate_in
+from rankmill.pipeline.sources.columns import guesses_line
+from rankmill.pipeline.sources.query_sizes import find_sizes
+from rankmill.registry.names import PRODUCTION
+from rankmill.report.subject import Known
+from rankmill.report.writing import write_report
+from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, TRAINING
+from rankmill.run.events import Artefact
+from rankmill.run.gate_stages import result_of
+from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.stage_records import CODE, Inputs, as_options
+from rankmill.run.work import told_version
+from rankmill.scorer.model_service import ModelIdentity
+from rankmill.scorer.rerank import rerank
+
+if TYPE_CHECKING:
+    from rankmill.config import Rerank as Section
+    from rankmill.registry import Version
+    from rankmill.run.work import Work
+
+
+class Rerank(Stage):
+    """``[rerank] out`` in the work folder."""
+
+    name = "rerank"
+
+    @property
+    def section(self) -> Section:
+        """The section of the configuration, which is there."""
+        assert self.work.config.rerank is not None  # noqa: S101 (`needless` has looked)
+        return self.work.config.rerank
+
+    @cached_property
+    def files(self) -> tuple[Path, ...]:
+        """The files of candidates; InputError if a pattern matches none."""
+        return self.work.expand("rerank.candidates", self.section.candidates)
+
+    def unasked(self) -> str | None:
+        return None if self.work.config.rerank is not None else "the configuration has no [rerank]"
+
+    @cached_property
+    def runs(self) -> tuple[Path, ...]:
+        """The TREC runs of a first stage, if there are any; InputError if a pattern matches none."""
+        return self.work.expand("rerank.run", self.section.run) if self.section.run else ()
+
+    def needless(self) -> str | None:
+        nothing = "nothing is ranked, since no version stands yet"
+        return self.unasked() or (None if standing(self.work) is not None else nothing)
+
+    def inputs(self) -> Inputs:
+        section, stands = self.section, standing(self.work)
+        inputs = {
+            CODE: code_digest("rankmill.pipeline", "rankmill.scorer"),
+            "model": f"{stands} {stands.sha256}" if stands is not None else "",
+            **as_options(
+                out=section.out, format=section.format, columns=section.columns, top_k=section.top_k,
+                absent=self.work.config.ingest.absent, index_base=self.work.config.ingest.index_base,
+            ),
+        }  # fmt: skip
+        if self.runs:
+            inputs |= as_options(lacking=section.lacking)
+        inputs |= {f"run {self.work.named(path)}": self.work.digests.of(path) for path in self.runs}
+        for path in self.files:
+            for file in (path, find_sizes(path)):
+                if file is not None:
+                    inputs[f"candidates {self.work.named(file)}"] = self.work.digests.of(file)
+        return inputs
+
+    def doing(self) -> str:
+        return f"{len(self.files)} files, by {standing(self.work)}"
+
+    def reads(self) -> tuple[Artefact, ...]:
+        stands = standing(self.work)
+        return (
+            *map(self.work.told_file, (*self.files, *self.runs)),
+            *(() if stands is None else (told_version(stands),)),
+        )
+
+    def run(self, say: Say) -> Made:
+        section, stands = self.section, standing(self.work)
+        assert stands is not None  # noqa: S101 (`needless` has looked)
+        out = self.work.path / section.out
+        ranked = rerank(
+            self.files,
+            self.work.forest_of(stands),
+            out,
+            top_k=section.top_k,
+            memory_limit=section.memory,
+            input_format=section.format,
+            absent=self.work.config.ingest.absent,
+            index_base=self.work.config.ingest.index_base,
+            columns=section.columns,
+            run=self.runs,
+            lacking=section.lacking,
+            overwrite=True,
+            identity=ModelIdentity(sha256=stands.sha256, name=stands.name, number=stands.number),
+        )
+        if ranked.columns_guessed:
+            say(guesses_line(ranked.columns_guessed))
+        if ranked.lacking:
+            say(f"left out of the run, for want of a row of features: {ranked.lacking:,}")
+        facts = json.loads(ranked.to_json()) | {"out": section.out}
+        files = sorted(file for file in out.rglob("*") if file.is_file()) if out.is_dir() else [out]
+        outputs = {self.work.inside(file): self.work.digests.of(file) for file in files}
+        counted = {"rows": ranked.rows_written, "queries": ranked.queries}
+        artefact = Artefact(kind="folder", name=self.work.named(out), facts=counted)
+        return Made(outputs=outputs, facts=facts, artefacts=(artefact,))
+
+
+def standing(work: Work) -> Version | None:
+    """Return the version that is to rank: what the alias of ``[gate]``, or else ``[promote]``, means; without either, the candidate."""
+    candidate, asked = work.candidate, work.config.gate or work.config.promote
+    if asked is None:
+        return candidate
+    present = candidate.state.target(asked.alias)
+    if present is None:
+        return None
+    return work.registry.resolve(f"{candidate.name}@{present}", bare="latest")
+
+
+class Report(Stage):
+    """``WORK/report``: also of a version that is not promoted."""
+
+    name = "report"
+
+    @property
+    def alias(self) -> str:
+        """Whose place the candidate was to take."""
+        promote = self.work.config.promote
+        return self.work.alias or (PRODUCTION if promote is None else promote.alias)
+
+    def inputs(self) -> Inputs:
+        candidate, measured = self.work.candidate, self.work.config.evaluate
+        moves = candidate.state.moves.get(self.alias, [])
+        inputs = {
+            CODE: code_digest("rankmill"),
+            "dataset": self.work.dataset().digest,
+            "model": f"{candidate} {candidate.sha256} {candidate.manifest_sha256}",
+            f"alias {self.alias}": " ".join(str(move.version) for move in moves),
+            **as_options(
+                alias=self.alias,
+                split=self.work.split,
+                metrics=measured.metrics,
+                by=self.work.config.report.by,
+                **measured.conventions,
+            ),
+        }
+        read = [EVALUATION, TRAINING, DRIFT]
+        if (result := result_of(self.work)) is not None:
+            inputs["result of the gate"] = gate_in(result.entry).report
+        else:
+            read.append(GATE)  # of a configuration that had a gate
+        for name in read:
+            if (self.work.path / name).is_file():
+                inputs[f"file {name}"] = self.work.digests.of(self.work.path / name)
+        return inputs
+
+    def doing(self) -> str:
+        return f"{self.work.candidate}, in {self.work.named(self.work.path / REPORT)}"
+
+    def reads(self) -> tuple[Artefact, ...]:
+        return (self.work.told_dataset(), told_version(self.work.candidate))
+
+    def run(self, say: Say) -> Made:
+        day = None if self.work.day is None else self.work.day.isoformat()
+        measured, gated, result = self.work.config.evaluate, self.work.config.gate, result_of(self.work)
+        paths = write_report(
+            self.work.path,
+            self.work.registry.root,
+            by=self.work.config.report.by,
+            known=Known(
+                version=str(self.work.candidate),
+                alias=self.alias,
+                split=self.work.split,
+                metrics=measured.metrics if gated is None else None,
+                conventions=measured.conventions,
+                gate=None if result is None else result.report,
+                date=day,
+            ),
+        )
+        made: list[Path] = [paths.page, paths.facts, paths.markdown]
+        outputs = {path.relative_to(self.work.path).as_posix(): self.work.digests.of(path) for path in made}
+        return Made(
+            outputs=outputs,
+            facts={
+                "title": paths.title,
+                "page": paths.page.relative_to(self.work.path).as_posix(),
+                "model": str(self.work.candidate),
+                "date": day,
+            },
+            artefacts=tuple(map(self.work.told_file, made)),
+        )

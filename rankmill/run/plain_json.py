@@ -1,0 +1,110 @@
+"""Values, times and texts of events as JSON that every reader takes: one line, ASCII, no NaN, no half of a character."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import PurePath
+from typing import Any
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What time it is, and how much of it passes."""
+
+    now: Callable[[], datetime] = _now
+    """The time of day, in UTC."""
+    seconds: Callable[[], float] = time.monotonic
+    """Seconds from some moment on, which nobody sets back."""
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return ``moment`` as RFC 3339 has it, in UTC with milliseconds.
+
+    >>> rfc3339(datetime(2026, 11, 21, 2, 0, 0, 123_999, tzinfo=UTC))
+    '2026-11-21T02:00:00.123Z'
+    """
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Stopwatch:
+    """How long the run and its stages take."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began: dict[str, float] = {}
+
+    def start(self, what: str) -> None:
+        """Begin to measure ``what``."""
+        self._began[what] = self._clock.seconds()
+
+    def lasted(self, what: str) -> float:
+        """Return the seconds since `start`, 0 without one."""
+        return max(0.0, self._clock.seconds() - self._began.get(what, self._clock.seconds()))
+
+
+LONGEST = 16_384  # characters of a text: an error may quote the line that it did not like
+_DEEPEST = 12
+
+
+def plain(value: object, depth: int = 0) -> Any:
+    r"""Return ``value`` as something that JSON has, by its words where there is nothing like it.
+
+    Bytes of a file name that are no text (Python's lone surrogates) become ``\xNN``, an infinite number or NaN null, and a text
+    keeps its first 16,384 characters.
+
+    >>> plain({"a": float("nan"), "b": PurePath("x"), "c": os.fsdecode(b"caf\xe9")})
+    {'a': None, 'b': 'x', 'c': 'caf\\xe9'}
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return _text(value)
+    if depth > _DEEPEST:
+        return _text(str(value))
+    if isinstance(value, Mapping):
+        return {_text(str(key)): plain(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each, depth + 1) for each in value]
+    if isinstance(value, bytes):
+        return _text(os.fsdecode(value))
+    if isinstance(value, date):
+        return value.isoformat()
+    if (
+        not isinstance(value, PurePath) and hasattr(value, "item") and getattr(value, "ndim", 0) == 0
+    ):  # a number of numpy's
+        return plain(value.item(), depth + 1)
+    return _text(str(value))
+
+
+def whole_text(text: str) -> str:
+    r"""Return ``text`` as UTF-8 can have it: what of a file name is no text as ``\xNN``, half of a character as ``\uNNNN``."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _text(text: str) -> str:
+    text = whole_text(text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """Return ``record`` as one line of JSON with its line feed."""
+    return json.dumps(plain(record), ensure_ascii=True, allow_nan=False, separators=(", ", ": ")) + "\n"

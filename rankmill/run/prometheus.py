@@ -1,0 +1,242 @@
+"""A file of metrics for the textfile collector of Prometheus' node exporter, replaced in one step when a run ends.
+
+What a run does not tell anew (a stage that had nothing to do, one that was not reached) stays as the run before has told it, and so
+does the time of the last success when a run fails.  Every series has the label ``model``, since the collector takes the files of one
+folder together and refuses series that two of them have.  A textfile has no timestamps: times are values.
+
+The format is Prometheus' text format 0.0.4: ``# HELP`` and ``# TYPE`` once before the samples of a name; in a help text backslash and
+line feed are escaped, in the value of a label the double quote as well.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import rankmill
+from rankmill.foundation.exit_codes import DONE
+from rankmill.foundation.storage.publish import write_atomically
+from rankmill.run.events import Event, Outcome, RunEnded, RunStarted, StageDone, StageStarted
+from rankmill.run.log_lines import peak_memory
+from rankmill.run.plain_json import Clock, Stopwatch, plain
+from rankmill.run.stage_facts import GateFacts, KnownFacts
+
+_HELP = {
+    "rankmill_last_success_timestamp_seconds": "When the last run that left with 0 ended.",
+    "rankmill_last_run_timestamp_seconds": "When the last run ended.",
+    "rankmill_last_run_exit_code": "Exit code of the last run.",
+    "rankmill_last_run_outcome": "1 for the outcome of the last run, 0 for the others.",
+    "rankmill_last_run_duration_seconds": "How long the last run took.",
+    "rankmill_last_run_peak_memory_bytes": "Most memory of the process of the last run.",
+    "rankmill_last_run_stages": "How many stages the last run executed; the others had nothing to do or were not reached.",
+    "rankmill_previous_run_died": "1 if the run before the last one ended without a word (killed, out of memory).",
+    "rankmill_stage_duration_seconds": "How long the stage took when it was last executed to its end.",
+    "rankmill_rows": "Documents that the stage has made or ranked.",
+    "rankmill_queries": "Queries that the stage has made or ranked.",
+    "rankmill_rejected_rows": "Rows that the stage has left out because they break the format.",
+    "rankmill_metric": "Mean of the metric of the version trained last, on the split.",
+    "rankmill_gate_passed": "1 if the version trained last has passed the gate, 0 if not.",
+    "rankmill_gate_difference": "Mean difference of the candidate to what it was compared with at the gate.",
+    "rankmill_gate_difference_low": "Lower end of the 95 % interval of that difference.",
+    "rankmill_gate_difference_high": "Upper end of the 95 % interval of that difference.",
+    "rankmill_drift_psi_max": "Largest population stability index of a feature or of the grades.",
+    "rankmill_drift_alarms": "How many features moved, came or went; the grades count as one.",
+    "rankmill_model_version": "Number of the version trained last.",
+    "rankmill_model_info": "1, with what identifies the version trained last.",
+    "rankmill_alias_version": "Number of the version that the alias means.",
+    "rankmill_build_info": "1, with the version of rankmill.",
+}
+_COUNTS = ("rankmill_rows", "rankmill_queries", "rankmill_rejected_rows")
+_DIFFERENCE = ("rankmill_gate_difference", "rankmill_gate_difference_low", "rankmill_gate_difference_high")
+_SEVERAL = dict.fromkeys((*_COUNTS, "rankmill_stage_duration_seconds"), "stage") | {"rankmill_alias_version": "alias"}
+"""Of which several stand side by side that are told at different times, and the label that tells them apart."""
+_OF_THE_RUN = ("rankmill_last_run", "rankmill_previous_run", "rankmill_build")
+_RUN = "run"
+
+
+class PrometheusFile:
+    """Observer that replaces ``path`` when a run ends; ``model`` tells its series from those of other models."""
+
+    def __init__(self, path: Path, model: str, clock: Clock | None = None) -> None:
+        self._path = path
+        self._model = model
+        self._clock = clock or Clock()
+        self._watch = Stopwatch(self._clock)
+        self._told: list[Sample] = []
+        self._renewed: set[tuple[str, str]] = set()
+        self._stages = 0
+        self._died = False
+
+    def __call__(self, event: Event) -> None:
+        """Remember what is told; write it at the end."""
+        match event:
+            case RunStarted():
+                self._watch.start(_RUN)
+                self._died = event.died is not None
+            case StageStarted():
+                self._watch.start(event.stage)
+                self._stages += 1
+            case StageDone():
+                self._tell(
+                    "rankmill_stage_duration_seconds", round(self._watch.lasted(event.stage), 3), stage=event.stage
+                )
+                self._tell_facts(event.stage, KnownFacts.of(event.facts))
+            case RunEnded():
+                self._end(event)
+            case _:
+                pass
+
+    def _end(self, event: RunEnded) -> None:
+        now = round(self._clock.now().timestamp(), 3)
+        self._tell("rankmill_build_info", 1, version=rankmill.__version__)
+        self._tell("rankmill_last_run_timestamp_seconds", now)
+        if event.exit_code == DONE:
+            self._tell("rankmill_last_success_timestamp_seconds", now)
+        self._tell("rankmill_last_run_exit_code", event.exit_code)
+        for outcome in get_args(Outcome):
+            self._tell("rankmill_last_run_outcome", outcome == event.outcome, outcome=outcome)
+        self._tell("rankmill_last_run_duration_seconds", round(self._watch.lasted(_RUN), 3))
+        self._tell("rankmill_last_run_peak_memory_bytes", peak_memory())
+        self._tell("rankmill_last_run_stages", self._stages)
+        self._tell("rankmill_previous_run_died", self._died)
+        samples = {sample.series: sample for sample in (*self._kept(), *self._told)}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path, exposition(samples.values(), _HELP).encode())
+
+    def _kept(self) -> Iterator[Sample]:
+        """Yield what the file says and this run has not told anew."""
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return
+        for sample in read_exposition(text):
+            labels = dict(sample.labels)
+            mine = labels.get("model") == self._model
+            if (
+                mine
+                and not sample.name.startswith(_OF_THE_RUN)
+                and _told_together(sample.name, labels) not in self._renewed
+            ):
+                yield sample
+
+    def _tell_facts(self, stage: str, known: KnownFacts) -> None:
+        for name, count in zip(_COUNTS, (known.rows, known.queries, known.rejected), strict=True):
+            if count is not None:
+                self._tell(name, count, stage=stage)
+        for split, means in known.metrics.items():
+            for metric, mean in means.items():
+                self._tell("rankmill_metric", mean, metric=metric, split=split)
+        if known.gate is not None:
+            self._tell_gate(known.gate)
+        if known.drift is not None:
+            self._tell("rankmill_drift_psi_max", known.drift.psi_max)
+            self._tell("rankmill_drift_alarms", len(known.drift.alarms))
+        if known.model is not None:
+            _, number, digest = known.model
+            self._tell("rankmill_model_version", number)
+            self._tell("rankmill_model_info", 1, version=str(number), sha256=digest)
+        for alias, number in known.aliases.items():
+            self._tell("rankmill_alias_version", number, alias=alias)
+
+    def _tell_gate(self, found: GateFacts) -> None:
+        self._tell("rankmill_gate_passed", found.passed, alias=found.alias)
+        self._renewed.update((name, "") for name in _DIFFERENCE)
+        if found.difference is None or found.interval is None:
+            return
+        labels = {"alias": found.alias, "metric": found.metric or "", "against": found.against or ""}
+        for name, number in zip(_DIFFERENCE, (found.difference, *found.interval), strict=True):
+            self._tell(name, number, **labels)
+
+    def _tell(self, name: str, value: float, **labels: str) -> None:
+        self._renewed.add(_told_together(name, labels))
+        self._told.append(Sample.of(name, value, {"model": self._model} | {k: plain(v) for k, v in labels.items()}))
+
+
+def _told_together(name: str, labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return what goes when it is told anew: a former version is not to stand beside the present one."""
+    return name, labels.get(_SEVERAL.get(name, ""), "")
+
+
+_LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\"n])*)"'
+_SAMPLE = re.compile(rf"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{((?:{_LABEL},?)*)\}})? (\S+)")
+_PAIR = re.compile(_LABEL)
+_ESCAPES = {"\\": "\\\\", "\n": "\\n", '"': '\\"'}
+_UNESCAPED = {escaped: letter for letter, escaped in _ESCAPES.items()}
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One number."""
+
+    name: str
+    labels: Labels
+    value: float
+
+    @classmethod
+    def of(cls, name: str, value: float, labels: Mapping[str, str]) -> Sample:
+        """Make a sample; the order of the labels is that of ``labels``."""
+        return cls(name, tuple(labels.items()), float(value))
+
+    @property
+    def series(self) -> tuple[str, frozenset[tuple[str, str]]]:
+        """What there may be one of."""
+        return self.name, frozenset(self.labels)
+
+
+def exposition(samples: Iterable[Sample], helps: Mapping[str, str]) -> str:
+    r"""Return ``samples`` as text, the names in the order of ``helps``; what has no help text is left out.
+
+    >>> print(exposition([Sample.of("up", 1, {"of": 'a "b"'})], {"up": "Whether."}), end="")
+    # HELP up Whether.
+    # TYPE up gauge
+    up{of="a \"b\""} 1
+    """
+    by_name: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_name.setdefault(sample.name, []).append(sample)
+    lines = []
+    for name, text in helps.items():
+        if name in by_name:
+            lines += [f"# HELP {name} {_escaped(text, 'help')}", f"# TYPE {name} gauge"]
+            lines += sorted(_line(sample) for sample in by_name[name])
+    return "".join(f"{line}\n" for line in lines)
+
+
+def read_exposition(text: str) -> list[Sample]:
+    """Return the samples of what `exposition` wrote; lines that it would not have written are left out."""
+    found = []
+    for line in text.split("\n"):
+        match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
+        if match is None:
+            continue
+        labels = tuple((name, _unescaped(value)) for name, value in _PAIR.findall(match[2] or ""))
+        try:
+            found.append(Sample(match[1], labels, float(match[match.re.groups])))
+        except ValueError:
+            continue
+    return found
+
+
+def _line(sample: Sample) -> str:
+    labels = ",".join(f'{name}="{_escaped(value, "label")}"' for name, value in sample.labels)
+    return f"{sample.name}{{{labels}}} {_number(sample.value)}" if labels else f"{sample.name} {_number(sample.value)}"
+
+
+def _escaped(text: str, where: str) -> str:
+    return "".join(_ESCAPES.get(letter, letter) if letter != '"' or where == "label" else letter for letter in text)
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\.", lambda match: _UNESCAPED[match[0]], text)
+
+
+def _number(value: float) -> str:
+    if math.isfinite(value):
+        return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

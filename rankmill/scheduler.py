@@ -1,0 +1,314 @@
+"""What happens between two ticks: the loop that begins runs, never two at once, and ends when it is told to.
+
+The loop asks a `World` for the time, to wait, and for processes; a test has one whose clock goes as it likes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Protocol
+
+from rankmill.cron import Ticks
+from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, INTERRUPTED, MEANINGS, TERMINATED
+from rankmill.foundation.units import spell
+
+Tell = Callable[..., None]
+"""Called with one line for a person and, by name, what a machine asks for as JSON values: ``event``, ``level``, and the facts."""
+
+LOOK = timedelta(minutes=1)
+"""The clock is read at least this often: it may be set, or stand still while the machine sleeps."""
+
+_FORESEEN = {GATE_NOT_PASSED, DRIFT, INTERRUPTED, TERMINATED}
+
+
+class World(Protocol):
+    """The machine, as far as the loop needs it."""
+
+    def now(self) -> datetime:
+        """Return the time of the clock on the wall, in UTC."""
+
+    def passed(self) -> float:
+        """Return seconds since whenever, by a clock that nobody sets."""
+
+    def wait(self, seconds: float) -> None:
+        """Return after ``seconds``, or earlier where a signal came or a process ended."""
+
+    def signals(self) -> Sequence[int]:
+        """Return the signals that asked us to end, in their order."""
+
+    def start(self, arguments: Sequence[str]) -> None:
+        """Begin ``rankmill ARGUMENTS`` as a process of its own; OSError if there is no beginning it."""
+
+    def ended(self) -> int | None:
+        """Return the exit code of the process that was begun, once, or minus the signal that killed it; None before."""
+
+    def send(self, signum: int) -> None:
+        """Send a signal to the process."""
+
+    def kill(self) -> None:
+        """End the process and all that it has begun, at once."""
+
+
+@dataclass(slots=True)
+class _Run:
+    tick: datetime
+    date: date
+    begun: float
+
+
+class Keeper:
+    """Begins ``rankmill run`` at every tick.
+
+    Parameters
+    ----------
+    ticks
+        When.
+    command
+        The arguments of ``rankmill`` for a logical date.
+    world
+        The machine.
+    tell
+        Is told what happens.
+    delay
+        How long after each tick the run begins.
+    grace
+        How long a run may take to end when we are told to.
+    """
+
+    def __init__(
+        self,
+        ticks: Ticks,
+        command: Callable[[date], Sequence[str]],
+        world: World,
+        tell: Tell,
+        *,
+        delay: timedelta = timedelta(0),
+        grace: timedelta = timedelta(minutes=1),
+    ) -> None:
+        self._ticks, self._command, self._world, self._tell = ticks, command, world, tell
+        self._delay, self._grace = delay, grace
+        self._run: _Run | None = None
+        self._seen = world.now()
+        self._later, self._due = self._aim()
+
+    def keep(self, *, at_start: bool = False) -> int:
+        """Go on until a signal comes; returns the exit code for it, 128 and its number.
+
+        ``at_start`` begins with the run of the latest tick that has been, which does nothing where that is done.
+        """
+        if at_start and not self._world.signals():
+            self._start(self._ticks.latest(self._seen - self._delay))
+        self._tell_next()
+        while not self._world.signals():
+            self._look()
+            self._world.wait(min(self._due + self._delay - self._seen, LOOK).total_seconds())
+        return 128 + self._leave()
+
+    def _look(self) -> None:
+        """Do what the time and the process ask for."""
+        self._hear()
+        now = self._world.now()
+        if now < self._seen - LOOK:
+            back = self._seen - now
+            self._tell(
+                f"the clock was set back by {spell(back)}",
+                event="clock_set_back",
+                level="warning",
+                seconds=back.total_seconds(),
+            )
+            self._seen = now
+            self._later, self._due = self._aim()
+            self._tell_next()
+        self._seen = now
+        tick, left_out = None, -1
+        while self._due + self._delay <= now:
+            tick, left_out = self._due, left_out + 1
+            self._due = next(self._later)
+        if tick is None:
+            return
+        if left_out:
+            self._tell(
+                f"left out {left_out} ticks before {self._ticks.spell(tick)}",
+                event="left_out",
+                level="warning",
+                ticks=left_out,
+            )
+        if self._run:
+            since = self._ticks.spell(self._run.tick)
+            self._tell(
+                f"skipped {self._ticks.spell(tick)}: the run of {since} is still under way",
+                event="skipped",
+                level="warning",
+                tick=tick.isoformat(),
+                under_way=self._run.tick.isoformat(),
+            )
+            self._tell_next()
+        else:
+            self._start(tick)
+
+    def _start(self, tick: datetime) -> None:
+        day, late = self._ticks.date(tick), self._seen - self._delay - tick
+        behind = f", {spell(late)} after its moment" if late > LOOK else ""
+        facts = {"tick": tick.isoformat(), "date": day.isoformat()}
+        try:
+            self._world.start(self._command(day))
+        except OSError as error:  # no memory or no process left: the next tick may find some
+            self._tell(f"the run of {day} could not begin: {error}", event="run_not_begun", level="error", **facts)
+            return
+        self._run = _Run(tick, day, self._world.passed())
+        self._tell(f"run of {day} begins{behind}", event="run_begun", late=late.total_seconds(), **facts)
+
+    def _hear(self) -> None:
+        """Tell how the run ended, if it has."""
+        if self._run is None or (code := self._world.ended()) is None:
+            return
+        took = timedelta(seconds=self._world.passed() - self._run.begun)
+        self._tell(
+            f"run of {self._run.date} left with {_code(code)} after {spell(took)}",
+            event="run_ended",
+            level="info" if code == DONE else "warning" if code in _FORESEEN else "error",
+            tick=self._run.tick.isoformat(),
+            date=self._run.date.isoformat(),
+            exit_code=code,
+            seconds=round(took.total_seconds(), 3),
+        )
+        self._run = None
+        if not self._world.signals():
+            self._tell_next()
+
+    def _leave(self) -> int:
+        """End the run that is under way, and return the signal that asked for it."""
+        asked = self._world.signals()[0]
+        name = signal.Signals(asked).name
+        self._hear()
+        if self._run is None:
+            self._tell(f"{name}: no run is under way; leaving", event="leaving", signal=name)
+            return asked
+        self._tell(
+            f"{name}: the run of {self._run.date} has {spell(self._grace)} to end", event="stopping", signal=name
+        )
+        self._world.send(asked)
+        until = self._world.passed() + self._grace.total_seconds()
+        while self._run and len(self._world.signals()) < 2 and (left := until - self._world.passed()) > 0:
+            self._world.wait(left)
+            self._hear()
+        if self._run:
+            self._tell("it did not end: killed", event="killed", level="error")
+            self._world.kill()
+            self._hear()
+            for _ in range(10):  # one that hangs in the kernel may not even be killed
+                if self._run:
+                    self._world.wait(1)
+                    self._hear()
+        return asked
+
+    def _aim(self) -> tuple[Iterator[datetime], datetime]:
+        """Return the moments that are to come, and the first of them."""
+        later = self._ticks.after(self._seen - self._delay)
+        return later, next(later)
+
+    def _tell_next(self) -> None:
+        if self._run is None:
+            at = self._due + self._delay
+            self._tell(f"next run at {self._ticks.spell(at)}", event="waiting", until=at.isoformat())
+
+
+def _code(code: int) -> str:
+    if code < 0:
+        perhaps = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        return f"{128 - code}: killed by {signal.Signals(-code).name}{perhaps}"
+    return f"{code}: {MEANINGS.get(code, 'unknown')}"
+
+
+ASK_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Machine:
+    """A `rankmill.scheduler.World`; there is one in a process, for good."""
+
+    def __init__(self) -> None:
+        self._signals: list[int] = []
+        self._child: int | None = None
+        self._ended: int | None = None
+        self._pipe, woken = os.pipe()
+        for end in (self._pipe, woken):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        for signum in ASK_TO_END:
+            if signal.getsignal(signum) is not signal.SIG_IGN or signum == signal.SIGTERM:  # nohup ignores SIGHUP
+                signal.signal(signum, lambda number, _frame: self._signals.append(number))
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # only a signal with a handler wakes us
+
+    def now(self) -> datetime:
+        """Return the time in UTC."""
+        return datetime.now(UTC)
+
+    def passed(self) -> float:
+        """Return the seconds of the clock that nobody sets."""
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, and let go of every process that has ended meanwhile."""
+        if select.select([self._pipe], [], [], seconds)[0]:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._pipe, 4096):
+                    pass
+        self._let_go()
+
+    def signals(self) -> Sequence[int]:
+        """Return the signals that came."""
+        return self._signals
+
+    def start(self, arguments: Sequence[str]) -> None:
+        """Begin ``rankmill ARGUMENTS`` the way that this process was begun, in a group of its own.
+
+        A group of its own: what is typed at a terminal reaches us alone, and we pass it on once.
+        """
+        command = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1], *arguments]
+        self._child = os.posix_spawn(
+            sys.executable,
+            command,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+            setpgroup=0,
+            setsigdef=[*ASK_TO_END, signal.SIGCHLD],
+        )
+
+    def ended(self) -> int | None:
+        """Return the exit code of the run, once."""
+        self._let_go()
+        code, self._ended = self._ended, None
+        return code
+
+    def send(self, signum: int) -> None:
+        """Send a signal to the run alone: what it has begun is its own to end."""
+        if self._child is not None:
+            os.kill(self._child, signum)
+
+    def kill(self) -> None:
+        """Kill the run and whatever is in its group."""
+        if self._child is not None:
+            _kill_group(self._child)
+
+    def _let_go(self) -> None:
+        """Wait for what has ended: the run, and orphans, which are ours where we are process 1."""
+        with contextlib.suppress(ChildProcessError):
+            while (done := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = done
+                if pid == self._child:
+                    self._child, self._ended = None, os.waitstatus_to_exitcode(status)
+                    if self._ended < 0:  # killed, it could not end what it had begun
+                        _kill_group(pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+        os.killpg(pid, signal.SIGKILL)
