@@ -22,7 +22,7 @@ from rankmill.registry.names import check_alias, check_name
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
-from rankmill.trainer.measures import parse_measure
+from rankmill.trainer.early_stopping import parse_measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ from rankmill.registry.names import MODEL_SUFFIX
 from rankmill.same_scores import same_scores, same_start, same_trees
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.influence import relative_influence
-from rankmill.trainer.lineage import CIRCUMSTANCES, circumstances_in
+from rankmill.trainer.model_facts import CIRCUMSTANCES, circumstances_in
 
 Values = dict[str, Any]
 

@@ -18,7 +18,7 @@ from rankmill.registry.names import check_name, default_folder
 from rankmill.registry.registry import Registry, Version
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import find_model
-from rankmill.trainer.lineage import dataset_facts, shape_of
+from rankmill.trainer.model_facts import dataset_facts, shape_of
 
 
 def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Forest, str]:

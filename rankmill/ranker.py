@@ -42,15 +42,15 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.base_model import BaseModel, after_base
 from rankmill.trainer.boosting import RankedRows, RoundRecord
+from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.fitting import fit
 from rankmill.trainer.history import CrossValidation
-from rankmill.trainer.learnt_from import given_pairs, settled, what_is_learnt_from
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import GRADES, TrainParameters
 from rankmill.trainer.progress import verbosely
+from rankmill.trainer.training_rows import given_pairs, settled, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
 
 Model: TypeAlias = "Ranker | Forest | str | os.PathLike[str]"

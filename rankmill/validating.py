@@ -11,8 +11,8 @@ from rankmill.extras import Extras
 from rankmill.peers import checked_metrics
 from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker
-from rankmill.trainer.cross_validation import OnFold
-from rankmill.trainer.cross_validation import cross_validate as cross_validate_rows
+from rankmill.trainer.fitting import OnFold
+from rankmill.trainer.fitting import cross_validate as cross_validate_rows
 from rankmill.trainer.history import CrossValidation, RoundRecord
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.progress import verbosely

@@ -18,30 +18,28 @@ from rankmill.pipeline.quantiles import MAX_BIN
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.assembly import forest_of, trees_a_round
-from rankmill.trainer.checkpoint import Checkpoint, Checkpoints
+from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.criteria import criterion_of, takes_exact_steps
 from rankmill.trainer.dtypes import ROW
+from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.growing.packing import total_of
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.growing.walking import add_tree
-from rankmill.trainer.history import TRAIN, RoundRecord, TrainingResult
+from rankmill.trainer.history import GRADIENTS, METRICS, TRAIN, WALKING, RoundRecord, Stopwatch, TrainingResult
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.learnt_from import learnt_from_facts, rows_learnt_from, settled
 from rankmill.trainer.line_search import best_step
 from rankmill.trainer.monotone import directions_of
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.objectives.weights import document_weights
-from rankmill.trainer.out_of_bag import OutOfBag
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.profile import GRADIENTS, METRICS, WALKING, Stopwatch
 from rankmill.trainer.resuming import check_resumable, trees_of
+from rankmill.trainer.round_metrics import Watch, starting_scores
 from rankmill.trainer.rows import RankedRows
-from rankmill.trainer.sampling import Sample, Sampler
-from rankmill.trainer.stopping import EarlyStopping
-from rankmill.trainer.watching import Watch, starting_scores
+from rankmill.trainer.sampling import OutOfBag, Sample, Sampler
+from rankmill.trainer.training_rows import learnt_from_facts, rows_learnt_from, settled
 from rankmill.trainer.workers import Team, with_team, workers_for
 
 __all__ = ["OnRound", "RankedRows", "RoundRecord", "TrainingResult", "boost"]

@@ -11,34 +11,40 @@ What a run or a command calls, in this order::
 
 Nothing here knows a registry.  With ``folder`` every training that is done is kept there under its key, and one that is killed
 goes on from its last checkpoint: calling again with the same arguments returns the same bytes and facts, for less work.
-:meth:`rankmill.trainer.kept.KeptTrainings.remove_others` lets go of what former calls have kept.
+:meth:`rankmill.trainer.checkpoints.KeptTrainings.remove_others` lets go of what former calls have kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import training
-from rankmill.trainer.base_model import BaseModel, after_base
-from rankmill.trainer.checkpoint import EVERY, Checkpoints
-from rankmill.trainer.cross_validation import OnFold
+from rankmill.trainer.checkpoints import EVERY, Checkpoints, KeptTrainings, Trained, training_key
+from rankmill.trainer.combined_forests import BaseModel, after_base, average
+from rankmill.trainer.early_stopping import stop_measure
+from rankmill.trainer.fitting import OnFold
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.history import TRAIN, RoundRecord, TrainingResult
-from rankmill.trainer.kept import KeptTrainings, Trained, training_key
-from rankmill.trainer.lineage import Facts, Origin, attachments_of, facts_of, facts_of_forest, intervals_of, metrics_of
-from rankmill.trainer.measures import stop_measure
+from rankmill.trainer.model_facts import (
+    Facts,
+    Origin,
+    attachments_of,
+    facts_of,
+    facts_of_forest,
+    intervals_of,
+    metrics_of,
+)
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.seeds.averaging import average
-from rankmill.trainer.seeds.choosing import best_of, check_choice, checked_seeds
-from rankmill.trainer.seeds.measuring import measure
-from rankmill.trainer.seeds.noise import NoiseFloor
+from rankmill.trainer.round_metrics import measure
 from rankmill.trainer.training import TrainingPlan, plan_of
 
 VALID = "valid"
@@ -331,3 +337,141 @@ def _averaged(
 def _told(means: Mapping[str, float]) -> dict[str, float]:
     """Leave out the mean over no query at all."""
     return {name: value for name, value in means.items() if value == value}  # noqa: PLR0124 - not NaN
+
+
+Choose: TypeAlias = Literal["best", "average"]
+CHOICES: tuple[Choose, ...] = get_args(Choose)
+MOST_SEEDS = 100
+
+
+def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
+    """Return the seeds in ascending order, so that nothing depends on the order they were given in; ``seed`` where there are none.
+
+    >>> checked_seeds([3, 1, 2], 7), checked_seeds([], 7)
+    ((1, 2, 3), (7,))
+
+    Raises
+    ------
+    InvalidParameter
+        A seed is none, one is there twice, or there are too many.
+    """
+    found = [whole_number("seeds", each) for each in seeds]
+    for each in found:
+        if not 0 <= each <= 2**63 - 1:
+            raise InvalidParameter(f"seeds: expected numbers in 0 .. {2**63 - 1}, found {each}")
+        if found.count(each) > 1:
+            raise InvalidParameter(
+                f"seeds: {each} is there {found.count(each)} times; the same seed is the same forest"
+            )
+    if len(found) > MOST_SEEDS:
+        raise InvalidParameter(f"seeds: expected {MOST_SEEDS} at most, found {len(found)}")
+    return tuple(sorted(found)) or (seed,)
+
+
+def parse_seeds(written: str) -> tuple[int, ...]:
+    """Read seeds as a command line gives them.
+
+    >>> parse_seeds("1, 2,3")
+    (1, 2, 3)
+
+    Raises
+    ------
+    InvalidParameter
+        One of them is no whole number.
+    """
+    parts = [part.strip() for part in written.split(",")]
+    try:
+        return tuple(int(part) for part in parts)
+    except ValueError:
+        raise InvalidParameter(f"seeds: expected whole numbers with commas, as in 1,2,3, found {written!r}") from None
+
+
+def check_choice(choose: str, seeds: Sequence[int], *, has_valid: bool, link: str) -> None:
+    """Raise InvalidParameter if several ``seeds`` cannot be chosen from, or not be averaged, on such data.
+
+    Parameters
+    ----------
+    choose
+        What is asked for.
+    seeds
+        Those that are trained; with one there is nothing to choose.
+    has_valid
+        Whether there is a valid split, whose queries no seed has learnt from, the same ones for all.
+    link
+        That of the objective: what makes a score of the sums of trees (:mod:`rankmill.scorer.links`).
+    """
+    if choose not in CHOICES:
+        raise InvalidParameter(f"choose: expected {' or '.join(CHOICES)}, found {choose!r}")
+    if len(seeds) < 2:
+        return
+    if choose == "best" and not has_valid:
+        raise InvalidParameter(
+            "choose: there is no valid split on which the best of several seeds would show; ingest one, or set choose to"
+            " average"
+        )
+    if choose == "average" and link != "identity":
+        raise InvalidParameter(
+            "choose: scores of this objective are made of probabilities, and what trees of several seeds add up to has no"
+            " such meaning; set choose to best"
+        )
+
+
+def best_of(values: Sequence[float], *, higher_is_better: bool) -> int:
+    """Return the place of the best value, the first of equal ones; NaN is never better.
+
+    >>> best_of([0.5, 0.7, 0.7], higher_is_better=True), best_of([float("nan"), 2.0, 1.0], higher_is_better=False)
+    (1, 2)
+    """
+    sign = 1.0 if higher_is_better else -1.0
+    return max(range(len(values)), key=lambda i: (values[i] == values[i], sign * values[i], -i))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A metric over several seeds."""
+
+    mean: float
+    deviation: float
+    """Standard deviation, n - 1 below, as that of :class:`rankmill.scorer.comparison.SeedNoise`."""
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of two values or more."""
+        mean = fsum(values) / len(values)
+        deviation = sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+        return cls(mean=mean, deviation=deviation, least=min(values), greatest=max(values))
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain values."""
+        return {"mean": self.mean, "deviation": self.deviation, "least": self.least, "greatest": self.greatest}
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """Of every metric that all seeds have measured, by split; what is learnt from is left out."""
+
+    seeds: tuple[int, ...]
+    splits: Mapping[str, Mapping[str, Spread]]
+
+    @classmethod
+    def of(cls, seeds: Sequence[int], metrics: Sequence[Mapping[str, Mapping[str, float]]]) -> NoiseFloor:
+        """Take the metrics by split of each of the ``seeds``, two or more."""
+        splits = {
+            split: {
+                metric: Spread.of([of_seed[split][metric] for of_seed in metrics])
+                for metric in found
+                if all(metric in of_seed.get(split, {}) for of_seed in metrics)
+            }
+            for split, found in metrics[0].items()
+            if split != TRAIN
+        }
+        return cls(tuple(seeds), {split: found for split, found in splits.items() if found})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values by split and metric."""
+        return {
+            split: {metric: spread.to_dict() for metric, spread in found.items()}
+            for split, found in self.splits.items()
+        }

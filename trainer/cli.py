@@ -121,7 +121,7 @@ def train(
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     """
     from rankmill.foundation.units import parse_size
-    from rankmill.trainer.seeds.choosing import parse_seeds
+    from rankmill.trainer.candidate import parse_seeds
     from rankmill.trainer.training_service import train_and_register
 
     report, result = train_and_register(

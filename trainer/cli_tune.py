@@ -12,8 +12,7 @@ from rankmill.trainer.cli import HISTOGRAM_MEMORY
 from rankmill.trainer.parameters import TrainParameters
 
 if TYPE_CHECKING:
-    from rankmill.trainer.tuning.store import Outcome
-    from rankmill.trainer.tuning.trial import Task
+    from rankmill.trainer.tuning.trials import Outcome, Task
 
 app = typer.Typer()
 
@@ -105,7 +104,7 @@ def tune(
     from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
     from rankmill.trainer.compiling import FIRST, compilation_announced, kernels_compiled
-    from rankmill.trainer.tuning.progress import TrialsProgress
+    from rankmill.trainer.progress import TrialsProgress
     from rankmill.trainer.tuning.search import TuneOptions, plan_tuning
     from rankmill.trainer.tuning.search import tune as search_for
     from rankmill.trainer.tuning.space import default_space, parse_vary, read_space, space_of
@@ -133,7 +132,7 @@ def tune(
     with compilation_announced(say), TrialsProgress(plan.most_trainings, log_every=log_every) as progress:
 
         def show(task: Task, outcome: Outcome) -> None:
-            progress.update(task, outcome, higher_is_better=plan.higher_is_better)
+            progress.update(task.trial, outcome.score, task.measure, higher_is_better=plan.higher_is_better)
 
         table = search_for(plan, out, **given, fresh=fresh, on_trial=show)
     typer.echo(table.to_json() if as_json else table.render(), nl=as_json)

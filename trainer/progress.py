@@ -1,4 +1,4 @@
-"""How far trainings are: a bar on a terminal; elsewhere, or where it is asked for, a line on stderr now and then."""
+"""Progress of trainings and searches: a bar on a terminal; elsewhere, or where it is asked for, a line on stderr now and then."""
 
 from __future__ import annotations
 
@@ -170,3 +170,41 @@ def _duration(seconds: float) -> str:
 def _to_stderr(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
+
+
+class TrialsProgress(TerminalBar):
+    """Context manager that counts trials and shows the best score so far; arguments as `rankmill.trainer.progress.TrainingProgress`."""
+
+    def __init__(
+        self,
+        n_trials: int,
+        *,
+        log_every: int | None = None,
+        say: Callable[[str], object] | None = None,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        console = console or Console(stderr=True)
+        shown = log_every is None and console.is_terminal
+        super().__init__("trial {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
+        self._task = self._progress.add_task("", total=n_trials)
+        self._ticker = Ticker(0 if shown else log_every, say, clock)
+        self._n_trials, self._done = n_trials, 0
+        self._best: tuple[float, int] | None = None
+
+    def update(self, trial: int, score: float | None, measure: str, *, higher_is_better: bool) -> None:
+        """Take note that ``trial`` is done; ``score`` is None where it failed."""
+        self._done += 1
+        if score is not None:
+            signed = score if higher_is_better else -score
+            if self._best is None or signed > self._best[0]:
+                self._best = signed, trial
+        best = "" if self._best is None else f"{measure} {abs(self._best[0]):.4f} by trial {self._best[1]}"
+        self._progress.update(self._task, advance=1, description=best)
+        this = "failed" if score is None else f"{score:.4f}"
+        self._ticker.step(
+            self._done,
+            self._n_trials,
+            self._n_trials - self._done,
+            lambda: f"trial {trial}, {self._done} of {self._n_trials}: {this}" + (f"; best {best}" if best else ""),
+        )

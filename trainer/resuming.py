@@ -21,9 +21,9 @@ from rankmill.scorer.forest import Forest
 from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.dtypes import EDGE
 from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.learnt_from import LEARNT_FROM
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import PAIRS, PRESET, TrainParameters
+from rankmill.trainer.training_rows import LEARNT_FROM
 
 MAY_DIFFER = ("n_rounds", "early_stopping_rounds", "keep_rounds")
 

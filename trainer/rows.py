@@ -38,7 +38,7 @@ class RankedRows:
     ``query_weights`` a query; ``offsets`` are added to its score wherever a loss or a metric sees it, and are no part
     of what is predicted.  ``labels`` are what regression learns instead of grades, ``events`` (1: it was seen, 0:
     censored) belong to times as labels, ``pairs`` are learnt from instead of
-    those that grades make, see :mod:`rankmill.trainer.learnt_from`.  ``names`` decide, with the seed,
+    those that grades make, see :mod:`rankmill.trainer.training_rows`.  ``names`` decide, with the seed,
     which queries are kept apart or belong to a fold.
     """
 

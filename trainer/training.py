@@ -16,28 +16,35 @@ from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import parse_metric
-from rankmill.trainer.base_model import BaseModel, after_base
 from rankmill.trainer.bin_cache import CachedBins
 from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, OnRound, RankedRows, TrainingResult
-from rankmill.trainer.checkpoint import Checkpoints
+from rankmill.trainer.checkpoints import Checkpoints
+from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.criteria import criterion_of, takes_exact_steps
-from rankmill.trainer.cross_validation import OnFold
-from rankmill.trainer.cross_validation import cross_validate as cross_validate_rows
 from rankmill.trainer.dtypes import BLOCK_WIDTH
-from rankmill.trainer.fitting import fit
+from rankmill.trainer.early_stopping import DEVIANCE, parse_measure
+from rankmill.trainer.fitting import OnFold, fit
+from rankmill.trainer.fitting import cross_validate as cross_validate_rows
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
 from rankmill.trainer.history import CrossValidation
 from rankmill.trainer.layout import blocks_shape
-from rankmill.trainer.learnt_from import given_pairs, learnt_from_facts, rows_learnt_from, settled, what_is_learnt_from
-from rankmill.trainer.measures import DEVIANCE, parse_measure
 from rankmill.trainer.monotone import directions_of
 from rankmill.trainer.objectives.holding import bytes_held
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import BOTH, TrainParameters
-from rankmill.trainer.reading import bin_batches, read_columns, read_rows
 from rankmill.trainer.resuming import check_resumable
+from rankmill.trainer.training_rows import (
+    bin_batches,
+    given_pairs,
+    learnt_from_facts,
+    read_columns,
+    read_rows,
+    rows_learnt_from,
+    settled,
+    what_is_learnt_from,
+)
 
 _BYTES_A_ROW = 4 + 29  # grade; what metrics keep
 _BYTES_AN_OUTPUT = 24  # of a training row: score, gradient, curvature.  The grower and the objective add their own
@@ -233,7 +240,7 @@ def train(
         training ``n_rounds`` rounds, all of them, in one go.
     base_model
         Correct this forest: losses and metrics see its scores plus those of the new trees, and so does the result,
-        which holds both (:mod:`rankmill.trainer.base_model`).
+        which holds both (:mod:`rankmill.trainer.combined_forests`).
     n_threads
         Threads to work with.
     on_round
@@ -251,7 +258,7 @@ def train(
         Called with one line if the cache is damaged and built anew, or cannot be written; left out: a Python warning.
     checkpoints
         Where what is trained so far is written now and then, and where a training that was killed goes on.  Whoever has
-        put the result into safety clears them; :func:`rankmill.trainer.kept.training_key` makes a key.
+        put the result into safety clears them; :func:`rankmill.trainer.checkpoints.training_key` makes a key.
 
     Raises
     ------
@@ -306,7 +313,7 @@ def cross_validate(
     say: Callable[[str], None] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> CrossValidation:
-    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.cross_validation.cross_validate`.
+    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.fitting.cross_validate`.
 
     Queries go to folds by the seed and a hash of their ids.  Arguments and errors are those of :func:`train`.
     """

@@ -10,7 +10,7 @@ from rankmill.pipeline.describe import split_summary
 from rankmill.pipeline.manifest import SPLITS
 from rankmill.pipeline.statistics.stored import statistics_of
 from rankmill.registry.names import PRODUCTION
-from rankmill.trainer.lineage import CIRCUMSTANCES, circumstances_in
+from rankmill.trainer.model_facts import CIRCUMSTANCES, circumstances_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,9 +19,9 @@ from rankmill.run.work import told_version
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, queries_trained_on
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
+from rankmill.trainer.checkpoints import KeptTrainings
 from rankmill.trainer.compiling import compilation_announced
-from rankmill.trainer.kept import KeptTrainings
-from rankmill.trainer.lineage import Origin
+from rankmill.trainer.model_facts import Origin
 from rankmill.trainer.progress import progress_of
 
 if TYPE_CHECKING:

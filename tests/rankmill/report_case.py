@@ -13,7 +13,7 @@ from rankmill.registry import Registry
 from rankmill.registry.manifest import canonical_json
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.lineage import attachments_of, facts_of
+from rankmill.trainer.model_facts import attachments_of, facts_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import train
 from tests.rankmill.gate_case import dataset_of, rows_of

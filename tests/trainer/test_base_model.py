@@ -16,7 +16,7 @@ from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.exchange.source import CONVERTED_FROM
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.predict import predict
-from rankmill.trainer.base_model import BaseModel, after_base
+from rankmill.trainer.combined_forests import BaseModel, after_base
 from tests.rankmill.small_ranker import planted_arrays, small
 
 

@@ -14,8 +14,8 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import RankedRows, boost
+from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.stopping import EarlyStopping
 from tests.trainer.planted import fit, rows_of, small_data
 
 
@@ -43,7 +43,7 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch,
         "growing.grower._SHARED_ROWS",
         "objectives.pairwise.pair_loss._LEAST_WORK",
         "objectives.pointwise.document_loss.LEAST_ROWS",
-        "watching._LEAST_WALKED",
+        "round_metrics._LEAST_WALKED",
     ):
         monkeypatch.setattr(f"rankmill.trainer.{name}", 1)  # let small work be shared out as well
     fit_so = partial(fit, data, **way)

@@ -14,7 +14,7 @@ from rankmill.foundation.interrupts import HeldSignals
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.candidate import train_candidate
-from rankmill.trainer.checkpoint import Checkpoint, Checkpoints
+from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.training import train
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import SMALL, small_dataset
@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_is_told_and_ends_no_training(tmp_path: Path, monkey
     def full(*_: object) -> None:
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr("rankmill.trainer.checkpoint.write_atomically", full)
+    monkeypatch.setattr("rankmill.trainer.checkpoints.write_atomically", full)
     told: list[str] = []
     fit(small_data(), n_rounds=2, options={"checkpoint": Checkpoint(tmp_path / "c", 0.0, told.append)})
     assert told

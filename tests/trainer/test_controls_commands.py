@@ -16,8 +16,8 @@ from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.reading import read_rows
 from rankmill.trainer.training import cross_validate, plan_of, train
+from rankmill.trainer.training_rows import read_rows
 
 SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
 

@@ -13,8 +13,8 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer.boosting import boost
+from rankmill.trainer.history import PHASES
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.profile import PHASES
 from tests.trainer.planted import fit, planted, rows_of, small_data
 
 

@@ -16,9 +16,9 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.learnt_from import rows_learnt_from, settled
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.training_rows import rows_learnt_from, settled
 from rankmill.trainer.workers import with_team
 from tests.trainer.pair_case import build, case
 from tests.trainer.small_dataset import SHARES, small_dataset

@@ -19,9 +19,9 @@ from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics.bootstrap import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.trainer import lineage
+from rankmill.trainer import model_facts
 from rankmill.trainer.history import TrainingResult
-from rankmill.trainer.lineage import CIRCUMSTANCES, Origin, attachments_of, facts_of
+from rankmill.trainer.model_facts import CIRCUMSTANCES, Origin, attachments_of, facts_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import train
 
@@ -82,7 +82,7 @@ def test_of_many_sources_their_number_and_a_digest_are_told(
     dataset: Dataset, result: TrainingResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = facts_of(dataset, result)["dataset"]["sources"]
-    monkeypatch.setattr(lineage, "MOST_SOURCES", 1)
+    monkeypatch.setattr(model_facts, "MOST_SOURCES", 1)
     short = facts_of(dataset, result)["dataset"]["sources"]
     text = json.dumps(whole["list"], sort_keys=True, separators=(",", ":"))
     assert short == {key: whole[key] for key in ("files", "bytes")} | {

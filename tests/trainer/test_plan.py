@@ -19,8 +19,8 @@ from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.trainer.objectives.registry import OBJECTIVES, objective_of
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.reading import read_columns
 from rankmill.trainer.training import plan_of
+from rankmill.trainer.training_rows import read_columns
 from rankmill.trainer.workers import Team
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,13 +17,11 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import ModelIdentity, recipe_and_seed
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer import training
-from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
-from rankmill.trainer.kept import KeptTrainings, training_key
-from rankmill.trainer.lineage import Origin, facts_of
-from rankmill.trainer.seeds.averaging import average
-from rankmill.trainer.seeds.choosing import checked_seeds, parse_seeds
-from rankmill.trainer.seeds.measuring import measure
-from rankmill.trainer.seeds.noise import Spread
+from rankmill.trainer.candidate import Candidate, Spread, checked_seeds, parse_seeds, plan_candidate, train_candidate
+from rankmill.trainer.checkpoints import KeptTrainings, training_key
+from rankmill.trainer.combined_forests import average
+from rankmill.trainer.model_facts import Origin, facts_of
+from rankmill.trainer.round_metrics import measure
 from tests.trainer.small_dataset import SMALL, small_dataset
 
 SEEDS = (1, 2, 3)

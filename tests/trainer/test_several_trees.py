@@ -12,7 +12,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer import watching
+from rankmill.trainer import round_metrics
 from rankmill.trainer.growing import walking
 from rankmill.trainer.objectives import registry
 from tests.trainer.planted import fit, small_data
@@ -24,7 +24,11 @@ SHAPES = {"multinomial": ("softmax_grade", 5, 5), "averaged": ("identity", 1, 2)
 def known_losses(monkeypatch):
     for name, kind in (("multinomial", "Multinomial"), ("averaged", "Averaged")):
         monkeypatch.setitem(registry.OBJECTIVES, name, f"tests.trainer.several_trees:{kind}")
-    for module, least in ((walking, "_LEAST_WALKED"), (watching, "_LEAST_WALKED"), (watching, "_LEAST_LINKED")):
+    for module, least in (
+        (walking, "_LEAST_WALKED"),
+        (round_metrics, "_LEAST_WALKED"),
+        (round_metrics, "_LEAST_LINKED"),
+    ):
         monkeypatch.setattr(module, least, 1)  # let small work be shared out as well
 
 

@@ -16,9 +16,9 @@ from rankmill.scorer.forest import Forest
 from rankmill.trainer.cli import HISTOGRAM_MEMORY
 from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
+from rankmill.trainer.history import PHASES
 from rankmill.trainer.objectives import registry
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.profile import PHASES
 
 SMALL = ["--n-rounds", "3", "--max-leaves", "3", "--n-threads", "1"]
 
@@ -205,10 +205,10 @@ def test_a_model_of_several_outputs_says_so(dataset: str, capsys, monkeypatch) -
 
 def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset: str, capsys, monkeypatch) -> None:
     from rankmill.registry import Registry
-    from rankmill.trainer import lineage
+    from rankmill.trainer import model_facts
 
     assert facts(capsys, "train", dataset, "--name", "web", *SMALL)["new"]
-    monkeypatch.setattr(lineage, "circumstances_now", lambda: {"libraries": {"numpy": "99"}})
+    monkeypatch.setattr(model_facts, "circumstances_now", lambda: {"libraries": {"numpy": "99"}})
     again = facts(capsys, "train", dataset, "--name", "web", *SMALL)
     resumed = facts(capsys, "train", dataset, "--name", "web", *SMALL, "--resume", "web@1")
     assert [each["new"] for each in (again, resumed)] == [False, False]

@@ -9,7 +9,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.tuning.rungs import LEAST_ROUNDS, going_on, rungs_of
+from rankmill.trainer.tuning.search import LEAST_ROUNDS, going_on, rungs_of
 from rankmill.trainer.tuning.space import DEFAULT, DIGITS, default_space, parse_vary, read_space, share_of, space_of
 from tests.naive_tuning import halving
 

@@ -1,14 +1,19 @@
 """A search for parameters: trials drawn from a space, compared on queries that they have not learnt from.
 
-Trial 0 has the parameters as they were given; those from 1 on are drawn.  What a trial is worth depends on nothing but the
+Trial 0 has the parameters as they were given; those from 1 on are drawn.  What a trial comes to depends on nothing but the
 data, its parameters and the code, so the table has the same bytes for any number of workers and after any kill.
+
+Successive halving (Jamieson & Talwalkar 2016) trains many trials for a few rounds, the best of them for more, and so on.  The
+resource is boosting rounds, and a trial resumes from what it has, so a rung costs only the new rounds.  What learns slowly looks
+worse in the first rungs than it is: a space of very small learning rates is for random search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -21,15 +26,13 @@ from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.compiling import guard_cache
+from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
-from rankmill.trainer.measures import DEVIANCE, stop_measure
 from rankmill.trainer.parameters import PRESET, TrainParameters
 from rankmill.trainer.training import TrainingPlan, plan_of
-from rankmill.trainer.tuning.rungs import Rung, going_on, ordered, rungs_of
 from rankmill.trainer.tuning.space import Space
-from rankmill.trainer.tuning.store import TABLE, WINNER, Outcome, TrialStore
 from rankmill.trainer.tuning.table import Row, Table
-from rankmill.trainer.tuning.trial import Task, run_trial
+from rankmill.trainer.tuning.trials import TABLE, WINNER, Outcome, Task, TrialStore, run_trial
 
 Search: TypeAlias = Literal["random", "halving"]
 SEARCHES: tuple[Search, ...] = get_args(Search)
@@ -330,3 +333,54 @@ def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
 def _told(task: Task) -> tuple[Task, Outcome]:
     guard_cache()
     return task, run_trial(task)
+
+
+LEAST_ROUNDS = 10  # of the first rung: before that, trials differ by chance
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step: how many rounds its trials have in all, and how many of the trials go on."""
+
+    rounds: int
+    kept: int
+
+
+def rungs_of(n_trials: int, n_rounds: int, factor: int) -> list[Rung]:
+    """Return the rungs of a search, the last with all rounds.
+
+    A ``factor``-th of the trials goes on, rounded down, and one at least; rounds grow by ``factor`` from rung to rung.  There
+    are as many rungs as leave a trial for the last, and the first ``LEAST_ROUNDS``.
+
+    >>> rungs_of(9, 90, 3)
+    [Rung(rounds=10, kept=3), Rung(rounds=30, kept=1), Rung(rounds=90, kept=1)]
+    """
+    steps = 0
+    while n_trials >= factor ** (steps + 1) and n_rounds >= LEAST_ROUNDS * factor ** (steps + 1):
+        steps += 1
+    found, left = [], n_trials
+    for step in range(steps, -1, -1):
+        kept = max(1, left // factor) if step else left
+        found.append(Rung(ceil(n_rounds / factor**step), kept))
+        left = kept
+    return found
+
+
+def ordered(scores: Mapping[int, float | None], *, higher_is_better: bool) -> list[int]:
+    """Return the trials, the best score first; of equal ones the first trial, and those that failed last.
+
+    >>> ordered({0: 0.5, 1: None, 2: 0.7, 3: 0.5}, higher_is_better=True)
+    [2, 0, 3, 1]
+    """
+
+    def key(trial: int) -> tuple[bool, float, int]:
+        score = scores[trial]
+        return score is None, 0.0 if score is None else -score if higher_is_better else score, trial
+
+    return sorted(scores, key=key)
+
+
+def going_on(scores: Mapping[int, float | None], rung: Rung, *, higher_is_better: bool) -> Sequence[int]:
+    """Return the trials that go on after ``rung``, in their own order; those that failed never do."""
+    best = ordered(scores, higher_is_better=higher_is_better)[: rung.kept]
+    return sorted(trial for trial in best if scores[trial] is not None)

@@ -10,9 +10,9 @@ from math import fsum
 from typing import Any
 
 from rankmill.scorer.evaluation import text_table
+from rankmill.trainer.candidate import Spread
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.seeds.noise import Spread
-from rankmill.trainer.tuning.store import Outcome
+from rankmill.trainer.tuning.trials import Outcome
 
 _SHOWN_ERRORS = 100
 

@@ -1,29 +1,102 @@
-"""Trainings that are done, kept in a folder by the key of what decides them: a model file, and beside it what it says of itself.
+"""Trainings on disk: checkpoints of those that run, so that a killed one resumes, and those that are done.
 
-The second file is the commit point: it is written last, holds the digest of the first, and counts only if that is so.
+A checkpoint is a model file of all trees grown, those after the best round too.  Replaying it (:mod:`rankmill.trainer.resuming`) gives
+the scores to the last bit, and with them the metrics of every round and the state of early stopping; nothing else is needed.
+
+A finished training is a model file and a record beside it.  The record is the commit point: it is written last, holds the digest of
+the model file, and counts only if that is right.  Both kinds of file are named by a key of all that decides the training.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_file import canonical_json
 from rankmill.trainer.history import CrossValidation, RoundRecord, TrainingResult, curves_of
-from rankmill.trainer.lineage import intervals_of
+from rankmill.trainer.model_facts import intervals_of
 from rankmill.trainer.parameters import PRESET, TrainParameters
 
-if TYPE_CHECKING:
-    from rankmill.pipeline.dataset import Dataset
+EVERY = 300.0  # seconds; what a kill costs at most, but for a last round
+SUFFIX = ".checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Those of one training: its whole and, where it is cross-validated first, each of its folds.
+
+    Parameters
+    ----------
+    folder
+        Where they are; made at the first.
+    key
+        What training it is: the same for the same data, parameters and code, of digits and small letters.
+    every
+        Seconds between two; 0: after every round.
+    say
+        Called with one line if one cannot be written; the training goes on.
+    """
+
+    folder: Path
+    key: str
+    every: float = EVERY
+    say: Callable[[str], object] | None = None
+
+    def of(self, part: str) -> Checkpoint:
+        """Return the checkpoint of a part of the training."""
+        return Checkpoint(self.folder / f"{self.key}.{part}{SUFFIX}", self.every, self.say)
+
+    def clear(self) -> None:
+        """Remove them, and what a kill has left of writing one: what was trained is safe elsewhere."""
+        for pattern in (f"{self.key}.*{SUFFIX}", f".{self.key}.*.staging"):
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+
+class Checkpoint:
+    """That of one boosting run."""
+
+    def __init__(self, path: Path, every: float = EVERY, say: Callable[[str], object] | None = None) -> None:
+        self._path, self._every, self._say = path, every, say
+        self._last = time.monotonic()
+        self._rounds = 0  # that are in the file
+
+    def read(self) -> Forest | None:
+        """Return what is there; None if nothing is, or something that is no sound model."""
+        try:
+            forest = Forest.from_bytes(self._path.read_bytes(), str(self._path))
+        except (OSError, RankmillError):
+            return None
+        self._rounds = forest.n_rounds
+        return forest
+
+    def is_due(self) -> bool:
+        """Whether it is time for the next one."""
+        return time.monotonic() - self._last >= self._every
+
+    def write(self, rounds: int, forest: Callable[[], Forest]) -> None:
+        """Replace what is there by a forest of more ``rounds``, which is asked for only if it is one."""
+        if rounds > self._rounds:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._path, forest().to_bytes())
+                self._rounds = rounds
+            except OSError as error:  # the training itself is worth more than what it writes aside
+                if self._say is not None:
+                    self._say(f"no checkpoint was written: {error}")
+        self._last = time.monotonic()
+
 
 FORMAT = 1
 _MODEL, _FACTS = ".rankmill", ".json"
