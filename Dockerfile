@@ -34,8 +34,7 @@ RUN /opt/rankmill/bin/python -I -c "import rankmill.cli, rankmill.run.running" &
 ENV PATH=/opt/rankmill/bin:$PATH \
     HOME=/tmp \
     PYTHONUNBUFFERED=1 \
-    PYTHONDONTWRITEBYTECODE=1 \
-    NUMBA_CACHE_LOCATOR_CLASSES=rankmill.kernel_cache.ReadableCacheLocator
+    PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /data
 # Signals go to process 1, which this is: no shell, no init.

@@ -1,9 +1,9 @@
 """Loops of the binning: how many bins a capacity needs, the even split of a run of values, and the bin of a value."""
 
-from numba import njit
+from rankmill.foundation.kernels.compiling import kernel
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _reach(cumulative, start, capacity):
     """Return the end of the widest bin from ``start``: mass ``capacity`` at most, but always one value."""
     limit = cumulative[start] + capacity
@@ -17,7 +17,7 @@ def _reach(cumulative, start, capacity):
     return low
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_distinct(values):
     """Count the distinct values of an ascending array without NaN."""
     count = 0
@@ -26,7 +26,7 @@ def count_distinct(values):
     return count
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def cumulate(values, cumulative):
     """cumulative[j] = how many of the ascending ``values`` lie before the j-th distinct one; the last is their number."""
     j = 0
@@ -37,7 +37,7 @@ def cumulate(values, cumulative):
     cumulative[j] = values.shape[0]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def heavier(cumulative, capacity, out):
     """Write the places of the values heavier than ``capacity`` into ``out``; returns their number."""
     found = 0
@@ -48,7 +48,7 @@ def heavier(cumulative, capacity, out):
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_bins(cumulative, capacity, limit):
     """Count the fewest bins of mass ``capacity`` or of one value that hold all; stops above ``limit``."""
     start, bins = 0, 0
@@ -58,7 +58,7 @@ def count_bins(cumulative, capacity, limit):
     return bins
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def fill_bins(cumulative, capacity, ends):
     """Write the ends of those bins into ``ends``; returns their number."""
     start, bins = 0, 0
@@ -69,7 +69,7 @@ def fill_bins(cumulative, capacity, ends):
     return bins
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def split_run(cumulative, start, stop, capacity, earliest, ends):
     """Cut the values ``start:stop`` into ``len(ends)`` bins as even as ``capacity`` allows.
 
@@ -107,7 +107,7 @@ def split_run(cumulative, start, stop, capacity, earliest, ends):
     ends[n - 1] = stop
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find_bins(values, tables, out):
     """out[r, f] = 1 + number of edges of f below values[r, f]; 0 for NaN.
 
@@ -133,7 +133,7 @@ def find_bins(values, tables, out):
                 out[r, f] = (place + 1) * (x == x)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _write_number(number, out, end):
     """Write the digits of ``number`` >= 0 at ``out[end:]``; returns the new end."""
     digits, rest = 1, number // 10
@@ -146,7 +146,7 @@ def _write_number(number, out, end):
     return end + digits
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def write_letor(rows, decimals, grades, starts, first_query, labels, label_starts, out):
     """Write the lines ``grade qid:Q 1:v ... #docid = DQ-n`` of ``rows`` into ``out``; returns how many bytes they take.
 

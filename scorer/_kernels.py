@@ -4,17 +4,14 @@
 """
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import exp_precise
 
 STRIP = 64  # rows whose values stay in the first-level cache while they are coded feature by feature
-_LEAST_EXPONENT = -708.0  # exp of less is no normal double any more
-_HALVINGS = np.ldexp(1.0, -np.arange(1024))  # 2 ** -k, exact
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH = 0.6931471803691238  # 32 significant bits: k * _LN2_HIGH is exact for k < 2 ** 20
-_LN2_LOW = 1.9082149292705877e-10
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, buckets, origin, scale, codes):
     """Write ``codes[k, i]``: 0 if ``values[first + i, columns[k]]`` is NaN, else 1 + the number of cuts below it.
 
@@ -54,7 +51,7 @@ def bin_rows(values, first, n_rows, columns, absent, cuts, starts, steps, bucket
                 codes[k, strip + i] = 0 if value[i] != value[i] else below[i] + 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, codes):
     """Do what `bin_rows` does, for slot ``k`` alone: ``values`` (m,) are those of its column, from row ``first`` on.
 
@@ -87,7 +84,7 @@ def bin_column(values, first, k, cuts, starts, steps, buckets, origin, scale, co
         done += n
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _push(heap, size, score):
     """Put ``score`` into ``heap``, whose first ``size`` are the greatest so far, the least of them first; returns the size then."""
     at = size
@@ -115,7 +112,7 @@ def _push(heap, size, score):
     return size
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def mark_kept(starts, scores, heap, keep):
     """Set ``keep[i]`` to whether fewer than k = ``len(heap)`` of row i's run are above it, for runs longer than k.
 
@@ -130,7 +127,7 @@ def mark_kept(starts, scores, heap, keep):
                 keep[i] = scores[i] >= heap[0]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def raise_bars(query, scores, heaps, sizes, keep):
     """Put the scores of the rows to ``keep`` into the heaps of their queries, and keep none that has k above it there.
 
@@ -144,34 +141,7 @@ def raise_bars(query, scores, heaps, sizes, keep):
             keep[i] = scores[i] >= heaps[query[i], 0]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def exp_negative(x):
-    """exp(x) for x <= 0, relative error <= 1e-15; 0 below -708; NaN for NaN.
-
-    x = r - k ln 2, |r| <= ln 2 / 2 (a little more where rounding decides); a Taylor polynomial of degree 12 in r, whose
-    remainder is below 2e-16, times an exact power of two.
-    """
-    if not x >= _LEAST_EXPONENT:
-        return 0.0 if x < _LEAST_EXPONENT else x
-    k = np.int64(0.5 - x * _LOG2_E)
-    r = (x + k * _LN2_HIGH) + k * _LN2_LOW
-    p = 2.08767569878681e-09  # 1 / 12!
-    p = p * r + 2.505210838544172e-08
-    p = p * r + 2.755731922398589e-07
-    p = p * r + 2.7557319223985893e-06
-    p = p * r + 2.48015873015873e-05
-    p = p * r + 1.984126984126984e-04
-    p = p * r + 1.388888888888889e-03
-    p = p * r + 8.333333333333333e-03
-    p = p * r + 4.1666666666666664e-02
-    p = p * r + 1.6666666666666666e-01
-    p = p * r + 0.5
-    p = p * r + 1.0
-    p = p * r + 1.0
-    return p * _HALVINGS[k]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _softmax_score(values, outputs, i):
     """Sum of values[k] * softmax(outputs[:, i])[k], from the first k to the last."""
     greatest = outputs[0, i]
@@ -180,13 +150,13 @@ def _softmax_score(values, outputs, i):
     total = 0.0
     score = 0.0
     for k in range(outputs.shape[0]):
-        mass = exp_negative(outputs[k, i] - greatest)
+        mass = exp_precise(outputs[k, i] - greatest)
         total += mass
         score += values[k] * mass
     return score / total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _ordinal_score(values, outputs, i):
     """Sum of values[k] * P(y = k), from the first k to the last, where outputs[k, i] is the logit of P(y <= k).
 
@@ -201,7 +171,7 @@ def _ordinal_score(values, outputs, i):
         above = 0.0
         if k < n_outputs:
             f = outputs[k, i]
-            e = exp_negative(-abs(f))
+            e = exp_precise(-abs(f))
             above = (e if f > 0.0 else 1.0) / (1.0 + e)
         mass = before - above
         if mass < 0.0:
@@ -212,7 +182,7 @@ def _ordinal_score(values, outputs, i):
     return score / total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def apply_link(ordinal, values, outputs, first, last, scores):
     """scores[i] = expected value of document i for first <= i < last; ``rankmill.scorer.links`` says how.
 

@@ -17,12 +17,13 @@ once with the widest instructions there are.  There are three ways down, of the 
 """
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
 
 LANES = 8
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def pack_trees(
     n_trees, tree_starts, node_feature, node_cut, node_missing_left, node_left, node_right, node_value, tree_weights,
     slot_of, greatest, slot, bound, left, value, depth, queue,
@@ -65,7 +66,7 @@ def pack_trees(
         depth[t] = levels
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def number_leaves(
     n_trees, tree_starts, node_feature, node_cut, node_missing_left, node_left, node_right, node_value, tree_weights,
     slot_of, split_starts, leaf_starts, slot, bound, here, beyond, value, stack, place,
@@ -105,7 +106,7 @@ def number_leaves(
             split += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def wrap_codes(codes, width, sources, first_slot):
     """``codes[first_slot + k] = codes[sources[k]] - 1``, where 0 becomes the greatest code, for ``width`` documents."""
     for k in range(sources.shape[0]):
@@ -115,7 +116,7 @@ def wrap_codes(codes, width, sources, first_slot):
             wrapped[i] = code[i] - 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def sweep_trees(
     codes, width, n_rows, trees, split_starts, leaf_starts, slot, bound, here, beyond, value, at, scores, first
 ):  # fmt: skip
@@ -141,7 +142,7 @@ def sweep_trees(
             scores[first + i] += leaves[at[i]]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def sweep_levels(
     codes, width, n_rows, trees, level_starts, leaf_starts, slot, bound, value, at, scores, first
 ):  # fmt: skip
@@ -159,7 +160,7 @@ def sweep_levels(
             scores[first + i] += leaves[at[i]]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def walk_trees(
     codes, n_rows, trees, tree_starts, slot, bound, left, value, depth, scores, first
 ):  # fmt: skip

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.scorer.evaluation import Counts, Evaluation, QueryFacts
 from rankmill.scorer.lists import ScoredLists, graded_lists, judged_lists, with_grade_counts
 from rankmill.scorer.metrics import Metric, Policy
@@ -160,18 +161,12 @@ def _facts(lists: ScoredLists, policy: Policy) -> QueryFacts:
     ideal = np.zeros(len(sizes), dtype=np.uint64)
     query = np.repeat(np.arange(len(sizes)), n_known)
     positive = grades > 0
-    np.add.at(ideal, query[positive], _marks(grades[positive]))
+    # a number for each grade, whose sums tell any two lists of grades apart
+    marks = random_bits_of(np.zeros(len(grades), dtype=np.uint64), grades.astype(np.uint64))
+    np.add.at(ideal, query[positive], marks[positive])
     relevant = np.bincount(query[grades >= policy.relevant_from], minlength=len(sizes))
     whole = np.maximum(sizes, n_known) if lists.ideal == "grade counts" else sizes
     return QueryFacts(n_documents=whole, n_known=n_known, n_relevant=relevant, ideal=ideal)
-
-
-def _marks(grades: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
-    """Return a 64-bit number for each grade, whose sums tell any two lists of grades apart (the finaliser of SplitMix64)."""
-    x = grades.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def _n_one_grade(grades: npt.NDArray[np.int32], starts: npt.NDArray[np.int64]) -> int:

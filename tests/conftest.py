@@ -13,7 +13,6 @@ if "PYTEST_XDIST_WORKER" in os.environ and "NUMBA_CACHE_DIR" not in os.environ:
     cache = Path(__file__).parents[1] / ".numba-cache"
     cache.mkdir(exist_ok=True)
     os.environ["NUMBA_CACHE_DIR"] = str(cache)
-    os.environ["NUMBA_CACHE_LOCATOR_CLASSES"] = "tests.shared_kernels.SharedCacheLocator"
 
 for name in (
     "COLUMNS",

@@ -98,16 +98,19 @@ def test_imports_follow_the_arrows(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
-def test_kernels_import_nothing_of_ours_but_single_instructions(package: str) -> None:
-    """Numba's cache of a kernel does not notice edits in another file; an instruction never changes."""
+def test_kernels_import_kernels_alone(package: str) -> None:
+    """Compiled kernels are kept under a digest of all kernel sources: what they take from other files would go unnoticed."""
     for path in sources(package):
+        text = path.read_text(encoding="utf-8")
         if path.name.endswith("_kernels.py"):
-            ours = [
-                f"{path}:{line} {module}"
-                for line, module in imports_of(path)
-                if package_of(module) and module not in {"rankmill.trainer._intrinsics", "rankmill.trainer._elementary"}
-            ]
-            assert not ours
+            ours = [(line, module) for line, module in imports_of(path) if package_of(module)]
+            assert all(re.search(r"_kernels$|^rankmill\.foundation\.kernels\.", module) for _, module in ours), (
+                path,
+                ours,
+            )
+            assert "njit" not in text, f"{path}: decorate with kernel from foundation/kernels/compiling.py"
+        elif path.parent != ROOT / "foundation" / "kernels":
+            assert not re.search(r"^@(kernel|njit)", text, re.MULTILINE), f"{path}: kernels belong in a _kernels.py"
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)

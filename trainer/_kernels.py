@@ -7,21 +7,19 @@ its sum over all rows fits 32 bits, so sums never carry between the two.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from rankmill.trainer._elementary import jitter
-from rankmill.trainer._intrinsics import bits_of, load_acquire, store_release
-
-_MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import MAGIC
+from rankmill.foundation.kernels.instructions import bits_of, load_acquire, store_release
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def post(flags, index, value):
     """flags[index] = value, seen by who waits for it."""
     store_release(flags, index, value)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def watch(flags, index, seen, looks):
     """Return flags[index] as soon as it differs from ``seen``, and ``seen`` after so many looks."""
     for _ in range(looks):
@@ -31,7 +29,7 @@ def watch(flags, index, seen, looks):
     return seen
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def absolute_sums(values, block, first, last, sums):
     """sums[b] = sum of |values| over rows b*block .. (b+1)*block, each in row order, for b in first .. last."""
     n = values.shape[0]
@@ -42,7 +40,7 @@ def absolute_sums(values, block, first, last, sums):
         sums[b] = total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def total_of(values, counted):
     """Return the sum of the values that count, in their order."""
     total = 0.0
@@ -52,28 +50,28 @@ def total_of(values, counted):
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _packed(gradient, curvature, gradient_scale, curvature_scale):
-    g = bits_of(gradient * gradient_scale + _MAGIC) - bits_of(_MAGIC)
-    h = bits_of(curvature * curvature_scale + _MAGIC) - bits_of(_MAGIC)
+    g = bits_of(gradient * gradient_scale + MAGIC) - bits_of(MAGIC)
+    h = bits_of(curvature * curvature_scale + MAGIC) - bits_of(MAGIC)
     return (g << np.int64(32)) + h
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def pack(gradients, curvatures, gradient_scale, curvature_scale, first, last, packed):
     """packed[i] = round(g * gradient_scale) << 32 + round(h * curvature_scale), to nearest, ties to even."""
     for i in range(first, last):
         packed[i] = _packed(gradients[i], curvatures[i], gradient_scale, curvature_scale)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def pack_rows(gradients, curvatures, gradient_scale, curvature_scale, rows, first, last, packed):
     """packed[i] = as ``pack``, of row rows[i]."""
     for i in range(first, last):
         packed[i] = _packed(gradients[rows[i]], curvatures[rows[i]], gradient_scale, curvature_scale)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def leaf_sums(gradients, curvatures, gradient_scale, curvature_scale, rows, starts, first, last, out):
     """out[leaf] = (sum of round(g * scale), sum of round(h * scale)) over those rows[first:last] that the leaf holds.
 
@@ -89,7 +87,7 @@ def leaf_sums(gradients, curvatures, gradient_scale, curvature_scale, rows, star
         out[leaf, 1] = total_h
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def add_leaves(rows, starts, values, first, last, scores):
     """scores[row] += values[leaf] for those rows[first:last] that a leaf holds: rows[starts[leaf]:starts[leaf + 1]]."""
     for leaf in range(values.shape[0]):
@@ -97,7 +95,7 @@ def add_leaves(rows, starts, values, first, last, scores):
             scores[rows[i]] += values[leaf]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def add_tree(bins, feature, threshold, missing_left, left, right, value, first, last, scores):
     """scores[row] += value of the leaf that the bins (n_rows, n_features) of the row lead to, rows first .. last."""
     for row in range(first, last):
@@ -109,17 +107,10 @@ def add_tree(bins, feature, threshold, missing_left, left, right, value, first, 
         scores[row] += value[node]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def add_inside(first, second, curvature, leaf_of_row, inside):
     """inside[leaf] += the curvature of every pair with both rows in the leaf, in the order of the pairs; leaf -1: none."""
     for k in range(first.shape[0]):
         leaf = leaf_of_row[first[k]]
         if leaf >= 0 and leaf == leaf_of_row[second[k]]:
             inside[leaf] += curvature[k]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def jitters(key, items, out):
-    """out[i] = jitter of (key, items[i])."""
-    for i in range(items.shape[0]):
-        out[i] = jitter(key, items[i])

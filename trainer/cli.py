@@ -167,9 +167,9 @@ def cv(
 
     Example: rankmill cv web.dataset --folds 5 --metric ndcg@10 --n-rounds 300
     """
+    from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.trainer.compiling import compilation_announced
     from rankmill.trainer.progress import TrainingProgress
     from rankmill.trainer.training import cross_validate, plan_of
 

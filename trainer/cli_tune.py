@@ -101,9 +101,9 @@ def tune(
     Example: rankmill tune web.dataset -o web.tuning --trials 40
     One parameter, by halving: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log
     """
+    from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.trainer.compiling import FIRST, compilation_announced, kernels_compiled
     from rankmill.trainer.progress import TrialsProgress
     from rankmill.trainer.tuning.search import TuneOptions, plan_tuning
     from rankmill.trainer.tuning.search import tune as search_for
@@ -127,7 +127,7 @@ def tune(
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    if plan.workers > 1 and not kernels_compiled():  # processes of their own compile
+    if plan.workers > 1 and not kernels_compiled("trainer"):  # processes of their own compile
         say(FIRST)
     with compilation_announced(say), TrialsProgress(plan.most_trainings, log_every=log_every) as progress:
 

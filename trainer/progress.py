@@ -10,9 +10,9 @@ from contextlib import contextmanager, nullcontext
 from rich.console import Console
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.progress import TerminalBar
 from rankmill.foundation.scalars import whole_number
-from rankmill.trainer.compiling import compilation_announced
 from rankmill.trainer.history import RoundRecord
 from rankmill.trainer.parameters import TrainParameters
 

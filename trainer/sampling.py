@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.kernels.randoms import all_random_bits, random_bits
 from rankmill.trainer import _kernels
-from rankmill.trainer._elementary import jitter
 from rankmill.trainer.dtypes import ROW
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import TrainParameters
@@ -111,9 +111,9 @@ def _keys(seed: int, stream: int, round_number: int, items: npt.NDArray[np.signe
     """64 bits that depend on all four alone."""
     key = np.uint64(seed)
     for part in (stream, round_number):
-        key = np.uint64(jitter(key, part))
+        key = np.uint64(random_bits(key, part))
     keys = np.empty(len(items), dtype=np.uint64)
-    _kernels.jitters(key, items.astype(np.int64, copy=False), keys)
+    all_random_bits(key, items.astype(np.int64, copy=False), keys)
     return keys
 
 

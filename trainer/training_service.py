@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
 from rankmill.trainer.candidate import plan_candidate, train_candidate
 from rankmill.trainer.checkpoints import KeptTrainings
-from rankmill.trainer.compiling import compilation_announced
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.history import TrainingResult
 from rankmill.trainer.model_facts import Origin

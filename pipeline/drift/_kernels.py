@@ -1,10 +1,11 @@
 """Counts of cells in all rows, and their products within queries."""
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def place(values, edges, low, high, out):
     """out[k] = 0 for NaN, 1 below ``low``, 2 + edges below the value inside, and behind these one above ``high``."""
     for k in range(values.shape[0]):
@@ -22,7 +23,7 @@ def place(values, edges, low, high, out):
             out[k] = cell
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def moments(cells, starts, counts, products, weighted):
     """Add up over the queries: counts of each cell c, products of counts, and counts times documents.
 

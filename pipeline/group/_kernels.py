@@ -3,68 +3,59 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.randoms import GOLDEN, MIX_1, MIX_2, mix
 
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_ROW_1 = np.uint64(0x9E3779B97F4A7C15)
 _ROW_2 = np.uint64(0xC2B2AE3D27D4EB4F)
-_S27, _S29, _S30, _S31, _S32 = np.uint64(27), np.uint64(29), np.uint64(30), np.uint64(31), np.uint64(32)
+_S29, _S32 = np.uint64(29), np.uint64(32)
 
 TILE = 64
 
 
-@njit(nogil=True, cache=True)
-def _mix(z):
-    """Finaliser of splitmix64."""
-    z = (z ^ (z >> _S30)) * _MIX_1
-    z = (z ^ (z >> _S27)) * _MIX_2
-    return z ^ (z >> _S31)
-
-
-@njit(nogil=True, cache=True)
+@kernel
 def hash_strings(data, offsets, salt, out):
     """out[k] = splitmix64 finaliser of (salt xor FNV-1a of ``data[offsets[k]:offsets[k + 1]]``)."""
     for k in range(out.shape[0]):
         h = _FNV_OFFSET
         for i in range(offsets[k], offsets[k + 1]):
             h = (h ^ np.uint64(data[i])) * _FNV_PRIME
-        out[k] = _mix(h ^ salt)
+        out[k] = mix(h ^ salt)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _scatter(word):
     """Spread a word downwards and upwards: rows often differ in signs, that is in the top bits, alone."""
-    word = (word ^ (word >> _S32)) * _ROW_1
+    word = (word ^ (word >> _S32)) * GOLDEN
     return word ^ (word >> _S29)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def digest_rows(words, grade, out):
     """out[r] (two words) = digest of the grade and the bits of the values ``words[r]`` (uint32) of row r."""
     width = words.shape[1]
     for r in range(words.shape[0]):
-        a = _ROW_1 ^ np.uint64(grade[r])
+        a = GOLDEN ^ np.uint64(grade[r])
         b = _ROW_2 + np.uint64(grade[r])
         for f in range(0, width - 1, 2):
             word = _scatter((np.uint64(words[r, f]) << _S32) | np.uint64(words[r, f + 1]))
-            a = (a ^ word) * _MIX_1
+            a = (a ^ word) * MIX_1
             a ^= a >> _S32
-            b = (b + word) * _MIX_2
+            b = (b + word) * MIX_2
             b ^= b >> _S29
         if width & 1:
             word = _scatter(np.uint64(words[r, width - 1]))
-            a = (a ^ word) * _MIX_1
+            a = (a ^ word) * MIX_1
             a ^= a >> _S32
-            b = (b + word) * _MIX_2
+            b = (b + word) * MIX_2
             b ^= b >> _S29
-        out[r, 0] = _mix(a)
-        out[r, 1] = _mix(b)
+        out[r, 0] = mix(a)
+        out[r, 1] = mix(b)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def turn(values, order, out):
     """out[f, k] = values[order[k], f], a tile of rows at a time so that both sides stay in cache; returns how many are NaN."""
     missing = 0
@@ -78,7 +69,7 @@ def turn(values, order, out):
     return missing
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def put_rows(values, place, out):
     """out[place[r]] = values[r] for every row r whose place is one of ``out``."""
     for r in range(values.shape[0]):

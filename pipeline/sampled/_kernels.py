@@ -1,61 +1,50 @@
 """Loops over the rows of a sample and over the values of a column that is not held: keys, heavy values, exact counts."""
 
 import numpy as np
-from numba import njit
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.randoms import GOLDEN, random_bits
+
 _S52 = np.uint64(64 - 12)
 SLOTS = 1 << 12
 FREE = np.uint32(0x7FFFFFFF)  # bits of a NaN that no present value has
 
 
-@njit(nogil=True, cache=True)
-def key_of(query, place):
-    """Draw number ``place`` of splitmix64 seeded with the hash of the query."""
-    z = query + np.uint64(place + 1) * _GOLDEN
-    z = (z ^ (z >> _S30)) * _MIX_1
-    z = (z ^ (z >> _S27)) * _MIX_2
-    return z ^ (z >> _S31)
-
-
-@njit(nogil=True, cache=True)
+@kernel
 def keys_up_to(queries, sizes, limit, out):
     """Write the keys of all rows of ``queries`` (hashes) that are ``limit`` at most into ``out``; returns their number."""
     found = 0
     for q in range(queries.shape[0]):
         for place in range(sizes[q]):
-            key = key_of(queries[q], place)
+            key = random_bits(queries[q], place + 1)
             out[found] = key
             found += key <= limit
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def places_up_to(queries, sizes, limit, first, out, found):
     """Write ``first`` + the number of every row whose key is ``limit`` at most into ``out[found:]``; returns the new end."""
     row = first
     for q in range(queries.shape[0]):
         for place in range(sizes[q]):
-            if key_of(queries[q], place) <= limit and found < out.shape[0]:
+            if random_bits(queries[q], place + 1) <= limit and found < out.shape[0]:
                 out[found] = row
                 found += 1
             row += 1
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _slot_of(slots, bits):
     """Return the slot of ``bits``, or the free one where it belongs."""
-    slot = np.int64((np.uint64(bits) * _GOLDEN) >> _S52)
+    slot = np.int64((np.uint64(bits) * GOLDEN) >> _S52)
     while slots[slot] != FREE and slots[slot] != bits:
         slot = (slot + 1) & (SLOTS - 1)
     return slot
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _spend_one(slots, counts, kept, kept_counts):
     """Take one from every counter and those that have nothing left from the table; returns how many stay."""
     used = 0
@@ -72,7 +61,7 @@ def _spend_one(slots, counts, kept, kept_counts):
     return used
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def look(values, bits, slots, counts, kept, kept_counts, state, extremes):
     """First look at the ``values`` of a column, whose bits are ``bits``: what is missing, extremes, and heavy values.
 
@@ -110,7 +99,7 @@ def look(values, bits, slots, counts, kept, kept_counts, state, extremes):
     extremes[0], extremes[1] = low, high
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_known(values, known, counts, below, above):
     """Second look: count the values that are among the ascending ``known``, and find the nearest others beside each."""
     last = known.shape[0] - 1
@@ -133,7 +122,7 @@ def count_known(values, known, counts, below, above):
             above[low - 1] = min(above[low - 1], x)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def tally(bins, keep, counts):
     """counts[f, b] += the rows with ``keep`` that are in bin b of feature f."""
     for r in range(bins.shape[0]):

@@ -7,7 +7,8 @@ checks.  All of it lives in one file because Numba's cache does not notice chang
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
 
 # What number_at says about a token.
 NUMBER = 0
@@ -45,7 +46,7 @@ _SLACK = 2.0**-50
 _0, _1, _2, _3, _4, _5, _15 = (np.uint64(k) for k in (0, 1, 2, 3, 4, 5, 15))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def number_at(text, i, out, cell, powers):
     """Read the number that starts at ``text[i]``; put it in ``out[cell]`` as float32; return (verdict, end).
 
@@ -128,7 +129,7 @@ def number_at(text, i, out, cell, powers):
     return NUMBER, i
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _word_at(text, i, out, cell, negative):
     """Read inf, infinity, nan or null at ``text[i]``."""
     a = text[i] | 32
@@ -155,14 +156,14 @@ def _word_at(text, i, out, cell, negative):
     return MALFORMED, i
 
 
-@njit(nogil=True, cache=True, inline="always")
+@kernel(inline="always")
 def _ends_token(text, i):
     """Say whether ``text[i]`` is blank, the end of the line or the start of a comment."""
     c = text[i]
     return c == 32 or c == 10 or c == 9 or c == 35 or (c == 13 and text[i + _1] == 10)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def parse_lines(
     text, stop, index_base, top, max_grade, ask, real, grouped, powers, last_line,
     grade, label_from, label_to, scratch, qid_from, qid_to, doc_from, doc_to, entry_from, feature, value, defer_entry, defer_from, defer_to, state,
@@ -381,7 +382,7 @@ def parse_lines(
     state[GRADE_ASKED] = code != END and label == ASKED
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def densify(feature, value, entry_from, first, out):
     """Put the entries of rows ``first``.. in ``out`` (n, width), which holds the absent value everywhere."""
     for row in range(out.shape[0]):
@@ -389,7 +390,7 @@ def densify(feature, value, entry_from, first, out):
             out[row, feature[entry]] = value[entry]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def split_words(text, start, stop, line, count, word_from, word_to, comment):
     """Cut the lines of ``text[start:stop]`` (the last one ends with a newline) at blanks; return how many have words.
 
@@ -429,7 +430,7 @@ def split_words(text, start, stop, line, count, word_from, word_to, comment):
     return row
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def copy_tokens(text, start, stop, offsets, out):
     """Copy ``text[start[k]:stop[k]]`` one after the other to ``out``; the k-th begins at ``offsets[k]``."""
     for k in range(start.shape[0]):
@@ -439,7 +440,7 @@ def copy_tokens(text, start, stop, offsets, out):
             at += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def separate_cells(text, offsets, out):
     """Copy ``text[offsets[k]:offsets[k + 1]]`` to ``out[offsets[k] - offsets[0] + k:]``, each followed by a newline.
 
@@ -454,7 +455,7 @@ def separate_cells(text, offsets, out):
         at += 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def parse_cells(text, out, verdicts, powers):
     """Read every line of ``text`` as one number, blanks around it allowed; an empty line is a missing value."""
     i = _0

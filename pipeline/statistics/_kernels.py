@@ -1,12 +1,10 @@
 """One pass over columns on their way to a file.  Sums and extremes are of whole numbers, so that the loops use vectors."""
 
 import numpy as np
-from numba import njit
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.randoms import random_bits
+
 _ZERO = np.float32(0)
 _SIGN = np.int32(31)
 _REST = np.int32(0x7FFFFFFF)
@@ -14,17 +12,14 @@ _LEAST = np.int32(-0x80000000)
 MISSING = np.int32(0x7FC00000)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def weigh(first, out):
     """out[k] = number first + k of the splitmix64 sequence of seed 0: what row first + k counts in a digest."""
     for k in range(out.shape[0]):
-        z = np.uint64(first + k + 1) * _GOLDEN
-        z = (z ^ (z >> _S30)) * _MIX_1
-        z = (z ^ (z >> _S27)) * _MIX_2
-        out[k] = z ^ (z >> _S31)
+        out[k] = random_bits(np.uint64(0), first + k + 1)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _digest(words, weights):
     """Return the sum of ``words`` times ``weights`` modulo 2^64."""
     total = np.uint64(0)
@@ -33,7 +28,7 @@ def _digest(words, weights):
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _spread(words):
     """Return the least and the greatest of the values as whole numbers of the same order, and how many are NaN and 0."""
     low, high, missing, zeros = _REST, _LEAST, 0, 0
@@ -48,7 +43,7 @@ def _spread(words):
     return low, high, missing, zeros
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _normalise(column, words, out):
     """out[k] = bits of column[k], -0.0 being 0.0 and every NaN the same; ``words`` are those of the column."""
     for k in range(column.shape[0]):
@@ -58,7 +53,7 @@ def _normalise(column, words, out):
         out[k] = word if x == x else MISSING
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _differ(words, first, last):
     """Return a number other than 0 if ``words[first:last]`` are not all the same."""
     found = np.int32(0)
@@ -68,7 +63,7 @@ def _differ(words, first, last):
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def add_columns(columns, words, starts, goes_on, weights, out, counts, digests, keys, before, varied):
     """Add rows to what is known of each feature.
 

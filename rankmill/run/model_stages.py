@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import UnknownModel
+from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import EVALUATION, TRAINING
@@ -20,7 +21,6 @@ from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, queries_trained_on
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
 from rankmill.trainer.checkpoints import KeptTrainings
-from rankmill.trainer.compiling import compilation_announced
 from rankmill.trainer.model_facts import Origin
 from rankmill.trainer.progress import progress_of
 

@@ -8,17 +8,18 @@ forest uses.
 """
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.randoms import GOLDEN
 
 HIGHEST = 65_535  # no code is greater
 TILE = 1024  # rows at a time, so that what is looked up and added to stays in the cache
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FOLDED = np.uint64(53)  # leaves 11 bits: a place in a table of 2 * TILE
 _ONE = np.uint64(1)
 _BITS = 64
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find_parents(tree_starts, node_left, node_right, parent, depth):
     """Write the ``parent`` of every node, -1 for a root, and its ``depth``."""
     for t in range(tree_starts.shape[0] - 1):
@@ -32,7 +33,7 @@ def find_parents(tree_starts, node_left, node_right, parent, depth):
                     depth[child] = depth[node] + 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def gather_paths(
     leaves, roots, parent, slot_of, node_feature, node_cut, node_missing_left, node_left, node_right, node_rows,
     starts, slot, low, high, missing, share,
@@ -72,7 +73,7 @@ def gather_paths(
     return filled
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def find_contributions(
     codes, first, last, starts, slot, low, high, missing, share, value, output, points, weights, out
 ):  # fmt: skip
@@ -141,7 +142,7 @@ def find_contributions(
         for i in range(n):
             key = np.uint64(0)
             for w in range(n_words):
-                key = (key ^ mask_of[w, i]) * _GOLDEN
+                key = (key ^ mask_of[w, i]) * GOLDEN
             place = np.int64(key >> _FOLDED)
             while stamp[place] == p:
                 same = True
@@ -171,7 +172,7 @@ def find_contributions(
                 out[first + i, k, s] = sums[k, s, i]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _contributions_of_set(
     mask, d, begin, share, value, points, at, n_points, power, factor, inverse, base, parts
 ):  # fmt: skip
@@ -204,7 +205,7 @@ def _contributions_of_set(
             parts[e] = lost
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _is_met(mask, e, d):
     """Tell the bit of element ``e``; the last element of a word is its lowest bit."""
     w = e // _BITS
@@ -212,7 +213,7 @@ def _is_met(mask, e, d):
     return (mask[w] >> np.uint64(last - e)) & _ONE == _ONE
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_met(codes, first, last, chosen, starts, slot, low, high, missing, a, b, counts):
     """Add to ``counts`` (n_paths,) the rows that meet every element of a path but for those of the slots ``a`` and ``b``.
 
@@ -232,7 +233,7 @@ def count_met(codes, first, last, chosen, starts, slot, low, high, missing, a, b
         counts[p] += found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_elements(codes, first, last, slot, low, high, missing, counts):
     """Add to ``counts`` (n_elements,) the rows that meet each element."""
     for e in range(slot.shape[0]):
@@ -243,7 +244,7 @@ def count_elements(codes, first, last, slot, low, high, missing, counts):
         counts[e] += found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def sum_cells(chosen, starts, slot, low, high, missing, weight, output, a, b, codes_a, codes_b, out):
     """Add the ``weight`` of each of the paths ``chosen`` to ``out`` (outputs, cells), where its elements of two slots are met.
 
@@ -269,7 +270,7 @@ def sum_cells(chosen, starts, slot, low, high, missing, weight, output, a, b, co
                 out[output[p], c] += weight[p]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def add_without_one(codes, first, last, starts, slot, low, high, missing, share, value, output, out):
     """Add to ``out`` (n, outputs, slots) by how much an output changes where one feature is no longer known.
 
@@ -293,7 +294,7 @@ def add_without_one(codes, first, last, starts, slot, low, high, missing, share,
                 out[i, output[p], slot[lacking]] += value[p] * share[lacking]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find_leaves(codes, first, last, starts, slot, low, high, missing, tree, out):
     """Write which path each row goes in each tree to ``out`` (n, n_trees); paths lie tree after tree."""
     for p in range(starts.shape[0] - 1):
@@ -308,7 +309,7 @@ def find_leaves(codes, first, last, starts, slot, low, high, missing, tree, out)
                 out[i, tree[p]] = p
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def move_outputs(leaves, first, last, steps, n_outputs, out):
     """Write the sum of ``steps`` (n_paths,) over the leaves of each row to ``out`` (outputs, n)."""
     for i in range(first, last):
@@ -318,7 +319,7 @@ def move_outputs(leaves, first, last, steps, n_outputs, out):
             out[t % n_outputs, i] += steps[leaves[i, t]]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def change_points(first_scores, second_scores, grades, low, high, out):
     """Write the weights in (low, high) at which two documents of different grade of one query tie; returns how many.
 

@@ -1,10 +1,11 @@
 """Sums of whole numbers under random signs: exact, so that neither order nor threads change them."""
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def add_flipped(values, raw, table, sums):
     """Add to sums[b] all 64 ``values``, negated where the bit of raw[b] is set; ``table`` (8, 256) is room for 8 at a time."""
     for byte in range(8):
@@ -23,7 +24,7 @@ def add_flipped(values, raw, table, sums):
         sums[b] += total
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_all_signs(values, least):
     """Count, of all 2^m ways to choose the signs of ``values`` (m,), those whose sum is ``least`` or more on either side.
 

@@ -5,7 +5,8 @@ tie order.  Tie group g holds the ranks [bounds[g], bounds[g + 1]); where ties a
 """
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
 
 SHARE, SUM, ERR, HITS, PRECISIONS, FIRST, PRECISIONS_OVER_HITS, PAIRS, ERRORS = range(9)  # what a metric sums up
 FEW = 4  # lists longer than so many times the deepest cut are not sorted whole
@@ -13,7 +14,7 @@ DEEPEST_SELECTED = 64  # deeper tops are: selecting one costs its depth for ever
 RUN = 16  # merge sort starts from insertion-sorted runs of this many
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def sort_descending(keys, slots, spare_keys, spare_slots, n):
     """Sort keys[:n] in descending order and slots[:n] with them; equal keys keep their order (merge sort)."""
     for lo in range(0, n, RUN):
@@ -54,7 +55,7 @@ def sort_descending(keys, slots, spare_keys, spare_slots, n):
         width *= 2
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def best_descending(keys, slots, spare_keys, spare_slots, n, cut):
     """Bring the ``cut`` highest keys, and all that equal the last of them, to the front in descending order.
 
@@ -89,7 +90,7 @@ def best_descending(keys, slots, spare_keys, spare_slots, n, cut):
     return found
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def tie_bounds(keys, n, expected, bounds):
     """Write the limits of the tie groups of sorted keys[:n]; every document is alone where ties are broken."""
     groups = 0
@@ -101,7 +102,7 @@ def tie_bounds(keys, n, expected, bounds):
     return groups
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def expected_dcg(slots, base, gain, discount, bounds, groups, cut):
     """Sum over tie groups of (mean gain) * (sum of the group's discounts above the cut): expectation is linear."""
     total = 0.0
@@ -125,7 +126,7 @@ def expected_dcg(slots, base, gain, discount, bounds, groups, cut):
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def expected_hits(slots, base, relevant, bounds, groups, cut):
     """Count the relevant documents above the cut, in expectation."""
     total = 0.0
@@ -141,7 +142,7 @@ def expected_hits(slots, base, relevant, bounds, groups, cut):
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
     """Sum the precisions at relevant documents above the cut, in expectation (McSherry & Najork, ECIR 2008).
 
@@ -174,7 +175,7 @@ def expected_precision_sum(slots, base, relevant, bounds, groups, cut):
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def expected_precision_over_hits(slots, base, relevant, bounds, groups, cut):
     """Return the mean of the precisions at the relevant documents above the cut, in expectation; 0 where there are none.
 
@@ -235,7 +236,7 @@ def expected_precision_over_hits(slots, base, relevant, bounds, groups, cut):
     return total / before if before > 0 else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def expected_reciprocal_first(slots, base, relevant, bounds, groups, cut):
     """Return the expected 1/rank of the first relevant document, 0 below the cut.
 
@@ -261,7 +262,7 @@ def expected_reciprocal_first(slots, base, relevant, bounds, groups, cut):
     return 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def expected_err(slots, base, stop, bounds, groups, cut, mean_product):
     """Return ERR (Chapelle et al. 2009), cut at a rank and averaged over all orders of each tie group.
 
@@ -298,7 +299,7 @@ def expected_err(slots, base, stop, bounds, groups, cut, mean_product):
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def ordered_pairs(slots, base, level, bounds, groups, n, tree):
     """Count the pairs of different grades with the better one above; a tied pair counts half.
 
@@ -330,7 +331,7 @@ def ordered_pairs(slots, base, level, bounds, groups, n, tree):
     return right + 0.5 * tied
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def balanced_errors(scores, rows, base, n, relevant, p):
     """Sum the costs of relevant documents below the threshold p[0] and of others above it.
 
@@ -352,7 +353,7 @@ def balanced_errors(scores, rows, base, n, relevant, p):
     return missed * p[1] + alarms * p[2]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def evaluate(
     scores, rows, starts, gains, relevant, stop, level, discounts, expected,
     kinds, cuts, sources, parameters, divisors, fills, first, last, out,
@@ -416,7 +417,7 @@ def evaluate(
             out[m, query] = value
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def ideal_dcg(gain, starts, discount, cut, out):
     """out[query] = sum of gain * discount over the first ``cut`` of the query's gains, which are in descending order."""
     for query in range(starts.shape[0] - 1):
@@ -427,7 +428,7 @@ def ideal_dcg(gain, starts, discount, cut, out):
         out[query] = total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def count_tied(scores, starts):
     """Count documents that share their score with another one of their query."""
     tied = 0
@@ -440,7 +441,7 @@ def count_tied(scores, starts):
     return tied
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def resampled_mean(values, raw):
     """Mean of values drawn with replacement: the high half of each raw 64-bit number picks one; summed in order."""
     n = np.uint64(values.shape[0])

@@ -5,10 +5,11 @@ means ``first + rank``.  ``r`` in the formulas counts ranks from 1 and is cut at
 """
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def err_swaps(order, starts, first_query, last_query, scales, stop, cut, upper, lower, lift):
     """ERR (Burges 2010, section 3, terms collected): dZ = |R_i - R_j| / T_i (upper_i - lower_j) for i above j.
 
@@ -33,7 +34,7 @@ def err_swaps(order, starts, first_query, last_query, scales, stop, cut, upper, 
             lift[place] = 1.0 / (1.0 - chance) if inside else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def map_swaps(order, starts, first_query, last_query, scales, relevant, cut, upper, lower, lift):
     """Average precision: dZ = (upper_i - lower_j) / R for i above j of which one is relevant.
 
@@ -60,7 +61,7 @@ def map_swaps(order, starts, first_query, last_query, scales, relevant, cut, upp
             lift[place] = 1.0 if inside else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def mrr_swaps(order, starts, first_query, last_query, scales, relevant, cut, upper, lower, lift):
     """Reciprocal rank: dZ = upper_i - lower_j for i above j of which one is relevant, 0 below the first relevant rank f.
 
@@ -90,7 +91,7 @@ def mrr_swaps(order, starts, first_query, last_query, scales, relevant, cut, upp
                 lower[place] = 1.0 / (after + 1) if after < cut else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def concordance_swaps(
     order, starts, first_query, last_query, scales, level, n_levels, depth, cells, balance, own, table
 ):

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.kernels.randoms import random_bits_of
 from rankmill.scorer.metrics.policy import Policy
 
 Grades = npt.NDArray[np.int32]
@@ -124,14 +125,7 @@ def offsets(name: str, values: Offsets, n: int) -> Offsets:
 
 def _shuffle_keys(seed: int, query: npt.NDArray[np.int64], place: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """One number a document, a function of its arguments alone: three rounds of splitmix64, whose order is a shuffle."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    key = _mixed(np.full(query.shape, seed, dtype=np.uint64) + golden)
-    key = _mixed((key ^ query.astype(np.uint64)) + golden)
-    return _mixed((key ^ place.astype(np.uint64)) + golden)
-
-
-def _mixed(h: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Finaliser of splitmix64 (Steele, Lea & Flood 2014), modulo 2^64."""
-    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return h ^ (h >> np.uint64(31))
+    one = np.uint64(1)
+    key = random_bits_of(np.full(query.shape, seed, dtype=np.uint64), one)
+    key = random_bits_of(key ^ query.astype(np.uint64), one)
+    return random_bits_of(key ^ place.astype(np.uint64), one)

@@ -126,14 +126,14 @@ def place() -> Iterator[Path]:
 
 
 def kernels_of_the_house() -> set[tuple[str, str, str]]:
-    """(package, file, function) of everything that is decorated with ``@njit``, but for what is always inlined."""
+    """(package, file, function) of everything that is decorated with ``@kernel``, but for what is always inlined."""
     found = set()
     for package in ("foundation", "pipeline", "scorer", "trainer"):
-        for path in (ROOT / package).rglob("_*kernels.py"):
+        for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.FunctionDef):
                     how = " ".join(map(ast.unparse, node.decorator_list))
-                    if "njit" in how and "inline='always'" not in how:
+                    if "kernel" in how.split("(")[0].split() and "inline='always'" not in how:
                         found.add((path.parent.name, path.stem, node.name))
     return found
 
@@ -163,8 +163,7 @@ def test_the_image_runs_as_nobody_in_particular_with_the_values_it_was_compiled_
     build, final = dockerfile.split("FROM base AS build")[1].split("\nFROM base\n")
     assert re.search(r"^USER 10001$", final, flags=re.MULTILINE)
     assert 'ENTRYPOINT ["rankmill"]' in final
-    # said once, in the stage that both start from; only who runs may be unable to write
-    assert re.findall(r"NUMBA_\w+", build + final) == ["NUMBA_CACHE_LOCATOR_CLASSES"]
+    assert re.findall(r"NUMBA_\w+", build + final) == []  # said once, in the stage that both start from
     assert {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_CACHE_DIR"} <= set(re.findall(r"NUMBA_\w+", dockerfile))
     assert "NUMBA_CACHE_DIR=/opt/rankmill/numba-cache" in dockerfile
 

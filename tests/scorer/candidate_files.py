@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from rankmill.scorer._kernels import exp_negative
+from rankmill.foundation.kernels.elementary import exp_precise
 from tests import naive_links
 
 
@@ -61,7 +61,7 @@ def write_csv(path, rows):
 
 def ranked(forest, rows, top_k=None):
     """Return (qid, doc_id, score, rank, grade) as re-ranking must write them."""
-    scores = naive_links.predict(forest, [row[3] for row in rows], exp_negative)
+    scores = naive_links.predict(forest, [row[3] for row in rows], exp_precise)
     listed = [
         (qid, doc_id if doc_id is not None else str(i + 1), score + 0.0, i, grade)
         for i, ((grade, qid, doc_id, _), score) in enumerate(zip(rows, scores, strict=True))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError
-from rankmill.scorer._kernels import exp_negative
+from rankmill.foundation.kernels.elementary import exp_precise
 from rankmill.scorer.links import LINKS, apply_link, link_fault
 from rankmill.scorer.predict import TILE, Predictor, predict
 from tests import naive_links
@@ -33,10 +33,10 @@ def test_exp_keeps_its_error_bound_over_its_whole_range():
     with localcontext(prec=50):
         for x in [*places, *(-708 * rng.random(2000)), *(-rng.random(2000))]:
             exact = Decimal(float(x)).exp()
-            assert abs(Decimal(exp_negative(float(x))) - exact) <= Decimal("1e-15") * exact
-    assert exp_negative(0.0) == exp_negative(-0.0) == 1.0
-    assert [exp_negative(x) for x in (-708.0000001, -1e9, -np.inf)] == [0.0] * 3
-    assert math.isnan(exp_negative(math.nan))
+            assert abs(Decimal(exp_precise(float(x))) - exact) <= Decimal("1e-15") * exact
+    assert exp_precise(0.0) == exp_precise(-0.0) == 1.0
+    assert [exp_precise(x) for x in (-708.0000001, -1e9, -np.inf)] == [0.0] * 3
+    assert math.isnan(exp_precise(math.nan))
 
 
 def test_exp_uses_no_instruction_that_differs_between_machines():
@@ -57,7 +57,7 @@ def test_exp_uses_no_instruction_that_differs_between_machines():
 
     rng = np.random.default_rng(2)
     for x in [0.0, -708.0, *(-700 * rng.random(300)), *(-rng.random(300))]:
-        assert exp_negative(float(x)) == by_hand(float(x))
+        assert exp_precise(float(x)) == by_hand(float(x))
 
 
 awkward_output = st.one_of(st.floats(-3, 3), st.floats(-800, 800), st.sampled_from([0.0, -0.0, 1e300, -1e300, 5e-324]))
@@ -67,7 +67,7 @@ awkward_output = st.one_of(st.floats(-3, 3), st.floats(-800, 800), st.sampled_fr
 @given(st.sampled_from(SEVERAL), st.lists(awkward_output, min_size=2, max_size=7))
 def test_a_link_is_its_definition(link, outputs):
     found = float(apply_link(link, np.array(outputs)[:, None])[0])
-    assert found == naive_links.score(link, outputs, exp_negative)
+    assert found == naive_links.score(link, outputs, exp_precise)
     with localcontext(prec=400):  # 1 less P(y <= k) has to keep what is left of exp(-708)
         capped = [min(max(f, -5000.0), 5000.0) for f in outputs]  # beyond it all is 0 or 1 at 300 digits
         assert within(found, naive_links.exact_score(link, capped), "1e-11")
@@ -183,7 +183,7 @@ def test_forests_equal_the_plain_walk_bit_for_bit(seed, link, n_outputs, sets, n
         seed, n_trees=n_rounds * trees_a_round, link=link, n_outputs=n_outputs, trees_a_round=trees_a_round
     )
     values = awkward_values(forest, 20, seed)
-    assert predict(forest, values).tolist() == naive_links.predict(forest, values, exp_negative)
+    assert predict(forest, values).tolist() == naive_links.predict(forest, values, exp_precise)
 
 
 @pytest.fixture(scope="module", params=["identity", "softmax_gain", "ordinal_grade"])
@@ -213,7 +213,7 @@ def test_batches_threads_and_order_do_not_change_a_bit(large):
 def test_the_first_rounds(large):
     forest, values = large
     for rounds in (0, 1, 3, 4):
-        expected = naive_links.predict(forest, values[:20], exp_negative, rounds)
+        expected = naive_links.predict(forest, values[:20], exp_precise, rounds)
         assert predict(forest, values[:20], n_rounds=rounds).tolist() == expected
         assert predict(forest.truncated(rounds), values[:20]).tolist() == expected
     with pytest.raises(InputError, match=r"n_rounds must be in 0\.\.4"):

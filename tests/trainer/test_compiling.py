@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SAID = """
 import numpy as np
 from numba import njit
-from rankmill.trainer.compiling import compilation_announced
+from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.trainer.growing import _kernels
 from rankmill.trainer.objectives.pointwise import _kernels as others
 
@@ -49,34 +49,3 @@ def test_compiling_once_is_said_where_it_is_true(tmp_path: Path) -> None:
         index.with_name("_kernels.other-1.nbi").write_bytes(index.read_bytes())
         index.unlink()
     assert said(tmp_path) == "['compiling kernels that were not needed here before; they are kept']\n"
-
-
-TURNS = """
-import fcntl, sys
-from pathlib import Path
-from numba.core.caching import IndexDataCacheFile
-from rankmill.trainer.compiling import guard_cache
-
-def free(self):
-    with open(Path(self._cache_path, "turns.lock"), "ab") as other:
-        try:
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
-
-seen = []
-IndexDataCacheFile.load = lambda self, key: seen.append(("load", free(self)))
-IndexDataCacheFile.save = lambda self, key, data: seen.append(("save", free(self)))
-guard_cache()
-guard_cache()
-file = IndexDataCacheFile(sys.argv[1], "kernel", None)
-file.save(1, b"")
-file.load(1)
-assert seen == [("save", False), ("load", False)], seen
-assert free(file)
-"""
-
-
-def test_files_of_compiled_kernels_are_written_and_read_in_turn(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", TURNS, str(tmp_path)], check=True, cwd=ROOT)

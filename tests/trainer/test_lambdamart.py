@@ -56,7 +56,7 @@ def test_order_is_by_score_then_by_jitter(scores, key, random):
     values = np.array([9.0, *scores, 9.0])  # rows before and after belong to other queries
     n, key = len(scores), np.uint64(key)
     rows = list(range(1, n + 1))
-    expected = sorted(rows, key=lambda row: (-values[row], int(_kernels.jitter(key, row))))
+    expected = sorted(rows, key=lambda row: (-values[row], int(_kernels.random_bits(key, row))))
     random.shuffle(rows)  # what the order held before must not matter
     order, spare = np.array([0, *rows, n + 1], dtype=np.uint32), np.empty(n, dtype=np.uint32)
     _kernels.order_by_score(values, key, 1, n + 1, order, spare)
@@ -67,7 +67,7 @@ def test_ties_are_broken_anew_each_round_and_not_by_row():
     places = np.zeros((200, 10))
     order, spare = np.arange(10, dtype=np.uint32), np.empty(10, dtype=np.uint32)
     for round_number in range(200):
-        key = np.uint64(_kernels.jitter(np.uint64(7), round_number))
+        key = np.uint64(_kernels.random_bits(np.uint64(7), round_number))
         _kernels.order_by_score(np.zeros(10), key, 0, 10, order, spare)
         places[round_number, order] = np.arange(10)
     assert np.all(np.abs(places.mean(axis=0) - 4.5) < 1.0)  # 5 standard errors of a uniform place

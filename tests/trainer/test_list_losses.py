@@ -370,9 +370,9 @@ def test_xendcg_steps_as_lightgbm_with_draws_of_its_own():
     g, h = derivatives(loss, scores, step=3)
     key = rank_xendcg.key_of(7, 3, rank_xendcg.DRAWS)  # 7: the seed
     for q, rows in ((1, slice(1, 8)), (2, slice(8, 12))):
-        of_query = np.uint64(_kernels.jitter(key, q))
+        of_query = np.uint64(_kernels.random_bits(key, q))
         places = range(rows.stop - rows.start)
-        draws = [_list_kernels.uniform(np.uint64(_kernels.jitter(of_query, place))) for place in places]
+        draws = [_list_kernels.uniform(np.uint64(_kernels.random_bits(of_query, place))) for place in places]
         expected = naive.xendcg_lambdas(scores[rows], grades[rows], draws)
         assert g[rows] == pytest.approx(expected[0], rel=1e-9, abs=1e-13)
         assert h[rows] == pytest.approx(expected[1], rel=1e-9)
@@ -397,7 +397,7 @@ def test_many_terms_solve_for_all_documents_at_once():
 
 
 def test_draws_are_uniform():
-    u = np.array([_list_kernels.uniform(np.uint64(_list_kernels.jitter(np.uint64(3), i))) for i in range(20000)])
+    u = np.array([_list_kernels.uniform(np.uint64(_list_kernels.random_bits(np.uint64(3), i))) for i in range(20000)])
     assert 0.0 < u.min() < 1e-3
     assert 1.0 - 1e-3 < u.max() < 1.0
     assert np.histogram(u, 20, (0, 1))[0] == pytest.approx(1000, abs=5 * math.sqrt(950))

@@ -21,16 +21,16 @@ def build(rows, options="", **parameters):
 
 def frozen(rows, scores, step, *, permutations=10, decay=0.85, gumbel=False, sigma=1.0, seed=7):
     """(row above, row below, weight) of all pairs, from noise written out by its definition."""
-    key, found = _kernels.jitter(np.uint64(seed), step), []
+    key, found = _kernels.random_bits(np.uint64(seed), step), []
     gains = 2.0**rows.grades - 1
     weights = np.ones(rows.n_rows) if rows.weights is None else rows.weights / rows.weights.mean()
     of_query = np.ones(rows.n_queries) if rows.query_weights is None else rows.query_weights / rows.query_weights.mean()
     for q, (first, last) in enumerate(itertools.pairwise(rows.starts)):
         for t in range(permutations):
-            shuffle = _kernels.jitter(np.uint64(key), t + 1)
+            shuffle = _kernels.random_bits(np.uint64(key), t + 1)
             noisy = {}
             for row in range(first, last):
-                u = ((int(_kernels.jitter(np.uint64(shuffle), row)) >> 12) + 0.5) / 2**52
+                u = ((int(_kernels.random_bits(np.uint64(shuffle), row)) >> 12) + 0.5) / 2**52
                 noisy[row] = sigma * scores[row] + (-math.log(-math.log(u)) if gumbel else math.log(u / (1 - u)))
             order = sorted(noisy, key=lambda row: -noisy[row])
             for place, (a, b) in enumerate(itertools.pairwise(order)):
@@ -88,8 +88,8 @@ def test_gumbel_noise_draws_from_the_plackett_luce_model():
     expected = np.exp(scores) / np.exp(scores).sum()
     firsts, n = np.zeros(3), 6000
     for step in range(n):
-        key = _kernels.jitter(np.uint64(1), step)
-        u = [((int(_kernels.jitter(np.uint64(key), row)) >> 12) + 0.5) / 2**52 for row in range(3)]
+        key = _kernels.random_bits(np.uint64(1), step)
+        u = [((int(_kernels.random_bits(np.uint64(key), row)) >> 12) + 0.5) / 2**52 for row in range(3)]
         firsts[np.argmax(scores - np.log(-np.log(u)))] += 1
     assert firsts / n == pytest.approx(expected, abs=5 * math.sqrt(0.25 / n))
 

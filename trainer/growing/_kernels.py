@@ -12,9 +12,11 @@ and meet before the next; worker 0 alone writes what the others read after a mee
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from rankmill.trainer._intrinsics import bits_of, float_of, load_acquire, prefetch, store_release
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import MAGIC
+from rankmill.foundation.kernels.instructions import bits_of, float_of, load_acquire, prefetch, store_release
 
 LOOK_AHEAD = 64  # rows between the prefetch and the use; so many are read past the end of a node's rows
 _FAR = np.int64(LOOK_AHEAD)
@@ -22,7 +24,6 @@ _LOW = np.int64(0xFFFFFFFF)
 _BYTE = np.uint64(255)
 _U8 = np.uint64(8)
 _U256 = np.uint64(256)
-_MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
 
 # What a row of ``nodes`` holds: rows[FIRST:LAST] are the node's; TOTAL is their packed sum; SLOT its histogram in the
 # pool, -1 for none; LEFT its first child, -1 for none (the other child is LEFT + 1); the rest is its best split.
@@ -61,7 +62,7 @@ _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 # -- meeting ---------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _wait(flags, index, number, stop, looks):
     """Look at flags[index] until it reaches ``number``; False if flags[stop] is set meanwhile."""
     while True:
@@ -73,7 +74,7 @@ def _wait(flags, index, number, stop, looks):
         _sched_yield()
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def meet(flags, worker, size, number, looks):
     """Wait until all workers have called this with ``number`` (1, 2, ..); False: one has failed, all must leave.
 
@@ -93,7 +94,7 @@ def meet(flags, worker, size, number, looks):
     return True
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _tick(clock, phase, stamp, ticks):
     """Add the time since the last call to ``phase``; ``clock`` < 0: keep no time."""
     if clock >= 0:
@@ -107,7 +108,7 @@ def _tick(clock, phase, stamp, ticks):
 # -- histograms ------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _accumulate(words, used, rows, packed, first, last, out):
     """out[256 * lane + bin of lane] += packed[i] for the rows[i] of one block, i in first .. last."""
     lanes = words.shape[1]
@@ -129,7 +130,7 @@ def _accumulate(words, used, rows, packed, first, last, out):
             out[base + np.uint64(1792) + (word >> np.uint64(56))] += value
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def count_share(words, used_words, blocks, rows, packed, first, last, n_bins, share, shares, histogram, edge):
     """Add one worker's share of (row, word) visits of rows[first:last] to ``histogram`` (n_features, 256).
 
@@ -164,7 +165,7 @@ def count_share(words, used_words, blocks, rows, packed, first, last, n_bins, sh
     return partial
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def add_edge(edge, n_bins, block, first_feature, last_feature, histogram):
     """Add a block's histogram ``edge`` (width, 256) to those features of ``histogram`` that lie in the range."""
     width = edge.shape[0]
@@ -173,7 +174,7 @@ def add_edge(edge, n_bins, block, first_feature, last_feature, histogram):
             histogram[f, b] += edge[f - block * width, b]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def subtract(from_parent, child, n_bins, first_feature, last_feature):
     """Turn the parent's histogram into that of the other child: ``from_parent[feature, bin] -= child[feature, bin]``."""
     for f in range(first_feature, last_feature):
@@ -181,7 +182,7 @@ def subtract(from_parent, child, n_bins, first_feature, last_feature):
             from_parent[f, b] -= child[f, b]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def count_bins(column, stride, rows, first, last, counts):
     """counts[bin] = rows[first:last] with that bin of one feature."""
     counts[:] = 0
@@ -190,7 +191,7 @@ def count_bins(column, stride, rows, first, last, counts):
         counts[column[rows[i] * stride]] += 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def sum_curvatures(column, stride, rows, first, last, curvatures, scale, sums):
     """sums[bin] = sum of round(curvature * scale) over rows[first:last] with that bin of one feature."""
     sums[:] = 0
@@ -198,7 +199,7 @@ def sum_curvatures(column, stride, rows, first, last, curvatures, scale, sums):
         sums[column[rows[i] * stride]] += np.int64(np.rint(curvatures[rows[i]] * scale))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def total_and_least(packed):
     """Return the sum of packed values, and the least curvature among them in steps (0 for no values)."""
     total, least = np.int64(0), _LOW
@@ -211,7 +212,7 @@ def total_and_least(packed):
 # -- splits ----------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _gains(prefix, extra, last, total_g, total_h, needed, bounds, parent, out):
     """out[b] = gain of the split after bin b, 1 <= b < last, with ``prefix[b] + extra`` on the left; -inf where not allowed.
 
@@ -219,11 +220,11 @@ def _gains(prefix, extra, last, total_g, total_h, needed, bounds, parent, out):
     unsigned b, so that it becomes vector code: integers turn into floats through the bits.
     """
     lambda_steps, unit = bounds[LAMBDA] / bounds[UNIT_H], bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
-    magic = bits_of(_MAGIC)
+    magic = bits_of(MAGIC)
     for b in range(np.uint64(1), np.uint64(last)):
         left = prefix[b] + extra
-        h_left = float_of((left & _LOW) + magic) - _MAGIC
-        g_left = float_of((left >> np.int64(32)) + magic) - _MAGIC
+        h_left = float_of((left & _LOW) + magic) - MAGIC
+        g_left = float_of((left >> np.int64(32)) + magic) - MAGIC
         h_right = total_h - h_left
         g_right = total_g - g_left
         allowed = min(h_left, h_right) >= needed
@@ -232,25 +233,25 @@ def _gains(prefix, extra, last, total_g, total_h, needed, bounds, parent, out):
         out[b] = gain if allowed else -np.inf
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _value(g, h, low, high):
     """Return the Newton step (h with lambda), kept within the range of the node."""
     return min(max(-g / h, low), high) if h > 0.0 else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _value_of(packed, bounds, low, high):
     g, h = np.float64(packed >> np.int64(32)) * bounds[UNIT_G], np.float64(packed & _LOW) * bounds[UNIT_H]
     return _value(g, h + bounds[LAMBDA], low, high)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _gain_of(g, h, value):
     """Return what the step ``value`` gains: -(2 g v + h v^2), which is g^2 / h at the Newton step."""
     return -(2.0 * g + h * value) * value
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _gains_bounded(prefix, extra, last, total_g, total_h, needed, bounds, direction, low, high, out):
     """As ``_gains``, where the values of the children must lie in low .. high and rise (1) or fall (-1) with the feature."""
     unit_g, unit_h, lambda_l2 = bounds[UNIT_G], bounds[UNIT_H], bounds[LAMBDA]
@@ -268,13 +269,13 @@ def _gains_bounded(prefix, extra, last, total_g, total_h, needed, bounds, direct
                 out[b] = _gain_of(g, h, value) + _gain_of(g_right, h_right, value_right) - parent
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _left_is_heavier(left, total_h):
     """Whether the left side, a packed sum, has at least half of the curvature."""
     return 2.0 * np.float64(left & _LOW) >= total_h
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last, min_rows, least_h, out):
     """out[b] = -inf where the split after bin b leaves a side with too few rows or too little curvature.
 
@@ -293,7 +294,7 @@ def _forbid_small_sides(counts, prefix, total_h, weightless, missing_left, last,
             out[b] = -np.inf
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _highest(values, last):
     """Return the highest of values[1:last], -inf where there is none: four at a time, since each waits for the one before."""
     a = b = c = d = -np.inf
@@ -308,7 +309,7 @@ def _highest(values, last):
     return max(a, b, c, d)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def best_split(
     hist, counts, n_bins, enabled, monotone, first_feature, last_feature, total, needed, least_h, limits, bounds, low,
     high, work, gain_out, split_out, of_feature,
@@ -385,7 +386,7 @@ def best_split(
 # -- splits by the loss itself (criterion ole) -----------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def pack_pairs(first, second, curvature, scale, drawn, pairs):
     """pairs[k] = (first << 32 | second, round(curvature * scale)) of the pairs with both rows drawn; returns how many.
 
@@ -400,7 +401,7 @@ def pack_pairs(first, second, curvature, scale, drawn, pairs):
     return n
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _count_pairs(column, stride, pairs, first, last, highest, lowest):
     """Add the curvature of pairs[first:last] to highest[the greater bin of its two rows] and to lowest[the lesser]."""
     highest[:] = 0
@@ -413,7 +414,7 @@ def _count_pairs(column, stride, pairs, first, last, highest, lowest):
         lowest[min(a, b)] += c
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _move_missing(column, stride, pairs, first, last, highest, lowest):
     """Turn what ``_count_pairs`` has counted, the missing below all bins, into what they count for above all bins."""
     for k in range(first, last):
@@ -427,7 +428,7 @@ def _move_missing(column, stride, pairs, first, last, highest, lowest):
             lowest[other if other > 0 else KEYS - 1] += c
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _insides(highest, lowest, inside, last, inside_left, inside_right):
     """Curvature of the pairs inside the left and inside the right of every bin, of ``inside`` in the whole node."""
     left, right = highest[0], inside - lowest[0]
@@ -438,17 +439,17 @@ def _insides(highest, lowest, inside, last, inside_left, inside_right):
         inside_right[b] = right
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total_h, least, bounds, parent, out):
     """As ``_gains``, with L'' = h - 2 (curvature of the pairs inside) for h, no less than ``least`` steps of it."""
     lambda_steps, unit = bounds[LAMBDA] / bounds[UNIT_H], bounds[UNIT_G] * (bounds[UNIT_G] / bounds[UNIT_H])
-    magic, twice = bits_of(_MAGIC), 2.0 / PAIR_STEPS
+    magic, twice = bits_of(MAGIC), 2.0 / PAIR_STEPS
     for b in range(np.uint64(1), np.uint64(last)):
         left = prefix[b] + extra
-        h_left = float_of((left & _LOW) + magic) - _MAGIC
-        g_left = float_of((left >> np.int64(32)) + magic) - _MAGIC
-        curvature_left = h_left - twice * (float_of(inside_left[b] + magic) - _MAGIC)
-        curvature_right = (total_h - h_left) - twice * (float_of(inside_right[b] + magic) - _MAGIC)
+        h_left = float_of((left & _LOW) + magic) - MAGIC
+        g_left = float_of((left >> np.int64(32)) + magic) - MAGIC
+        curvature_left = h_left - twice * (float_of(inside_left[b] + magic) - MAGIC)
+        curvature_right = (total_h - h_left) - twice * (float_of(inside_right[b] + magic) - MAGIC)
         g_right = total_g - g_left
         allowed = min(curvature_left, curvature_right) >= least
         curvature_left, curvature_right = curvature_left + lambda_steps, curvature_right + lambda_steps
@@ -457,7 +458,7 @@ def _paired_gains(prefix, extra, inside_left, inside_right, last, total_g, total
         out[b] = gain if allowed else -np.inf
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _forbid_unsound_sides(
     prefix, extra, inside_left, inside_right, counts, missing_left, weightless, last, n_rows, total_g, total_h, min_rows,
     out,
@@ -481,7 +482,7 @@ def _forbid_unsound_sides(
             out[b] = -np.inf
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def search_paired(
     f, column, stride, hist, last, rows, first_row, last_row, pairs, first_pair, last_pair, total, inside, limits,
     bounds, counts, keyed, work, gain_out, split_out,
@@ -539,7 +540,7 @@ def search_paired(
                 split_out[3] = prefix[b] + extra
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def choose_features(screen, enabled, many, chosen):
     """chosen[:n] = the ``many`` enabled features whose ``screen`` is highest, best first, of equals the lowest; returns n.
 
@@ -566,14 +567,14 @@ def choose_features(screen, enabled, many, chosen):
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def column_of(words, feature):
     """Return the bins of ``feature``, uint8: that of row r lies at r * width."""
     width = words.shape[2] * 8
     return words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def partition(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
     """Reorder rows[first:last] (and packed with them) so that the left child comes first; both keep their order.
 
@@ -600,7 +601,7 @@ def partition(column, stride, threshold, missing_left, rows, packed, first, last
     return left - first
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def deal_out(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
     """First half of a partition by several workers: one worker's rows[first:last] into spare[first:last].
 
@@ -622,7 +623,7 @@ def deal_out(column, stride, threshold, missing_left, rows, packed, first, last,
     return left - first
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, rows, packed):
     """Second half: put what one worker dealt out where the rows of all workers before it end, on either side."""
     for i in range(n_left):
@@ -636,12 +637,12 @@ def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, ro
 # -- one tree --------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _stands_before(priority, a, b):
     return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _push(heap, n, priority, node):
     """Add ``node`` to a heap of ``n`` nodes, the highest priority (of equals: the node made first) on top."""
     i = n
@@ -654,7 +655,7 @@ def _push(heap, n, priority, node):
     heap[i] = node
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _pop(heap, n, priority):
     """Take the top off a heap of ``n`` nodes."""
     top, node = heap[0], heap[n - 1]
@@ -671,13 +672,13 @@ def _pop(heap, n, priority):
     return top
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _may_split(nodes, node, limits):
     enough = nodes[node, LAST] - nodes[node, FIRST] >= 2 * limits[MIN_ROWS]
     return enough and (limits[MAX_DEPTH] == 0 or nodes[node, DEPTH] < limits[MAX_DEPTH])
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _release(nodes, node, free, state):
     """Give the node's histogram back to the pool."""
     if nodes[node, SLOT] >= 0:
@@ -686,7 +687,7 @@ def _release(nodes, node, free, state):
         nodes[node, SLOT] = -1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _take(nodes, heap, priority, free, state):
     """Take a slot of the pool; where none is free, the waiting node whose turn comes last loses its own."""
     if state[N_FREE] == 0:
@@ -700,7 +701,7 @@ def _take(nodes, heap, priority, free, state):
     return free[state[N_FREE]]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _wait_for_turn(nodes, node, gain, split, limits, bounds, priority, gains_of_nodes, heap, state):
     """Write the node's best split down and let it wait until it is the turn of its priority."""
     nodes[node, FEATURE] = split[0]
@@ -718,7 +719,7 @@ def _wait_for_turn(nodes, node, gain, split, limits, bounds, priority, gains_of_
     state[N_WAITING] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _settle(child, node, size, gains, splits, limits, bounds, priority, gains_of_nodes, heap, nodes, free, state):
     """Take the best split of what the workers found; of equals that with the lowest feature."""
     best = 0
@@ -743,7 +744,7 @@ def _settle(child, node, size, gains, splits, limits, bounds, priority, gains_of
         _release(nodes, node, free, state)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _next_to_count(uppers, enabled, first_feature, last_feature, best, of_feature):
     """Return the feature whose bound is highest, of equals the lowest; -1 where none can beat ``best`` of ``of_feature``."""
     f = np.int64(-1)
@@ -755,7 +756,7 @@ def _next_to_count(uppers, enabled, first_feature, last_feature, best, of_featur
     return f
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _count_sides(words, f, rows, first, last, curvatures, bounds, with_curvatures, counts):
     """Fill ``counts`` (2, 256) with the rows and, if asked for, the curvatures of each bin of feature ``f``."""
     column, stride = column_of(words, f), words.shape[2] * 8
@@ -764,7 +765,7 @@ def _count_sides(words, f, rows, first, last, curvatures, bounds, with_curvature
         sum_curvatures(column, stride, rows, first, last, curvatures, bounds[FINE_H], counts[1])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _search_counted(
     node, with_curvatures, first_feature, last_feature, words, n_bins, enabled, monotone, rows, curvatures, limits,
     bounds, nodes, ranges, histogram, counts, uppers, work, gain_out, split_out,
@@ -800,7 +801,7 @@ def _search_counted(
 # -- admission -------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _reaches(values, scale, rows, first, last, least):
     """Tell whether the sum of round(value * scale) over rows[first:last], values of 0 or more, is at least ``least``."""
     total = np.int64(0)
@@ -811,7 +812,7 @@ def _reaches(values, scale, rows, first, last, least):
     return total >= least
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g_right, off_h_right):
     """Tell whether G/H of two sides differ by more than errors of at most ``off`` in each of the four sums explain.
 
@@ -824,7 +825,7 @@ def means_differ(g_left, h_left, off_g_left, off_h_left, g_right, h_right, off_g
     return abs(left - right) > off + 2.0 * EPSILON * (abs(left) + abs(right))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _packed_means_differ(left, total, n_left, n_right):
     """Tell whether the packed sums of two sides of so many rows, each rounded by half a step, show that G/H differ."""
     right = total - left
@@ -835,7 +836,7 @@ def _packed_means_differ(left, total, n_left, n_right):
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def fine_means_differ(column, stride, threshold, missing_left, rows, first, last, gradients, weights, scale_g, scale_w):
     """As ``_packed_means_differ``, by sums of fine steps, a pass over all rows[first:last].
 
@@ -857,7 +858,7 @@ def fine_means_differ(column, stride, threshold, missing_left, rows, first, last
     )
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _gains_something(node, n_left, n_right, words, rows, gradients, weights, bounds, nodes):
     """Tell whether the gain of the node's split is more than rounding; by fine steps where packed ones cannot tell."""
     if _packed_means_differ(nodes[node, LEFT_SUM], nodes[node, TOTAL], n_left, n_right):
@@ -869,7 +870,7 @@ def _gains_something(node, n_left, n_right, words, rows, gradients, weights, bou
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _enough_curvature(packed_h, first, last, rows, curvatures, limits, bounds):
     """Tell whether rows[first:last], one side of a split, have the least sum of curvatures."""
     if limits[BY_H] != 0 and np.float64(packed_h) - 0.5 * (last - first) >= bounds[LEAST_H]:
@@ -877,7 +878,7 @@ def _enough_curvature(packed_h, first, last, rows, curvatures, limits, bounds):
     return _reaches(curvatures, bounds[FINE_H], rows, first, last, bounds[FINE_LEAST_H])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _bound_children(nodes, node, limits, bounds, monotone, ranges):
     """Children of a monotone split keep to their side of the middle between the two values; all others inherit."""
     left, right = nodes[node, LEFT], nodes[node, LEFT] + 1
@@ -895,7 +896,7 @@ def _bound_children(nodes, node, limits, bounds, monotone, ranges):
         ranges[left, 0], ranges[right, 1] = middle, middle
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _plant(nodes, node, first, last, depth, total):
     nodes[node] = -1
     nodes[node, FIRST] = first
@@ -904,7 +905,7 @@ def _plant(nodes, node, first, last, depth, total):
     nodes[node, TOTAL] = total
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _plant_children(nodes, node, left, n_left):
     """Make ``left`` and the node after it from the rows of ``node``, of which the first ``n_left`` go left."""
     middle, depth = nodes[node, FIRST] + n_left, nodes[node, DEPTH] + 1
@@ -912,7 +913,7 @@ def _plant_children(nodes, node, left, n_left):
     _plant(nodes, left + 1, middle, nodes[node, LAST], depth, nodes[node, TOTAL] - nodes[node, LEFT_SUM])
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priority, free, state):
     """Make the children of a node that has been partitioned, and say which of them are to be counted and searched."""
     left = state[N_NODES]
@@ -938,7 +939,7 @@ def _divide(node, n_left, limits, bounds, monotone, nodes, ranges, heap, priorit
     nodes[small, SLOT] = _take(nodes, heap, priority, free, state)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _search_child(
     child, worker, node, first_feature, last_feature, n_bins, enabled, monotone, limits, bounds, nodes, ranges, pool,
     work, gains, splits, uppers,
@@ -958,7 +959,7 @@ def _search_child(
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _search_child_paired(
     child, worker, size, node, words, n_bins, enabled, rows, limits, bounds, nodes, pool, pairs, uppers, counts, chosen,
     keyed, work, gains, splits,
@@ -977,7 +978,7 @@ def _search_child_paired(
         )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spare, out):
     """Reorder pairs[first:last]: those inside the left child, those inside the right one, those that are cut apart.
 
@@ -1009,7 +1010,7 @@ def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spar
     out[3] = sum_right
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _divide_pairs(node, words, nodes, pairs, spare_pairs, out):
     """Hand the pairs of a node that has been divided on to its children."""
     f, left = nodes[node, FEATURE], nodes[node, LEFT]
@@ -1026,7 +1027,7 @@ def _divide_pairs(node, words, nodes, pairs, spare_pairs, out):
     nodes[left + 1, INSIDE] = out[3]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _part_share(
     worker, size, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed
 ):
@@ -1038,7 +1039,7 @@ def _part_share(
     )
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, spare_packed):
     """Bring what one worker dealt out behind that of all workers before it."""
     n, before, n_left = last - first, np.int64(0), np.int64(0)
@@ -1053,7 +1054,7 @@ def _collect_share(worker, size, rows, packed, first, last, lefts, spare_rows, s
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _part_alone(words, rows, packed, first, last, feature, threshold, missing_left, spare_rows, spare_packed):
     return partition(
         column_of(words, feature), words.shape[2] * 8, threshold, missing_left, rows, packed, first, last,
@@ -1061,7 +1062,7 @@ def _part_alone(words, rows, packed, first, last, feature, threshold, missing_le
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _count_together(
     worker, size, flags, number, looks, words, used_words, blocks, rows, packed, first, last, n_bins, histogram, edges,
     edge_blocks,
@@ -1073,7 +1074,7 @@ def _count_together(
     return meet(flags, worker, size, number, looks)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _add_edges(size, edges, edge_blocks, n_bins, first_feature, last_feature, histogram):
     """Add what all workers have counted apart to those features of ``histogram`` that lie in the range."""
     for worker in range(size):
@@ -1081,7 +1082,7 @@ def _add_edges(size, edges, edge_blocks, n_bins, first_feature, last_feature, hi
             add_edge(edges[worker], n_bins, edge_blocks[worker * LINE], first_feature, last_feature, histogram)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _part_together(
     worker, size, flags, number, looks, words, rows, packed, first, last, feature, threshold, missing_left, spare_rows,
     spare_packed, lefts,
@@ -1096,7 +1097,7 @@ def _part_together(
     return True
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _sum_of(lefts, size):
     total = np.int64(0)
     for worker in range(size):
@@ -1104,7 +1105,7 @@ def _sum_of(lefts, size):
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def grow_by_node(
     worker, size, flags, words, used_words, blocks, n_bins, enabled, monotone, rows, packed, spare_rows, spare_packed,
     gradients, weights, curvatures, limits, bounds, nodes, ranges, gains_of_nodes, priority, heap, free, state, pool,
@@ -1292,14 +1293,14 @@ def grow_by_node(
 # -- oblivious trees -------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _add_allowed(gains, last, least, out):
     """out[b] += gains[b], no less than ``least``, where the split is allowed."""
     for b in range(np.uint64(1), np.uint64(last)):
         out[b] += max(gains[b], least) if gains[b] > -np.inf else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def best_level_split(
     pool, nodes, first_node, last_node, n_bins, enabled, first_feature, last_feature, counts, least_h, limits, bounds,
     work, gain_out, split_out, of_feature,
@@ -1369,7 +1370,7 @@ def best_level_split(
     gain_out[0] = best
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _search_level_counted(
     pool, nodes, first_node, last_node, words, n_bins, enabled, first_feature, last_feature, rows, curvatures, limits,
     bounds, counts, uppers, work, gain_out, split_out,
@@ -1400,7 +1401,7 @@ def _search_level_counted(
             split_out[:] = split
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _write_level_split(split, first_node, last_node, pool, nodes):
     """Give every leaf of the level the split and its sum on the left.
 
@@ -1425,7 +1426,7 @@ def _write_level_split(split, first_node, last_node, pool, nodes):
         nodes[node, MISSING_LEFT] = side
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _write_level_gains(first_node, last_node, rows, curvatures, limits, bounds, nodes, gains_of_nodes):
     """Write the gain of each leaf of a level that has been parted, 0 where a side is too small.
 
@@ -1458,7 +1459,7 @@ def _write_level_gains(first_node, last_node, rows, curvatures, limits, bounds, 
     return seen
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _level_gains_something(first_node, last_node, words, rows, gradients, weights, bounds, nodes, gains_of_nodes):
     """Tell whether the split of a level that has been parted gains more than rounding in one of its leaves."""
     for node in range(first_node, last_node):
@@ -1470,7 +1471,7 @@ def _level_gains_something(first_node, last_node, words, rows, gradients, weight
     return False
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def grow_by_level(
     worker, size, flags, words, used_words, blocks, n_bins, enabled, rows, packed, spare_rows, spare_packed, gradients,
     weights, curvatures, limits, bounds, nodes, gains_of_nodes, state, pool, edges, edge_blocks, lefts, work, gains,
@@ -1606,7 +1607,7 @@ def grow_by_level(
 # -- rows outside the tree -------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def add_tree_blocked(words, feature, threshold, missing_left, left, right, value, rows, first, last, scores):
     """scores[row] += value of the leaf that the bins of the row lead to, for rows[first:last]."""
     width = words.shape[2] * 8

@@ -25,7 +25,6 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.compiling import guard_cache
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.parameters import PRESET, TrainParameters
@@ -331,7 +330,6 @@ def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
 
 
 def _told(task: Task) -> tuple[Task, Outcome]:
-    guard_cache()
     return task, run_trial(task)
 
 

@@ -8,7 +8,8 @@ cannot take two rows for one; besides, it crashes where ``null`` stands in place
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from rankmill.foundation.kernels.compiling import kernel
 
 _1 = np.uint64(1)
 _SEED, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
@@ -21,7 +22,7 @@ KEYS, FORM, FORM_LINE = range(3)
 STATE_CELLS = 3
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find_objects(text, start, stop, number, line_from, line_to, wrong):
     """Find the lines of ``text[start:stop]`` (the last one ends with a newline) that are not blank; return how many.
 
@@ -86,7 +87,7 @@ def find_objects(text, start, stop, number, line_from, line_to, wrong):
     return row
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find_keys(text, line_from, line_to, wrong, word, table, key_from, key_to, key_level, state):
     """Find the keys of the lines' objects, each once, in the order of the text.
 

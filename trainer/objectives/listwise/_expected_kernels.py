@@ -6,14 +6,13 @@ Rows of query q are ``starts[q]`` to ``starts[q + 1]``; documents of a list coun
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from rankmill.trainer._elementary import exp_negative, jitter, log2_positive, uniform
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import LN2, exp_negative, log2_positive
+from rankmill.foundation.kernels.randoms import random_bits, uniform
 
-_LN2 = 0.6931471805599453
 
-
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def normal(u):
     """Return the quantile u of the standard normal distribution (Wichura 1988, AS 241), relative error about 1e-12."""
     q = u - 0.5
@@ -36,7 +35,7 @@ def normal(u):
         low = low * r + 4.2313330701600911252e1
         low = low * r + 1.0
         return q * top / low
-    r = np.sqrt(-_LN2 * log2_positive(u if q < 0.0 else 1.0 - u))
+    r = np.sqrt(-LN2 * log2_positive(u if q < 0.0 else 1.0 - u))
     if r <= 5.0:
         r -= 1.6
         top = 7.74545014278341407640e-4
@@ -76,7 +75,7 @@ def normal(u):
     return top / low if q > 0.0 else -top / low
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _smallest_first(keys, items, n, places, placed):
     """Write into ``placed`` the ``places`` items with the smallest keys, in order; cells 0 .. n - places of ``items`` keep the others.
 
@@ -91,7 +90,7 @@ def _smallest_first(keys, items, n, places, placed):
         _sift(keys, items, 0, n)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _sift(keys, items, at, n):
     """Move the entry ``at`` down to where no child is smaller."""
     key, item = keys[at], items[at]
@@ -109,7 +108,7 @@ def _sift(keys, items, at, n):
 # ---- expected DCG under Plackett-Luce ------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _strengths(scores, first, n, e):
     """e[i] = exp(s - the highest s) of the n rows from ``first`` on."""
     top = scores[first]
@@ -119,7 +118,7 @@ def _strengths(scores, first, n, e):
         e[i] = exp_negative(scores[first + i] - top)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _values(e, n, gains, discounts, places, value):
     """value[set] = expected DCG of the places that are left once the documents of ``set`` (bits) have been placed."""
     for placed in range((1 << n) - 1, -1, -1):
@@ -136,7 +135,7 @@ def _values(e, n, gains, discounts, places, value):
         value[placed] = expected
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _exact_gradient(e, n, gains, discounts, places, value, reach, spread, g, h):
     """Add dE/ds to g and the surrogate curvature to h, summed over the sets of documents that can come first.
 
@@ -179,7 +178,7 @@ def _exact_gradient(e, n, gains, discounts, places, value, reach, spread, g, h):
                 reach[after] += reach[placed] * p
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _spreads(n, discounts, places, spread):
     """Write spread[p] = half of (the discount of place p less the mean discount of the places after it).
 
@@ -193,16 +192,16 @@ def _spreads(n, discounts, places, spread):
         later += discounts[place]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _draw_order(e, n, places, key, keys, items, placed):
     """Draw the first ``places`` documents of an order: a race of exponential clocks, the strongest the fastest."""
     for i in range(n):
-        keys[i] = -log2_positive(uniform(jitter(key, i))) / e[i]
+        keys[i] = -log2_positive(uniform(random_bits(key, i))) / e[i]
         items[i] = i
     _smallest_first(keys, items, n, places, placed)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _sampled_gradient(
     e, n, gains, discounts, places, samples, key, keys, items, orders, left_over, to_go, means, chosen, left, mean_gain, spread, seen, g, h,
 ):  # fmt: skip
@@ -216,7 +215,7 @@ def _sampled_gradient(
         means[place] = 0.0
     for sample in range(samples):
         placed = orders[sample]
-        _draw_order(e, n, places, jitter(key, sample), keys, items, placed)
+        _draw_order(e, n, places, random_bits(key, sample), keys, items, placed)
         left_over[sample] = 0.0
         for i in range(n - places):
             left_over[sample] += e[items[i]]
@@ -267,7 +266,7 @@ def _sampled_gradient(
                     h[i] += t * ((gains[i] * c + c_mean) + r * (gains[i] * b + b_mean)) / samples
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def expected_dcg_gradients(
     scores, starts, first_query, last_query, gains, discounts, cutoff, scales, exact_up_to, samples, key,
     floats, whole, orders, gradients, curvatures,
@@ -291,7 +290,7 @@ def expected_dcg_gradients(
             _exact_gradient(e, n, gain, discounts, places, floats[1], floats[2], floats[3], g, h)
         else:
             _sampled_gradient(
-                e, n, gain, discounts, places, samples, jitter(key, q), floats[1], whole[0], orders, floats[2],
+                e, n, gain, discounts, places, samples, random_bits(key, q), floats[1], whole[0], orders, floats[2],
                 floats[3], floats[4], floats[5], floats[6], floats[7], floats[8], whole[1], g, h,
             )  # fmt: skip
         for i in range(n):
@@ -299,7 +298,7 @@ def expected_dcg_gradients(
             h[i] *= scale
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def expected_dcg_losses(
     scores, starts, gains, discounts, cutoff, scales, ideal, exact_up_to, samples, key, floats, whole, out
 ):
@@ -315,9 +314,9 @@ def expected_dcg_losses(
             _values(e, n, gain, discounts, places, floats[1])
             expected = floats[1][0]
         else:
-            expected, of_query = 0.0, jitter(key, q)
+            expected, of_query = 0.0, random_bits(key, q)
             for sample in range(samples):
-                _draw_order(e, n, places, jitter(of_query, sample), floats[1], whole[0], whole[1])
+                _draw_order(e, n, places, random_bits(of_query, sample), floats[1], whole[0], whole[1])
                 for place in range(places):
                     expected += gain[whole[1][place]] * discounts[place] / samples
         out[q] = scales[q] * (ideal[q] - expected)
@@ -326,17 +325,17 @@ def expected_dcg_losses(
 # ---- DCG of scores with Gaussian noise -----------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _noisy_order(scores, first, n, noise, key, places, x, keys, items, placed):
     """x[i] = s / noise + z of the n rows from ``first`` on, relative to the first; ``placed``: the highest so many, in order."""
     for i in range(n):
-        x[i] = (scores[first + i] - scores[first]) / noise + normal(uniform(jitter(key, i)))
+        x[i] = (scores[first + i] - scores[first]) / noise + normal(uniform(random_bits(key, i)))
         keys[i] = -x[i]
         items[i] = i
     _smallest_first(keys, items, n, places, placed)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def smoothed_dcg_gradients(
     scores, starts, first_query, last_query, gains, discounts, cutoff, scales, noise, samples, key, floats, whole,
     gradients, curvatures,
@@ -355,11 +354,11 @@ def smoothed_dcg_gradients(
             curvatures[row] = 0.0
         if n < 2 or scale == 0.0:
             continue
-        x, of_query = floats[0], jitter(key, q)
+        x, of_query = floats[0], random_bits(key, q)
         places = min(n, cutoff + 1)
         rank, placed = whole[1], whole[2]
         for sample in range(samples):
-            _noisy_order(scores, first, n, noise, jitter(of_query, sample), places, x, floats[1], whole[0], placed)
+            _noisy_order(scores, first, n, noise, random_bits(of_query, sample), places, x, floats[1], whole[0], placed)
             for i in range(n):
                 rank[i] = n
             for place in range(places):
@@ -389,7 +388,7 @@ def smoothed_dcg_gradients(
             curvatures[row] = factor / noise * curvatures[row]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def smoothed_dcg_losses(
     scores, starts, gains, discounts, cutoff, scales, ideal, noise, samples, key, floats, whole, out
 ):
@@ -399,10 +398,10 @@ def smoothed_dcg_losses(
         out[q] = 0.0
         if n < 2 or scales[q] == 0.0:
             continue
-        places, expected, of_query = min(n, cutoff), 0.0, jitter(key, q)
+        places, expected, of_query = min(n, cutoff), 0.0, random_bits(key, q)
         for sample in range(samples):
             _noisy_order(
-                scores, first, n, noise, jitter(of_query, sample), places, floats[0], floats[1], whole[0], whole[2]
+                scores, first, n, noise, random_bits(of_query, sample), places, floats[0], floats[1], whole[0], whole[2]
             )
             for place in range(places):
                 expected += gains[first + whole[2][place]] * discounts[place] / samples

@@ -6,14 +6,13 @@ Rows of query q are ``starts[q]`` to ``starts[q + 1]``; a list that counts for n
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from rankmill.trainer._elementary import exp_negative, jitter, log2_positive, uniform
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import LN2, exp_negative, log2_positive
+from rankmill.foundation.kernels.randoms import random_bits, uniform
 
-_LN2 = 0.6931471805599453
 
-
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def list_means(values, starts, out):
     """Write out[q] = mean of the values of list q, 0 where it is empty."""
     for q in range(out.shape[0]):
@@ -23,7 +22,7 @@ def list_means(values, starts, out):
         out[q] = total / max(starts[q + 1] - starts[q], 1)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def shares_of_lists(values, starts, out, sums):
     """Write out[row] = values[row] / the sum of its list, 0 where that is 0; sums[q] = that sum."""
     for q in range(starts.shape[0] - 1):
@@ -35,7 +34,7 @@ def shares_of_lists(values, starts, out, sums):
             out[row] = values[row] / total if total > 0.0 else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def exponentials_of_lists(values, starts, out):
     """Write out[row] = exp(value - the highest value of its list)."""
     for q in range(starts.shape[0] - 1):
@@ -49,7 +48,7 @@ def exponentials_of_lists(values, starts, out):
 # ---- cross entropy of softmax --------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _softmax(scores, first, last, p, rest):
     """Write p of rows first .. last (2 or more) and rest = 1 - p, both without cancellation; return (top row, e of it / sum of e).
 
@@ -71,7 +70,7 @@ def _softmax(scores, first, last, p, rest):
     return top, others
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def softmax_gradients(scores, starts, first_query, last_query, targets, list_weights, gradients, curvatures):
     """Write g = w (p - t) and h = w p (1 - p), p the softmax of the scores of a list, t its targets, which sum to 1."""
     for q in range(first_query, last_query):
@@ -90,7 +89,7 @@ def softmax_gradients(scores, starts, first_query, last_query, targets, list_wei
             curvatures[row] = weight * (p * rest)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def softmax_losses(scores, starts, targets, list_weights, out):
     """Write out[q] = w sum of t (log sum of exp(s) - s_i)."""
     for q in range(out.shape[0]):
@@ -104,14 +103,14 @@ def softmax_losses(scores, starts, targets, list_weights, out):
         total = 0.0
         for row in range(first, last):
             total += exp_negative(scores[row] - top)
-        log_total = log2_positive(total) * _LN2
+        log_total = log2_positive(total) * LN2
         loss = 0.0
         for row in range(first, last):
             loss += targets[row] * (log_total + (top - scores[row]))
         out[q] = list_weights[q] * loss
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def softmax_masses(scores, starts, first_query, last_query, list_weights, spare, masses):
     """Write masses[row] = softmax, 0 in a list that does not count; ``spare`` (n_rows,) is written over."""
     for q in range(first_query, last_query):
@@ -123,15 +122,15 @@ def softmax_masses(scores, starts, first_query, last_query, list_weights, spare,
             _softmax(scores, first, last, masses, spare)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _kept(curvature, least, key, first, second):
     """Return what a pair counts for: its curvature, or ``least`` with probability curvature / least, else 0."""
     if curvature >= least:
         return curvature
-    return least if uniform(jitter(jitter(key, first), second)) * least < curvature else 0.0
+    return least if uniform(random_bits(random_bits(key, first), second)) * least < curvature else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def product_pairs(
     starts, first_query, last_query, factors, scales, least, key, ends, fill, first_rows, second_rows, curvatures
 ):
@@ -160,26 +159,26 @@ def product_pairs(
 # ---- likelihood of an order under Plackett-Luce --------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def shuffle_ties(sorted_rows, grades, starts, first_query, last_query, key, order):
     """Write ``sorted_rows`` into ``order``, the rows of one grade of a list in random order.
 
     ``sorted_rows`` (n_rows,) holds the rows of each query by grade, the best first.  Fisher-Yates from the inside out, keyed by (key, query, place).
     """
     for q in range(first_query, last_query):
-        of_query = jitter(key, q)
+        of_query = random_bits(key, q)
         run = starts[q]
         for place in range(starts[q], starts[q + 1]):
             row = sorted_rows[place]
             if grades[row] != grades[sorted_rows[run]]:
                 run = place
-            bits = jitter(of_query, place - starts[q]) >> np.uint64(32)
+            bits = random_bits(of_query, place - starts[q]) >> np.uint64(32)
             other = run + np.int64((bits * np.uint64(place - run + 1)) >> np.uint64(32))
             order[place] = order[other]
             order[other] = row
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def plackett_luce_steps(scores, first, last, order, chosen, left):
     """For the document at each place: its share of the strength that is left there, and the share that is left after it.
 
@@ -201,7 +200,7 @@ def plackett_luce_steps(scores, first, last, order, chosen, left):
         left[place] = after / total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def likelihood_gradients(
     scores, starts, first_query, last_query, order, list_weights, chosen, left, gradients, curvatures
 ):
@@ -231,7 +230,7 @@ def likelihood_gradients(
             a = r * (1.0 + a)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def likelihood_losses(scores, starts, order, list_weights, out):
     """Write out[q] = -w log P(order), the sum over places p of log S_p - s_p."""
     for q in range(out.shape[0]):
@@ -246,11 +245,11 @@ def likelihood_losses(scores, starts, order, list_weights, out):
                 highest = s
             else:
                 total += exp_negative(s - highest)
-            loss += log2_positive(total) * _LN2 + (highest - s)
+            loss += log2_positive(total) * LN2 + (highest - s)
         out[q] = list_weights[q] * loss
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def likelihood_pairs(
     starts, first_query, last_query, order, chosen, left, list_weights, least, key, ends, fill, first_rows, second_rows, curvatures
 ):  # fmt: skip
@@ -284,7 +283,7 @@ def likelihood_pairs(
 # ---- squared error less its mean by query --------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def centred_gradients(scores, starts, first_query, last_query, targets, weights, gradients, curvatures):
     """Write g = w (r - mean of r), r = s - y, the mean weighted over the list; h = w (1 - w / sum of w)."""
     for q in range(first_query, last_query):
@@ -301,7 +300,7 @@ def centred_gradients(scores, starts, first_query, last_query, targets, weights,
             curvatures[row] = w * rest
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def centred_losses(scores, starts, targets, weights, out):
     """Write out[q] = sum of w (r - mean of r)^2 / 2."""
     for q in range(out.shape[0]):
@@ -320,20 +319,20 @@ def centred_losses(scores, starts, targets, weights, out):
 # ---- cross entropy with drawn targets, as LightGBM steps along it --------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def draw_targets(gains, starts, first_query, last_query, key, targets):
     """Write targets[row] = (gain + 1 - u) / its sum over the list, u uniform, keyed by (key, query, place in the list)."""
     for q in range(first_query, last_query):
-        of_query = jitter(key, q)
+        of_query = random_bits(key, q)
         total = 0.0
         for row in range(starts[q], starts[q + 1]):
-            targets[row] = gains[row] + (1.0 - uniform(jitter(of_query, row - starts[q])))
+            targets[row] = gains[row] + (1.0 - uniform(random_bits(of_query, row - starts[q])))
             total += targets[row]
         for row in range(starts[q], starts[q + 1]):
             targets[row] /= total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def preconditioned_gradients(
     scores, starts, first_query, last_query, targets, list_weights, terms, work, gradients, curvatures
 ):

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from rankmill.trainer._elementary import exp_negative, log2_positive
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import LN2, log2_positive, sigmoid, softplus
 
-_LN2 = 0.6931471805599453
 _MOST_STEPS = 200
 _NOTHING = 1e-15  # of the sum of weights
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def probability(x):
-    """1 / (1 + exp(-x)) with all its digits."""
-    e = exp_negative(-abs(x))
-    return 1.0 / (1.0 + e) if x >= 0.0 else e / (1.0 + e)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def softplus(x):
-    """log(1 + exp(x)); absolute error about 1e-12."""
-    return max(x, 0.0) + log2_positive(1.0 + exp_negative(-abs(x))) * _LN2
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def best_shift(scores, classes, weights, first, last):
     """Return (c, sum of w, whether there is one): sum of w / (1 + exp(-(s + c))) = sum of w y over the rows first .. last.
 
@@ -42,13 +28,13 @@ def best_shift(scores, classes, weights, first, last):
     total = ones + zeros
     if ones == 0.0 or zeros == 0.0:
         return 0.0, total, False
-    odds = (log2_positive(ones) - log2_positive(zeros)) * _LN2
+    odds = (log2_positive(ones) - log2_positive(zeros)) * LN2
     low, high = odds - highest, odds - lowest
     shift = 0.5 * (low + high)
     for _ in range(_MOST_STEPS):
         excess, slope = -ones, 0.0
         for row in range(first, last):
-            p = probability(scores[row] + shift)
+            p = sigmoid(scores[row] + shift)
             excess += weights[row] * p
             slope += weights[row] * p * (1.0 - p)
         if abs(excess) <= _NOTHING * total:
@@ -65,7 +51,7 @@ def best_shift(scores, classes, weights, first, last):
     return shift, total, True
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def query_logit_gradients(
     scores, starts, first_query, last_query, classes, weights, alpha, of_row, of_query, gradients, curvatures
 ):
@@ -78,7 +64,7 @@ def query_logit_gradients(
         first, last = starts[q], starts[q + 1]
         shift, _, found = best_shift(scores, classes, weights, first, last)
         for row in range(first, last):
-            w, p, miss = weights[row], probability(scores[row]), probability(-scores[row])
+            w, p, miss = weights[row], sigmoid(scores[row]), sigmoid(-scores[row])
             gradients[row] = (1.0 - alpha) * w * (-miss if classes[row] > 0.5 else p)
             curvatures[row] = (1.0 - alpha) * w * p * miss
             of_row[row] = 0.0
@@ -88,18 +74,18 @@ def query_logit_gradients(
         total = 0.0
         for row in range(first, last):
             x = scores[row] + shift
-            of_row[row] = weights[row] * probability(x) * probability(-x)
+            of_row[row] = weights[row] * sigmoid(x) * sigmoid(-x)
             total += of_row[row]
         if total == 0.0:
             continue
         of_query[q] = alpha / total
         for row in range(first, last):
             x, w, d = scores[row] + shift, weights[row], of_row[row]
-            gradients[row] += alpha * w * (-probability(-x) if classes[row] > 0.5 else probability(x))
+            gradients[row] += alpha * w * (-sigmoid(-x) if classes[row] > 0.5 else sigmoid(x))
             curvatures[row] += alpha * d * ((total - d) / total)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def query_logit_losses(scores, starts, classes, weights, alpha, out):
     """Write out[q] = the sum of w ((1 - alpha) log-loss of s + alpha log-loss of s + c)."""
     for q in range(out.shape[0]):

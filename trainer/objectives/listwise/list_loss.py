@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.scorer.metrics.discount import gains
-from rankmill.trainer._elementary import jitter
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
@@ -119,5 +119,5 @@ class ListLoss(Objective):
 
 def key_of(seed: int, step: int, purpose: int) -> np.uint64:
     """Return the key of what is drawn at a step for a purpose."""
-    of_step = jitter(np.uint64(jitter(np.uint64(seed), step)), purpose)
+    of_step = random_bits(np.uint64(random_bits(np.uint64(seed), step)), purpose)
     return np.uint64(of_step)

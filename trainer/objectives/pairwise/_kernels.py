@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rankmill.trainer._elementary import exp_negative, jitter, log2_positive
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import LOG2_E, exp_negative, log2_positive
+from rankmill.foundation.kernels.randoms import random_bits, uniform
 
 LANES = 8  # cells that the vector code reads at a time, so many past the end of a list
-_LOG2_E = 1.4426950408889634
 _WIDEST = 600.0  # exp(-600) is far from the smallest double, and so are its products with gains
 _STEEPEST = 30.0  # beyond it exp(s_j - s_i) goes on along its tangent: no pair may drown all others
 _STEEPEST_SLOPE = 10686474581524.463  # exp(30)
@@ -27,18 +28,18 @@ LOGISTIC, EXPONENTIAL = 0, 1
 GRADIENTS, LOSSES, CURVATURES = 0, 1, 2
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _stands_before(scores, key, a, b):
-    """Whether row a ranks before row b: the higher score, then the smaller jitter, then the lower row."""
+    """Whether row a ranks before row b: the higher score, then the smaller random number, then the lower row."""
     if scores[a] != scores[b]:
         return scores[a] > scores[b]
-    ja, jb = jitter(key, a), jitter(key, b)
+    ja, jb = random_bits(key, a), random_bits(key, b)
     if ja != jb:
         return ja < jb
     return a < b
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def order_by_score(scores, key, first, last, order, spare):
     """Sort ``order[first:last]``, which holds the rows first .. last in any order, best row first.
 
@@ -141,7 +142,7 @@ def pairs_of_one(typingctx, s, e, gain, discount, weight, g, h, first, last, one
     return signature, codegen
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def sort_queries(scores, starts, first_query, last_query, scales, key, order, spare):
     """Sort the rows of each query that counts (its scale is not 0), best first: see :func:`order_by_score`."""
     for q in range(first_query, last_query):
@@ -149,7 +150,7 @@ def sort_queries(scores, starts, first_query, last_query, scales, key, order, sp
             order_by_score(scores, key, starts[q], starts[q + 1], order, spare)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def lambdas(
     scores, starts, first_query, last_query, values, weights, query_weights, shape, upper, lower, lift, scales, sigma,
     truncation, normalise, key, order, spare, work, gradients, curvatures, factors,
@@ -232,7 +233,7 @@ def lambdas(
             curvatures[row] = h[rank] * factor
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def lambda_curvatures(
     scores, starts, first_query, last_query, values, weights, shape, upper, lower, lift, scales, sigma,
     truncation, normalise, key, order, spare, work, factors, least, first_rows, second_rows, pair_curvature, begin,
@@ -251,7 +252,7 @@ def lambda_curvatures(
     s, x, e, weight, c, unused, sign = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
     weighted = weights.shape[0] > 0
     longest = spare.shape[0]
-    drawing = jitter(key, _DRAW)
+    drawing = random_bits(key, _DRAW)
     summing = leaf_of_row.shape[0] > 0
     leaf = work[7]
     end = begin
@@ -274,7 +275,7 @@ def lambda_curvatures(
         far_apart = sigma * (s[0] - s[n - 1]) > _WIDEST
         damp = normalise and s[0] != s[n - 1]
         floor, slope = (0.01, 1.0) if damp else (1.0, 0.0)
-        passed = np.float64(jitter(drawing, first) >> np.uint64(11)) * _UNIT * least
+        passed = np.float64(random_bits(drawing, first) >> np.uint64(11)) * _UNIT * least
         for i in range(min(truncation, n - 1)):
             place, lifted, offset = i, 1.0, 0
             if shape == BY_PLACE:
@@ -340,15 +341,15 @@ def lambda_curvatures(
     return end
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def _log_one_plus(z):
     """log(1 + z) for 0 <= z <= 1; relative error about 1e-12."""
     if z < 1e-3:
         return z * (1.0 - z * (0.5 - z * (1.0 / 3.0 - z * (0.25 - z * 0.2))))
-    return log2_positive(1.0 + z) * (1.0 / _LOG2_E)
+    return log2_positive(1.0 + z) * (1.0 / LOG2_E)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def pair_terms(
     what, loss, scores, starts, first_query, last_query, values, grades, weights, query_weights,
     shape, upper, lower, lift, cells, table, scales, sigma, truncation, normalise, ties, fraction,
@@ -374,7 +375,7 @@ def pair_terms(
     weighted = weights.shape[0] > 0
     longest = spare.shape[0]
     end = begin
-    drawing = jitter(key, _DRAW)
+    drawing = random_bits(key, _DRAW)
     for q in range(first_query, last_query):
         first, last = starts[q], starts[q + 1]
         n = last - first
@@ -434,7 +435,7 @@ def pair_terms(
                     continue
                 row_a, row_b = order[first + a], order[first + b]
                 if fraction < 1.0:
-                    drawn = jitter(jitter(key, min(row_a, row_b)), max(row_a, row_b))
+                    drawn = random_bits(random_bits(key, min(row_a, row_b)), max(row_a, row_b))
                     if np.float64(drawn >> np.uint64(11)) * _UNIT >= fraction:
                         continue
                     w /= fraction
@@ -464,7 +465,7 @@ def pair_terms(
                 elif what == CURVATURES:
                     bend *= factors[q]
                     if bend < least:
-                        drawn = jitter(jitter(drawing, min(row_a, row_b)), max(row_a, row_b))
+                        drawn = random_bits(random_bits(drawing, min(row_a, row_b)), max(row_a, row_b))
                         if np.float64(drawn >> np.uint64(11)) * _UNIT * least >= bend:
                             continue
                         bend = least
@@ -489,7 +490,7 @@ def pair_terms(
     return end
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def user_swaps(function, order, starts, first_query, last_query, grades, depth, cells, ranked, table):
     """Fill a table of weights, as :func:`pair_terms` reads it, by ``|function(ranked grades, i, j)|``.
 
@@ -517,7 +518,7 @@ def user_swaps(function, order, starts, first_query, last_query, grades, depth, 
     return bad
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def neighbours(
     what, scores, starts, first_query, last_query, values, weights, query_weights, counts, sigma, permutations, decay,
     gumbel, key, noisy, order, spare, gradients, curvatures, losses, room, pairs, pair_curvature,
@@ -543,15 +544,15 @@ def neighbours(
         summed = 0.0
         cell = room[q]
         for t in range(permutations):
-            shuffle = jitter(key, t + 1)
+            shuffle = random_bits(key, t + 1)
             for row in range(first, last):
-                u = (np.float64(jitter(shuffle, row) >> np.uint64(12)) + 0.5) * 2.0**-52  # inside (0, 1)
+                u = uniform(random_bits(shuffle, row))
                 noise = log2_positive(u)
                 if gumbel:
-                    noise = -log2_positive(-noise / _LOG2_E)
+                    noise = -log2_positive(-noise / LOG2_E)
                 else:
                     noise -= log2_positive(1.0 - u)
-                noisy[row] = sigma * scores[row] + noise / _LOG2_E
+                noisy[row] = sigma * scores[row] + noise / LOG2_E
             order_by_score(noisy, shuffle, first, last, order, spare)
             weight = scale
             for place in range(first, last - 1):
@@ -583,7 +584,7 @@ def neighbours(
             losses[q] = summed
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def holds_two_grades(grades, starts, out):
     """out[q] = whether query q has documents of different grades."""
     for q in range(out.shape[0]):
@@ -594,7 +595,7 @@ def holds_two_grades(grades, starts, out):
                 break
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def misranked(
     scores, starts, first_query, last_query, grades, weights, query_weights,
     pairs, pair_starts, above, below, pair_weight, pair_target, tau, cells, kept, targets, total, losses,

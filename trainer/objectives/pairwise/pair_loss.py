@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.scorer.metrics import swaps
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels, queries_of
 from rankmill.scorer.metrics.swaps import SwapDeltas
-from rankmill.trainer._elementary import jitter
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
@@ -326,7 +326,7 @@ class PairObjective(Objective):
             self._weighing.prepare(self._order, first, last)
 
     def _key(self, step: int) -> np.uint64:
-        return np.uint64(jitter(np.uint64(self._rules.seed), step))
+        return np.uint64(random_bits(np.uint64(self._rules.seed), step))
 
     def _terms(
         self,

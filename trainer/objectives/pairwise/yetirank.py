@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.foundation.kernels.randoms import all_random_bits, random_bits
 from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.scorer.metrics.discount import gains
-from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer._elementary import jitter
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
 from rankmill.trainer.objectives.sharing import QueryShares
@@ -136,7 +135,7 @@ class YetiRank(Objective):
         summed = np.bincount(number, weights=curvature[kept], minlength=len(keys)).astype(np.float64)
         if least > 0.0:
             draws = np.empty(len(keys), dtype=np.uint64)
-            row_kernels.jitters(np.uint64(jitter(self._key(step), _DRAWS)), keys, draws)
+            all_random_bits(np.uint64(random_bits(self._key(step), _DRAWS)), keys, draws)
             chosen = (draws >> np.uint64(11)).astype(np.float64) * (2.0**-53 * least) < summed
             keys, summed = keys[chosen], np.maximum(summed[chosen], least)
         return PairCurvatures((keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32), summed)
@@ -147,7 +146,7 @@ class YetiRank(Objective):
         return int(self._room[-1])
 
     def _key(self, step: int) -> np.uint64:
-        return np.uint64(jitter(np.uint64(self._seed), step))
+        return np.uint64(random_bits(np.uint64(self._seed), step))
 
     def _run(
         self,

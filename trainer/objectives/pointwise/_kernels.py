@@ -7,42 +7,22 @@ Where ``weights`` is empty all weights are 1.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from rankmill.trainer._elementary import exp_negative, log2_positive
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.elementary import (
+    exp_clipped,
+    exp_negative,
+    log_positive,
+    sigmoid,
+    softplus,
+)
 
-_LN2 = 0.6931471805599453
 _STEEPEST = 300.0  # exponents of adaboost beyond are taken for this: products and sums of exp(300) are finite
 _RUN = 16  # values sorted by insertion before runs are merged
 _EQUAL = 1e-10  # mass, relative to that of all, below which a quantile counts as met exactly
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def exponential(x):
-    """exp(x) for |x| <= 700; what it is at the nearer end beyond."""
-    return exp_negative(x) if x <= 0.0 else 1.0 / exp_negative(-x)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def logarithm(x):
-    """Natural logarithm of a normal x > 0."""
-    return _LN2 * log2_positive(x)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def softplus(x):
-    """log(1 + exp(x))."""
-    return max(x, 0.0) + _LN2 * log2_positive(1.0 + exp_negative(-abs(x)))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def sigmoid(x):
-    """1 / (1 + exp(-x)), accurate at both ends."""
-    e = exp_negative(-abs(x))
-    return 1.0 / (1.0 + e) if x >= 0.0 else e / (1.0 + e)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def weighted_mean(values, weights):
     """Sum of w v / sum of w, added up row by row."""
     weighted = weights.shape[0] > 0
@@ -57,7 +37,7 @@ def weighted_mean(values, weights):
 # ---- squared, absolute and Huber's error -------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def squared_error(scores, targets, weights, first, last, gradients, curvatures):
     """Loss w (y - s)^2 / 2:  g = w (s - y), h = w."""
     weighted = weights.shape[0] > 0
@@ -67,7 +47,7 @@ def squared_error(scores, targets, weights, first, last, gradients, curvatures):
         curvatures[row] = w
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def squared_losses(scores, targets, weights, out):
     """out[row] = w (y - s)^2 / 2."""
     weighted = weights.shape[0] > 0
@@ -76,7 +56,7 @@ def squared_losses(scores, targets, weights, out):
         out[row] = (weights[row] if weighted else 1.0) * 0.5 * residual * residual
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def check_function(scores, targets, weights, above, below, first, last, gradients, curvatures):
     """Loss w (above max(y - s, 0) + below max(s - y, 0)):  g = -w above where y > s, w below where y < s, else 0.
 
@@ -95,7 +75,7 @@ def check_function(scores, targets, weights, above, below, first, last, gradient
         curvatures[row] = w
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def check_losses(scores, targets, weights, above, below, out):
     """out[row] = w (above max(y - s, 0) + below max(s - y, 0))."""
     weighted = weights.shape[0] > 0
@@ -105,7 +85,7 @@ def check_losses(scores, targets, weights, above, below, out):
         out[row] = (weights[row] if weighted else 1.0) * slope * residual
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def huber(scores, targets, weights, delta, first, last, gradients, curvatures):
     """Loss w r^2 / 2 where |r| <= delta, w delta (|r| - delta / 2) beyond, r = y - s.  The curvature written is w."""
     weighted = weights.shape[0] > 0
@@ -115,7 +95,7 @@ def huber(scores, targets, weights, delta, first, last, gradients, curvatures):
         curvatures[row] = w
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def huber_losses(scores, targets, weights, delta, out):
     """out[row] = w r^2 / 2 where |r| <= delta, w delta (|r| - delta / 2) beyond, r = y - s."""
     weighted = weights.shape[0] > 0
@@ -128,7 +108,7 @@ def huber_losses(scores, targets, weights, delta, out):
 # ---- weighted quantiles ------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def sort_by_value(values, mass, first, last, spare_values, spare_mass):
     """Sort ``values[first:last]`` ascending, ``mass`` along with them and ascending among equals.
 
@@ -166,7 +146,7 @@ def sort_by_value(values, mass, first, last, spare_values, spare_mass):
         run *= 2
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def quantile_of_sorted(values, mass, first, last, alpha):
     """Weighted quantile of ascending values: the least v whose values up to v hold alpha of the mass.
 
@@ -190,7 +170,7 @@ def quantile_of_sorted(values, mass, first, last, alpha):
     return 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def leaf_quantiles(
     scores, targets, weights, alpha, rows, starts, first_leaf, last_leaf, values, mass, spare_values, spare_mass, out
 ):
@@ -209,7 +189,7 @@ def leaf_quantiles(
         out[leaf] = quantile_of_sorted(values, mass, first, last, alpha)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def leaf_clipped_means(starts, first_leaf, last_leaf, values, mass, delta, out):
     """Add to out[l], the median of a leaf, the mean of what its residuals lie off it, clipped to delta."""
     for leaf in range(first_leaf, last_leaf):
@@ -221,7 +201,7 @@ def leaf_clipped_means(starts, first_leaf, last_leaf, values, mass, delta, out):
             out[leaf] += clipped / total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def quantile_of_sizes(scores, targets, weights, alpha, values, mass, spare_values, spare_mass):
     """Weighted alpha-quantile of |y - s|; the four buffers are as long as ``scores``."""
     weighted = weights.shape[0] > 0
@@ -236,7 +216,7 @@ def quantile_of_sizes(scores, targets, weights, alpha, values, mass, spare_value
 # ---- two classes -------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def logistic(scores, targets, weights, slope, first, last, gradients, curvatures):
     """Loss w (log(1 + e^(slope s)) - y slope s), y in {0, 1}:  g = w slope (p - y), h = w slope^2 p (1 - p)."""
     weighted = weights.shape[0] > 0
@@ -253,7 +233,7 @@ def logistic(scores, targets, weights, slope, first, last, gradients, curvatures
         curvatures[row] = w * slope * slope * rare * likely
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def logistic_losses(scores, targets, weights, slope, out):
     """out[row] = w log(1 + exp(-slope s)) where y is 1, w log(1 + exp(slope s)) where it is 0."""
     weighted = weights.shape[0] > 0
@@ -262,7 +242,7 @@ def logistic_losses(scores, targets, weights, slope, out):
         out[row] = (weights[row] if weighted else 1.0) * softplus(x)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def logistic_start(offsets, targets, weights, slope):
     """Return the f that minimises the logistic loss of scores o + f; both classes have weight.
 
@@ -282,7 +262,7 @@ def logistic_start(offsets, targets, weights, slope):
                 ones += w
             else:
                 zeros += w
-    odds = logarithm(ones / zeros)
+    odds = log_positive(ones / zeros)
     if least == most:
         return (odds - least) / slope
     low, high = odds - most, odds - least
@@ -308,28 +288,28 @@ def logistic_start(offsets, targets, weights, slope):
     return f / slope
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def exponential_loss(scores, targets, weights, first, last, gradients, curvatures):
     """Loss w exp(-(2y - 1) s), y in {0, 1}:  g = -(2y - 1) loss, h = loss."""
     weighted = weights.shape[0] > 0
     for row in range(first, last):
         w = weights[row] if weighted else 1.0
         sign = 1.0 if targets[row] > 0.5 else -1.0
-        loss = w * exponential(min(max(-sign * scores[row], -_STEEPEST), _STEEPEST))
+        loss = w * exp_clipped(min(max(-sign * scores[row], -_STEEPEST), _STEEPEST))
         gradients[row] = -sign * loss
         curvatures[row] = loss
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def exponential_losses(scores, targets, weights, out):
     """out[row] = w exp(-(2y - 1) s)."""
     weighted = weights.shape[0] > 0
     for row in range(out.shape[0]):
         x = -scores[row] if targets[row] > 0.5 else scores[row]
-        out[row] = (weights[row] if weighted else 1.0) * exponential(min(max(x, -_STEEPEST), _STEEPEST))
+        out[row] = (weights[row] if weighted else 1.0) * exp_clipped(min(max(x, -_STEEPEST), _STEEPEST))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def exponential_start(offsets, targets, weights):
     """Half the logarithm of sum y w e^-o / sum (1 - y) w e^o; both classes have weight."""
     weighted = weights.shape[0] > 0
@@ -338,13 +318,13 @@ def exponential_start(offsets, targets, weights):
         w = weights[row] if weighted else 1.0
         o = offsets[row] if offsets.shape[0] > 0 else 0.0
         if targets[row] > 0.5:
-            ones += w * exponential(min(max(-o, -_STEEPEST), _STEEPEST))
+            ones += w * exp_clipped(min(max(-o, -_STEEPEST), _STEEPEST))
         else:
-            zeros += w * exponential(min(max(o, -_STEEPEST), _STEEPEST))
-    return 0.5 * (logarithm(ones) - logarithm(zeros))
+            zeros += w * exp_clipped(min(max(o, -_STEEPEST), _STEEPEST))
+    return 0.5 * (log_positive(ones) - log_positive(zeros))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def paper_steps(scores, targets, scales, weights, rows, starts, first_leaf, last_leaf, out):
     """out[l] = sum w yt / sum w |yt (2 - |yt|)|, yt = scale (y - p) (the notes on LogistRank, step 3).
 
@@ -369,28 +349,28 @@ def paper_steps(scores, targets, scales, weights, rows, starts, first_leaf, last
 # ---- counts ------------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def counts(scores, targets, weights, limit, first, last, gradients, curvatures):
     """Loss w (e^c + (s - c) e^c - y s), c = s clamped to +-limit:  g = w (e^c - y), h = w e^c."""
     weighted = weights.shape[0] > 0
     for row in range(first, last):
         w = weights[row] if weighted else 1.0
-        mean = exponential(min(max(scores[row], -limit), limit))
+        mean = exp_clipped(min(max(scores[row], -limit), limit))
         gradients[row] = w * (mean - targets[row])
         curvatures[row] = w * mean
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def counts_losses(scores, targets, weights, limit, out):
     """out[row] = w (e^c + (s - c) e^c - y s), c = s clamped to +-limit: a straight line goes on beyond."""
     weighted = weights.shape[0] > 0
     for row in range(out.shape[0]):
         c = min(max(scores[row], -limit), limit)
-        part = exponential(c) * (1.0 + (scores[row] - c)) - targets[row] * scores[row]
+        part = exp_clipped(c) * (1.0 + (scores[row] - c)) - targets[row] * scores[row]
         out[row] = (weights[row] if weighted else 1.0) * part
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def counts_steps(scores, targets, weights, limit, rows, starts, first_leaf, last_leaf, out):
     """out[l] = log(sum w y / sum w e^s) of a leaf, held so that no score of the leaf moves beyond +-limit.
 
@@ -405,11 +385,11 @@ def counts_steps(scores, targets, weights, limit, rows, starts, first_leaf, last
             if w > 0.0:
                 s = min(max(scores[row], -limit), limit)
                 seen += w * targets[row]
-                expected += w * exponential(s)
+                expected += w * exp_clipped(s)
                 least, most = min(least, s), max(most, s)
         step = 0.0
         if expected > 0.0:
-            step = logarithm(seen / expected) if seen > 0.0 else -limit - least
+            step = log_positive(seen / expected) if seen > 0.0 else -limit - least
             step = max(min(step, limit - most), -limit - least)
         out[leaf] = step
 
@@ -417,7 +397,7 @@ def counts_steps(scores, targets, weights, limit, rows, starts, first_leaf, last
 # ---- grades as classes -------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def softmax(scores, grades, weights, factor, first, last, gradients, curvatures):
     """Loss -w log p_y with p = softmax of the outputs:  g_k = w (p_k - [y = k]), h_k = factor w p_k (1 - p_k).
 
@@ -442,7 +422,7 @@ def softmax(scores, grades, weights, factor, first, last, gradients, curvatures)
             curvatures[k, row] = factor * w * p * (1.0 - p)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def softmax_losses(scores, grades, weights, out):
     """out[row] = -w log p_y with p = softmax of the outputs; a grade beyond the outputs counts as the highest."""
     weighted = weights.shape[0] > 0
@@ -455,13 +435,13 @@ def softmax_losses(scores, grades, weights, out):
         for k in range(n_outputs):
             total += exp_negative(scores[k, row] - top)
         label = min(grades[row], n_outputs - 1)
-        out[row] = (weights[row] if weighted else 1.0) * (logarithm(total) - (scores[label, row] - top))
+        out[row] = (weights[row] if weighted else 1.0) * (log_positive(total) - (scores[label, row] - top))
 
 
 # ---- whole lists -------------------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def highest_by_list(values, starts, out):
     """out[q] = the highest of the values of its rows, 0 or more."""
     for q in range(out.shape[0]):
@@ -470,7 +450,7 @@ def highest_by_list(values, starts, out):
             out[q] = max(out[q], values[row])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def over_ideal(gains, starts, discounts, spare, out):
     """out[row] = its gain over the greatest DCG that its query can have; 0 where that is 0.
 
@@ -488,7 +468,7 @@ def over_ideal(gains, starts, discounts, spare, out):
             out[row] = gains[row] / ideal if ideal > 0.0 else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def cosine(scores, targets, starts, weights, first_query, last_query, gradients, curvatures):
     """Loss W (|t| - <a, t>) of a query, a = s / |s|:  g_i = -W (t_i - <a, t> a_i) / |s|, curvature written W |t| / |s|^2.
 
@@ -508,7 +488,7 @@ def cosine(scores, targets, starts, weights, first_query, last_query, gradients,
             curvatures[row] = curvature
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def cosine_losses(scores, targets, starts, weights, out):
     """out[q] = W (|t| - <s, t> / |s|); W |t| where all scores are 0."""
     for q in range(out.shape[0]):
@@ -523,7 +503,7 @@ def cosine_losses(scores, targets, starts, weights, out):
 # ---- times until an event ----------------------------------------------------------------------------------------
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def risks(scores, times, events, weights, order, hazards, risk, slopes, bends):
     """Add up over the risk sets of the rows in ``order``, which go from the latest time to the earliest; O(rows).
 
@@ -570,7 +550,7 @@ def risks(scores, times, events, weights, order, hazards, risk, slopes, bends):
     return top
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def hazard(events, weights, order, hazards, slopes, bends, gradients, curvatures):
     """Loss w d (log R - s), d = 1 for an event:  g = e slope - w d, h = e slope - e^2 bend, as :func:`risks` says."""
     weighted = weights.shape[0] > 0
@@ -582,27 +562,27 @@ def hazard(events, weights, order, hazards, slopes, bends, gradients, curvatures
         curvatures[row] = max(0.0, expected - hazards[i] * (hazards[i] * bends[i]))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def hazard_losses(scores, events, weights, order, risk, top, out):
     """out[row] = w (log R + top - s) for an event of any weight, else 0."""
     weighted = weights.shape[0] > 0
     for i in range(order.shape[0]):
         row = order[i]
         w = weights[row] if weighted else 1.0
-        out[row] = w * (logarithm(risk[i]) + top - scores[row]) if events[row] != 0 and w > 0.0 else 0.0
+        out[row] = w * (log_positive(risk[i]) + top - scores[row]) if events[row] != 0 and w > 0.0 else 0.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def event_entropy(events, weights):
     """Sum of w log w over events."""
     total = 0.0
     for row in range(weights.shape[0]):
         if events[row] != 0 and weights[row] > 0.0:
-            total += weights[row] * logarithm(weights[row])
+            total += weights[row] * log_positive(weights[row])
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def number_leaves(rows, starts, leaf_of):
     """leaf_of[row] = its leaf; -1 for rows of none."""
     for row in range(leaf_of.shape[0]):
@@ -612,7 +592,7 @@ def number_leaves(rows, starts, leaf_of):
             leaf_of[rows[i]] = leaf
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@kernel
 def hazard_steps(events, weights, order, leaf_of, hazards, slopes, bends, ridge, least_ridge, matrix, mass, step):
     """One Newton step for all leaves together: ``step`` (K,) solves H step = G; ``matrix`` (K, K), ``mass`` (K,).
 

@@ -1,4 +1,4 @@
-"""Single instructions that Numba has no name for.  Kernels may import them; what they compile to never changes."""
+"""Single instructions that Numba has no name for."""
 
 from __future__ import annotations
 

@@ -1,0 +1,123 @@
+"""Exponentials and logarithms of + - * / alone, rounded one by one: the bits are the same on every CPU.
+
+``exp`` is there twice: models are made with :func:`exp_negative`, scores of several outputs with :func:`exp_precise`, and
+each is part of bytes that are on disk (tests pin both).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.instructions import bits_of, float_of
+
+MAGIC = 6755399441055744.0  # 1.5 * 2 ** 52: adding it leaves the rounded integer in the low bits of the double
+LOG2_E = 1.4426950408889634
+LN2 = 0.6931471805599453
+_LN2_HIGH = 0.6931471803691238  # 32 significant bits: k * _LN2_HIGH is exact for |k| < 2 ** 20
+_LN2_LOW = 1.9082149292705877e-10
+_SQRT2 = 1.4142135623730951
+_LEAST_EXPONENT = -708.0  # exp of less is no normal double any more
+_HALVINGS = np.ldexp(1.0, -np.arange(1024))  # 2 ** -k, exact
+
+
+@kernel
+def exp_negative(x):
+    """exp(x) for x <= 0; relative error <= 1e-11; exp(-700) below -700.
+
+    x = k ln 2 + r, |r| <= ln 2 / 2; a Taylor polynomial of degree 10 in r; 2 ** k through the exponent bits.
+    """
+    x = max(x, -700.0)
+    shifted = x * LOG2_E + MAGIC
+    k = bits_of(shifted) - bits_of(MAGIC)
+    whole = shifted - MAGIC
+    r = (x - whole * _LN2_HIGH) - whole * _LN2_LOW
+    p = 2.7557319223985893e-07  # 1 / 10!
+    p = p * r + 2.7557319223985893e-06
+    p = p * r + 2.48015873015873e-05
+    p = p * r + 1.984126984126984e-04
+    p = p * r + 1.388888888888889e-03
+    p = p * r + 8.333333333333333e-03
+    p = p * r + 4.1666666666666664e-02
+    p = p * r + 1.6666666666666666e-01
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * float_of((k + np.int64(1023)) << np.int64(52))
+
+
+@kernel
+def log2_positive(x):
+    """log2(x) for a normal x > 0; absolute error <= 1e-12.
+
+    x = m 2 ** e with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh((m - 1) / (m + 1)) by its odd series.
+    """
+    bits = bits_of(x)
+    e = (bits >> np.int64(52)) - np.int64(1023)
+    m = float_of((bits & np.int64(0xFFFFFFFFFFFFF)) | np.int64(0x3FF0000000000000))
+    if m > _SQRT2:
+        m = m * 0.5
+        e = e + np.int64(1)
+    s = (m - 1.0) / (m + 1.0)
+    s2 = s * s
+    p = 1.0 / 15.0
+    p = p * s2 + 1.0 / 13.0
+    p = p * s2 + 1.0 / 11.0
+    p = p * s2 + 1.0 / 9.0
+    p = p * s2 + 1.0 / 7.0
+    p = p * s2 + 1.0 / 5.0
+    p = p * s2 + 1.0 / 3.0
+    p = p * s2 + 1.0
+    return np.float64(e) + 2.0 * s * p * LOG2_E
+
+
+@kernel
+def exp_precise(x):
+    """exp(x) for x <= 0, relative error <= 1e-15; 0 below -708; NaN for NaN.
+
+    x = r - k ln 2, |r| <= ln 2 / 2 (a little more where rounding decides); a Taylor polynomial of degree 12 in r, whose
+    remainder is below 2e-16, times an exact power of two.
+    """
+    if not x >= _LEAST_EXPONENT:
+        return 0.0 if x < _LEAST_EXPONENT else x
+    k = np.int64(0.5 - x * LOG2_E)
+    r = (x + k * _LN2_HIGH) + k * _LN2_LOW
+    p = 2.08767569878681e-09  # 1 / 12!
+    p = p * r + 2.505210838544172e-08
+    p = p * r + 2.755731922398589e-07
+    p = p * r + 2.7557319223985893e-06
+    p = p * r + 2.48015873015873e-05
+    p = p * r + 1.984126984126984e-04
+    p = p * r + 1.388888888888889e-03
+    p = p * r + 8.333333333333333e-03
+    p = p * r + 4.1666666666666664e-02
+    p = p * r + 1.6666666666666666e-01
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * _HALVINGS[k]
+
+
+@kernel
+def exp_clipped(x):
+    """exp(x) for |x| <= 700; what it is at the nearer end beyond."""
+    return exp_negative(x) if x <= 0.0 else 1.0 / exp_negative(-x)
+
+
+@kernel
+def log_positive(x):
+    """Natural logarithm of a normal x > 0."""
+    return LN2 * log2_positive(x)
+
+
+@kernel
+def softplus(x):
+    """log(1 + exp(x)); absolute error about 1e-12."""
+    return max(x, 0.0) + LN2 * log2_positive(1.0 + exp_negative(-abs(x)))
+
+
+@kernel
+def sigmoid(x):
+    """1 / (1 + exp(-x)), accurate at both ends."""
+    e = exp_negative(-abs(x))
+    return 1.0 / (1.0 + e) if x >= 0.0 else e / (1.0 + e)
