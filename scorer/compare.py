@@ -19,9 +19,7 @@ from rankmill.scorer.evaluate import DEFAULT_METRICS, chosen_queries, evaluate
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, parse_metric
-from rankmill.scorer.metrics.randomisation import FLIPS, holm, sign_flip_p
-from rankmill.scorer.paired import MOST_SHOWN, Paired
-from rankmill.scorer.paired import compare as compare_values
+from rankmill.scorer.metrics.significance import FLIPS, MOST_SHOWN, Paired, compare_paired, holm, sign_flip_p
 from rankmill.scorer.rerank import PathLike
 from rankmill.scorer.seen import ALL, TrainedModel, scope_of_candidates
 
@@ -84,7 +82,7 @@ def compare(
     worst
         How many queries to name at most, those that lost most.
     flips
-        Choices of signs drawn where they are too many to count out (`rankmill.scorer.metrics.randomisation`).
+        Choices of signs drawn where they are too many to count out (`rankmill.scorer.metrics.significance`).
     **how
         What else `rankmill.scorer.evaluate.evaluate` takes: ``qrels``, ``convention``, ``n_threads`` and so on.
 
@@ -191,7 +189,7 @@ def _differences(
     for i in others:
         for metric in first.metrics:
             now, then = evaluations[i].values[metric], first.values[metric]
-            found = compare_values(
+            found = compare_paired(
                 now,
                 then,
                 qids,

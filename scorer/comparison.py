@@ -10,10 +10,7 @@ from typing import Any
 
 from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation, labelled, text_table
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
-from rankmill.scorer.metrics.randomisation import EXACT_UP_TO
-from rankmill.scorer.metrics.randomisation import SEED as SEED_OF_SIGNS
-from rankmill.scorer.paired import TIED, Paired
+from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, EXACT_UP_TO, FLIP_SEED, REPLICATES, TIED, Paired
 from rankmill.scorer.seen import Scope
 
 _LEAST_SHOWN = 1e-5
@@ -108,8 +105,8 @@ class Comparison:
             "baseline": self.names[self.baseline],
             "convention": first.convention.to_dict(),
             "policy": first.policy.to_dict(),
-            "bootstrap": {"level": 0.95, "replicates": REPLICATES, "seed": SEED},
-            "sign_flips": {"drawn": self.flips, "seed": SEED_OF_SIGNS, "counted_out_up_to": EXACT_UP_TO},
+            "bootstrap": {"level": 0.95, "replicates": REPLICATES, "seed": BOOTSTRAP_SEED},
+            "sign_flips": {"drawn": self.flips, "seed": FLIP_SEED, "counted_out_up_to": EXACT_UP_TO},
             "tied_within": TIED,
             "comparisons": [
                 {

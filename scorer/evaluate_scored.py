@@ -15,9 +15,9 @@ from rankmill.scorer.evaluation import Counts, Evaluation, QueryFacts
 from rankmill.scorer.lists import ScoredLists, graded_lists, judged_lists, with_grade_counts
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics._kernels import count_tied
-from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED, percentile_interval
 from rankmill.scorer.metrics.conventions import Convention, as_convention
 from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, percentile_interval
 from rankmill.scorer.scored_file import as_scored, read_scored
 
 
@@ -30,7 +30,7 @@ def evaluate_scored(
     grade_counts: Path | str | pa.Table | None = None,
     complete: bool = False,
     replicates: int = REPLICATES,
-    seed: int = SEED,
+    seed: int = BOOTSTRAP_SEED,
 ) -> Evaluation:
     """Evaluate scored lists; the rows of a query may be anywhere in the file, queries are reported by ascending qid.
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from rankmill.foundation.errors import CandidatesRejected
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.bootstrap import percentile_interval
+from rankmill.scorer.metrics.significance import percentile_interval
 
 if TYPE_CHECKING:
     from rankmill.scorer.evaluation import Evaluation

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
-from rankmill.scorer.metrics.bootstrap import interval_of_mean
+from rankmill.scorer.metrics.significance import interval_of_mean
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training_rows import LEARNT_FROM
 

@@ -18,8 +18,7 @@ from rankmill.gate.rules import NO_OPTION, Rules, convention_digest, convention_
 from rankmill.pipeline.group.sketch import QuerySketch, overlap
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
-from rankmill.scorer.paired import Paired, compare, queries_for
+from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, Paired, compare_paired, queries_for
 from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def judge(
         "convention": convention_facts(rules.convention),
         "convention_sha256": convention_digest(rules.convention),
         "max_grade": convention.policy.max_grade,
-        "bootstrap": {"level": 0.95, "replicates": REPLICATES, "seed": SEED},
+        "bootstrap": {"level": 0.95, "replicates": REPLICATES, "seed": BOOTSTRAP_SEED},
         "comparisons": comparisons,
         "guardrails": [rail.to_dict() for rail in rails if rail.name != "latency"],
         "code": code_digest("rankmill.gate", "rankmill.scorer"),
@@ -202,7 +201,7 @@ def _compared(
     now = queries.evaluate(metrics, _without_nan(scores))
     then = queries.evaluate(metrics, _without_nan(bar.scores))
     found = {
-        metric: compare(
+        metric: compare_paired(
             now[metric],
             then[metric],
             queries.qids,

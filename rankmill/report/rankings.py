@@ -18,9 +18,8 @@ from rankmill.gate.judging import row_order, single_feature
 from rankmill.scorer.evaluate_scored import evaluate_scored
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.metrics import Metric
-from rankmill.scorer.metrics.randomisation import sign_flip_p
+from rankmill.scorer.metrics.significance import TIED, compare_paired, sign_flip_p
 from rankmill.scorer.model_service import train_queries
-from rankmill.scorer.paired import TIED, compare
 from rankmill.scorer.query_columns import column_of_dataset
 from rankmill.scorer.seen import Scope, TrainedModel, scope_of
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, Slices, slices_of
@@ -104,7 +103,7 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
 def difference(now: Ranked, then: Ranked, metric: Metric) -> dict[str, Any] | None:
     """Compare two rankings by one metric, as `rankmill.scorer.compare.compare` does; None where fewer than two queries count."""
     here, there = now.evaluation, then.evaluation
-    found = compare(
+    found = compare_paired(
         here.values[metric],
         there.values[metric],
         pa.array(here.qids, pa.string()),

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 _UPPER = {"ndcg", "dcg", "err", "map", "mrr", "rbp", "wta"}
 MINUS = "\u2212"
-MOST_DECIMALS = 9  # a difference below is a tie: `rankmill.scorer.paired.TIED`
+MOST_DECIMALS = 9  # a difference below is a tie: `rankmill.scorer.metrics.significance.TIED`
 
 
 def metric_name(metric: str) -> str:

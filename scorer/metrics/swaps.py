@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
-from rankmill.scorer.metrics import _swap_kernels
+from rankmill.scorer.metrics import _kernels
 from rankmill.scorer.metrics.arrangement import grade_levels
 from rankmill.scorer.metrics.discount import discounts, gains, persistence, stop_probabilities
 from rankmill.scorer.metrics.metric import Metric
@@ -28,9 +28,9 @@ SWAPPABLE = (
 )  # fmt: skip
 _ALL = 2**31
 _PASSES: dict[str, Callable[..., None]] = {
-    "err": _swap_kernels.err_swaps,
-    "map": _swap_kernels.map_swaps,
-    "mrr": _swap_kernels.mrr_swaps,
+    "err": _kernels.err_swaps,
+    "map": _kernels.map_swaps,
+    "mrr": _kernels.mrr_swaps,
 }
 
 
@@ -89,7 +89,7 @@ class SwapDeltas:
         """Write ``table[cells[q] - cells[first_query] + i n_q + j]`` for the ranks i < depth and j > i of these queries."""
         n_levels = int(self.levels.max(initial=0)) + 1
         longest = int(np.diff(self._starts[first_query : last_query + 1]).max(initial=0))
-        _swap_kernels.concordance_swaps(
+        _kernels.concordance_swaps(
             order, self._starts, first_query, last_query, self.scales, self.levels, n_levels, depth, cells,
             np.empty(n_levels, dtype=np.int64), np.empty(longest, dtype=np.int64), table,
         )  # fmt: skip

@@ -22,8 +22,7 @@ from rankmill.scorer.cli_compare import app
 from rankmill.scorer.compare import Ranking, compare
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
-from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
-from rankmill.scorer.metrics.randomisation import holm
+from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, holm
 from tests import naive_gate
 from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest
@@ -69,7 +68,7 @@ def test_every_figure_is_its_definition(three):
                 {values[0].qids[q]: sign * now[q] for q in kept},
                 {values[0].qids[q]: sign * then[q] for q in kept},
                 REPLICATES,
-                SEED,
+                BOOTSTRAP_SEED,
             )
             assert each.paired.difference == pytest.approx(twin["difference"], abs=1e-15)
             assert each.paired.candidate == pytest.approx(values[i].means[metric], abs=1e-15)

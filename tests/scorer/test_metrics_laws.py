@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.metrics import TIES, Metric, Policy, _kernels, arrangement
-from rankmill.scorer.metrics.bootstrap import percentile_interval
 from rankmill.scorer.metrics.metric import METRIC_NAMES, NEED_CUTOFF, WITHOUT_CUTOFF
 from rankmill.scorer.metrics.queries import POOLED, PreparedQueries, evaluate_queries, mean_of
+from rankmill.scorer.metrics.significance import percentile_interval
 
 ALL = [
     Metric(name, k, 0.8 if name == "rbp" else None)

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankmill.scorer.metrics.bootstrap import REPLICATES, SEED
-from rankmill.scorer.paired import MOST_SHOWN, compare, queries_for
+from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, MOST_SHOWN, REPLICATES, compare_paired, queries_for
 from tests import naive_gate
 
 
@@ -25,11 +24,14 @@ def case(seed, n=60, skipped=7, shift=0.02):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_kernel_and_a_plain_loop_agree(seed: int) -> None:
     candidate, other, qids = case(seed)
-    found = compare(candidate, other, qids)
+    found = compare_paired(candidate, other, qids)
     assert found is not None
     kept = [i for i, value in enumerate(candidate) if not math.isnan(value)]
     expected = naive_gate.paired(
-        {qids[i].as_py(): candidate[i] for i in kept}, {qids[i].as_py(): other[i] for i in kept}, REPLICATES, SEED
+        {qids[i].as_py(): candidate[i] for i in kept},
+        {qids[i].as_py(): other[i] for i in kept},
+        REPLICATES,
+        BOOTSTRAP_SEED,
     )
     assert found.n_queries == len(kept)
     assert found.interval == expected["interval"]
@@ -41,7 +43,7 @@ def test_the_kernel_and_a_plain_loop_agree(seed: int) -> None:
 
 def test_a_ranking_differs_from_itself_by_nothing() -> None:
     candidate, _, qids = case(4)
-    found = compare(candidate, candidate, qids)
+    found = compare_paired(candidate, candidate, qids)
     assert found is not None
     assert (found.difference, found.interval, found.effect_size) == (0.0, (0.0, 0.0), None)
     assert math.copysign(1.0, found.interval[0]) == 1.0
@@ -50,8 +52,8 @@ def test_a_ranking_differs_from_itself_by_nothing() -> None:
 
 def test_exchanging_the_two_changes_the_sign() -> None:
     candidate, other, qids = case(5)
-    there, back = compare(candidate, other, qids), compare(other, candidate, qids)
-    lower = compare(candidate, other, qids, higher_is_better=False)
+    there, back = compare_paired(candidate, other, qids), compare_paired(other, candidate, qids)
+    lower = compare_paired(candidate, other, qids, higher_is_better=False)
     assert there is not None
     assert back is not None
     assert lower is not None
@@ -64,7 +66,7 @@ def test_exchanging_the_two_changes_the_sign() -> None:
 
 def test_the_worst_queries_are_the_largest_losses_in_order() -> None:
     candidate, other, qids = case(6, n=200, shift=-0.05)
-    found = compare(candidate, other, qids)
+    found = compare_paired(candidate, other, qids)
     assert found is not None
     lost = sorted((c - o, q) for c, o, q in zip(candidate, other, qids.to_pylist(), strict=True) if c - o < -1e-9)
     assert [(row[3], row[0]) for row in found.worst] == lost[:MOST_SHOWN]
@@ -78,11 +80,11 @@ def test_other_queries_are_refused_and_too_few_give_nothing() -> None:
     hole = other.copy()
     hole[np.flatnonzero(~np.isnan(hole))[0]] = math.nan
     with pytest.raises(ValueError, match="not about the same queries"):
-        compare(candidate, hole, qids)
+        compare_paired(candidate, hole, qids)
     with pytest.raises(ValueError, match="not about the same queries"):
-        compare(candidate, other[:-1], qids)
+        compare_paired(candidate, other[:-1], qids)
     one = np.array([0.5, math.nan])
-    assert compare(one, one, qids) is None
+    assert compare_paired(one, one, qids) is None
 
 
 def test_so_many_queries_pass_four_times_in_five() -> None:
@@ -91,7 +93,7 @@ def test_so_many_queries_pass_four_times_in_five() -> None:
     population = candidate - other - (candidate - other).mean()
     rng = np.random.default_rng(9)
     few = rng.choice(population, 100)
-    found = compare(few - few.mean(), np.zeros(100), pa.array(list(map(str, range(100)))))
+    found = compare_paired(few - few.mean(), np.zeros(100), pa.array(list(map(str, range(100)))))
     assert found is not None
     margin = (found.difference - found.interval[0]) / 2
     needed = queries_for(margin, found)
@@ -108,7 +110,7 @@ def test_so_many_queries_pass_four_times_in_five() -> None:
 
 def test_the_hint_knows_when_there_are_enough_and_when_no_number_is() -> None:
     candidate, other, qids = case(8, n=400, skipped=0, shift=0.0)
-    found = compare(candidate, other, qids)
+    found = compare_paired(candidate, other, qids)
     assert found is not None
     width = found.difference - found.interval[0]
     assert queries_for(width * 1.01, found) is None
@@ -120,6 +122,6 @@ def test_the_hint_knows_when_there_are_enough_and_when_no_number_is() -> None:
 
 def test_a_shift_of_every_query_has_no_spread() -> None:
     other = np.full(30, 0.25)
-    found = compare(other + 0.5, other, pa.array(list(map(str, range(30)))))
+    found = compare_paired(other + 0.5, other, pa.array(list(map(str, range(30)))))
     assert found is not None
     assert (found.difference, found.interval, found.effect_size, found.wins) == (0.5, (0.5, 0.5), None, 30)

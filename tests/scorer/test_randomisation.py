@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rankmill.scorer.metrics.randomisation import EXACT_UP_TO, SEED, holm, sign_flip_p
+from rankmill.scorer.metrics.significance import EXACT_UP_TO, FLIP_SEED, holm, sign_flip_p
 
 
 def by_hand(differences, choices):
@@ -16,7 +16,7 @@ def by_hand(differences, choices):
     return sum(abs(sum(s * d for s, d in zip(signs, exact, strict=True))) >= observed for signs in choices)
 
 
-def drawn(n, flips, seed=SEED):
+def drawn(n, flips, seed=FLIP_SEED):
     """The signs of the definition: bit q % 64 of number b of the Philox stream with key (seed, q // 64)."""
     raw = [np.random.Philox(key=np.array([seed, w], np.uint64)).random_raw(flips) for w in range(-(-n // 64))]
     for b in range(flips):

@@ -17,7 +17,7 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.metrics.bootstrap import NORMAL_FROM, interval_of_mean, percentile_interval
+from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.trainer import model_facts
 from rankmill.trainer.history import TrainingResult
