@@ -26,7 +26,7 @@ from rankmill.pipeline.quantiles import MAX_BIN
 from rankmill.pipeline.sources.batch import Format, ReadOptions
 from rankmill.pipeline.sources.grades import NegativeGrades, Unjudged
 from rankmill.registry.names import PRODUCTION
-from rankmill.scorer.metrics import Policy
+from rankmill.scorer.metrics import DEFAULT_METRICS, Policy
 from rankmill.scorer.metrics.conventions import OURS
 from rankmill.trainer.cli import HISTOGRAM_MEMORY
 from rankmill.trainer.parameters import TrainParameters
@@ -36,7 +36,6 @@ PREVIOUS = "previous"  # in place of the path of a former dataset
 LEAST_KEPT = 64_000  # bytes of a log: less than a run may write
 RANKED = "ranked"
 OTHERS_IN_WORK = frozenset({"", "dataset", "model", "stages", "report", "drift", "dry-run", "lease"})
-DEFAULT_METRICS = ("ndcg@10", "err@10", "map")
 
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]

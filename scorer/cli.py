@@ -231,6 +231,7 @@ def evaluate(
     """
     from rankmill.pipeline.sources.parts import parse_columns
     from rankmill.scorer import evaluate as evaluating
+    from rankmill.scorer.metrics import DEFAULT_METRICS
     from rankmill.scorer.model_service import find_model, trained_model
 
     if per_query is not None:
@@ -242,7 +243,7 @@ def evaluate(
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
     options["columns"] = parse_columns(columns or ())
     evaluation = evaluating.evaluate(
-        subject, model=forest, qrels=qrels, metrics=metric or evaluating.DEFAULT_METRICS, split=split, trained=trained,
+        subject, model=forest, qrels=qrels, metrics=metric or DEFAULT_METRICS, split=split, trained=trained,
         convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,
         nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
         map_normalisation=map_normalisation, precision_normalisation=precision_normalisation, complete=complete,

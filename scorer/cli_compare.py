@@ -99,7 +99,7 @@ def compare(
     """
     from rankmill.pipeline.sources.parts import parse_columns
     from rankmill.scorer import compare as comparing
-    from rankmill.scorer.evaluate import DEFAULT_METRICS
+    from rankmill.scorer.metrics import DEFAULT_METRICS
     from rankmill.scorer.model_service import find_ranking
 
     options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}

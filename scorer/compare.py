@@ -15,10 +15,10 @@ import pyarrow as pa
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.scorer.comparison import Comparison, Difference, SeedNoise
-from rankmill.scorer.evaluate import DEFAULT_METRICS, chosen_queries, evaluate
+from rankmill.scorer.evaluate import chosen_queries, evaluate
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.metrics import Metric, parse_metric
+from rankmill.scorer.metrics import DEFAULT_METRICS, Metric, parse_metric
 from rankmill.scorer.metrics.significance import FLIPS, MOST_SHOWN, Paired, compare_paired, holm, sign_flip_p
 from rankmill.scorer.rerank import PathLike
 from rankmill.scorer.seen import ALL, TrainedModel, scope_of_candidates

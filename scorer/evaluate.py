@@ -30,7 +30,7 @@ from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import MAX_GAINED_GRADE
 from rankmill.scorer.lists import read_grade_counts
-from rankmill.scorer.metrics import Metric, parse_metric
+from rankmill.scorer.metrics import DEFAULT_METRICS, Metric, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
 from rankmill.scorer.opening import open_sources, read_options
 from rankmill.scorer.predict import Predictor
@@ -53,7 +53,6 @@ from rankmill.scorer.seen import Scope, TrainedModel, scope_of, scope_of_candida
 from rankmill.scorer.slices import slices_of
 from rankmill.scorer.trec import read_qrels
 
-DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "err@10", "map", "mrr", "precision@10")
 BLOCK_BYTES = 16 << 20
 COLUMNS_BYTES = 64 << 20  # of a group of rows of Parquet, in a thread
 BATCH_ROWS = 65_536

@@ -20,6 +20,7 @@ from rankmill.run.gate_stages import result_of
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stage_records import CODE, Inputs, as_options
 from rankmill.run.work import told_version
+from rankmill.scorer.metrics import DEFAULT_METRICS
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.rerank import rerank
 
@@ -182,7 +183,7 @@ class Report(Stage):
                 version=str(self.work.candidate),
                 alias=self.alias,
                 split=self.work.split,
-                metrics=measured.metrics if gated is None else None,
+                metrics=measured.metrics if gated is None and measured.metrics != DEFAULT_METRICS else None,
                 conventions=measured.conventions,
                 gate=None if result is None else result.report,
                 date=day,

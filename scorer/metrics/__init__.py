@@ -4,7 +4,7 @@ This file imports no numeric library, so that a command line can name metrics wi
 `PreparedQueries`, `evaluate_queries` and `mean_of` are in `rankmill.scorer.metrics.queries`.
 """
 
-from rankmill.scorer.metrics.metric import METRIC_NAMES, Metric, parse_metric
+from rankmill.scorer.metrics.metric import DEFAULT_METRICS, METRIC_NAMES, Metric, parse_metric
 from rankmill.scorer.metrics.policy import (
     DISCOUNTS,
     GAINS,
@@ -17,6 +17,7 @@ from rankmill.scorer.metrics.policy import (
 )
 
 __all__ = [
+    "DEFAULT_METRICS",
     "DISCOUNTS",
     "GAINS",
     "MAP_NORMALISATIONS",

@@ -12,6 +12,7 @@ METRIC_NAMES = (
     "ndcg", "dcg", "err", "map", "mrr", "precision", "recall", "wta", "rbp", "concordance", "concordance_micro",
     "balanced_error",
 )  # fmt: skip
+DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "err@10", "map", "mrr", "precision@10")
 NEED_CUTOFF = frozenset({"precision", "recall"})
 WITHOUT_CUTOFF = frozenset({"wta", "concordance", "concordance_micro", "balanced_error"})
 LOWER_IS_BETTER = frozenset({"balanced_error"})

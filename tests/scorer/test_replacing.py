@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.storage import publish
 from rankmill.foundation.storage.publish import exchange, staging_folder
-from rankmill.pipeline import publish
 from rankmill.scorer import replacing
 from rankmill.scorer.replacing import replace_folder, restore_replaced
 from rankmill.scorer.rerank import rerank

@@ -26,7 +26,7 @@ class Killed(BaseException):
 @pytest.fixture
 def left_as_killed(monkeypatch):
     """Let staging folders stay when `Killed` comes through, as they do when a process is gone."""
-    from rankmill.pipeline import publish
+    from rankmill.foundation.storage import publish
 
     def remove(folder, ignore_errors=False):
         if not isinstance(sys.exception(), Killed):
