@@ -21,7 +21,7 @@ from rankmill.foundation.exit_codes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _NAMED = 20  # choices in a message
 
@@ -44,6 +44,16 @@ class InputError(RankmillError):
         near = [choice for choice in choices if choice.lower() == name.lower()] or get_close_matches(name, choices, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {_some(choices)}" if choices else cure
         return cls(f"unknown {what} {name!r}; {hint}")
+
+
+def name_hint(name: str, known: Sequence[str]) -> str:
+    """Return how a message about the unknown ``name`` ends: the nearest of the ``known`` names, else the first as an example.
+
+    >>> name_hint("q77", ["q1", "q7"]), name_hint("x", ["q1", "q7"])
+    ("did you mean 'q7'?", "such as 'q1'")
+    """
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"such as {known[0]!r}"
 
 
 class InvalidParameter(InputError, ValueError):

@@ -9,8 +9,8 @@ from typing import Any
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.publish import write_atomically
+from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, Imported
 from rankmill.scorer.exchange.formats import read_from, write_as
-from rankmill.scorer.exchange.source import CONVERTED_FROM, SOURCE_SHA256, Imported
 from rankmill.scorer.model_service import ModelIdentity
 
 SUFFIXES = {"xgboost": ".json"}  # where the tool knows its own files by their names

@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from rankmill.registry import Registry
 from rankmill.registry.names import MODEL_SUFFIX
-from rankmill.same_scores import same_scores, same_start, same_trees
-from rankmill.scorer.forest import Forest
-from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.trainer.model_facts import CIRCUMSTANCES, circumstances_in
 
 Values = dict[str, Any]
@@ -235,7 +233,7 @@ def _is_number(value: object) -> bool:
 def _influence(old: Forest, new: Forest) -> list[Values]:
     """Return the share of each feature in both, those first whose share moved most."""
     was, now = (
-        dict(zip(forest.feature_names, relative_influence(forest).tolist(), strict=True)) for forest in (old, new)
+        dict(zip(forest.feature_names, feature_importance(forest).tolist(), strict=True)) for forest in (old, new)
     )
     rows = [
         {
@@ -247,3 +245,53 @@ def _influence(old: Forest, new: Forest) -> list[Values]:
         for name in {**was, **now}
     ]
     return sorted(rows, key=lambda row: (-abs(row["difference"]), row["feature"]))
+
+
+def same_start(old: Forest, new: Forest) -> bool:
+    """Whether the scores begin at the same number and come about in the same way."""
+    return (old.base_score, old.link, old.n_outputs) == (new.base_score, new.link, new.n_outputs)
+
+
+def same_trees(old: Forest, new: Forest) -> int:
+    """Count the trees from the first on that are the same: shapes, names of features, cuts, leaf values and weights to the bit.
+
+    What a tree knows besides, its gains and training rows, does not count; nor does the order of the features.
+    """
+    n_trees = min(old.n_trees, new.n_trees)
+    sizes = old.tree_starts[1 : n_trees + 1], new.tree_starts[1 : n_trees + 1]
+    n_trees = _leading(sizes[0] == sizes[1])
+    n_nodes = int(old.tree_starts[n_trees])
+    weights = _bits(old.tree_weights[:n_trees]) == _bits(new.tree_weights[:n_trees])
+    alike = np.ones(n_nodes, dtype=np.bool_)
+    numbers = {name: i for i, name in enumerate(dict.fromkeys((*old.feature_names, *new.feature_names)))}
+    for one, other in zip(_parts(old, n_nodes, numbers), _parts(new, n_nodes, numbers), strict=True):
+        alike &= one == other
+    first_bad = _leading(alike)
+    of_nodes = int(np.searchsorted(old.tree_starts[: n_trees + 1], first_bad, side="right")) - 1
+    return min(of_nodes, _leading(weights))
+
+
+def same_scores(old: Forest, new: Forest) -> bool:
+    """Whether both give every document the same bits; two forests may do so with different trees, which is not seen."""
+    return same_start(old, new) and old.n_trees == new.n_trees == same_trees(old, new)
+
+
+def _parts(forest: Forest, n_nodes: int, numbers: Mapping[str, int]) -> list[npt.NDArray[Any]]:
+    feature = forest.node_feature[:n_nodes]
+    leaf = feature < 0
+    return [
+        np.array([*(numbers[name] for name in forest.feature_names), -1])[feature],  # a leaf's -1 is the last one
+        np.where(leaf, 0, forest.thresholds[:n_nodes].view(np.uint32)),
+        forest.node_missing_left[:n_nodes],
+        forest.node_left[:n_nodes],
+        forest.node_right[:n_nodes],
+        np.where(leaf, _bits(forest.node_value[:n_nodes]), 0),
+    ]
+
+
+def _bits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
+    return np.ascontiguousarray(values).view(np.uint64)
+
+
+def _leading(true: npt.NDArray[np.bool_]) -> int:
+    return len(true) if true.all() else int(np.argmin(true))

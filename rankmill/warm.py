@@ -263,9 +263,8 @@ def _go_every_way_down(registry: Path) -> None:
 
     from rankmill.registry import Registry
     from rankmill.scorer import _kernels, _tree_kernels
-    from rankmill.scorer.cut_search import search_of
     from rankmill.scorer.forest import Forest
-    from rankmill.scorer.tree_layout import laid_out
+    from rankmill.scorer.tree_layout import laid_out, search_of
 
     for version in Registry(registry).versions("warm"):  # some of them are oblivious
         forest = Forest.from_bytes(version.read())

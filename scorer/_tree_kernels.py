@@ -1,4 +1,4 @@
-"""Kernels that add trees to scores: flat loops without checks.  ``rankmill.scorer.structure`` has checked every index they follow.
+"""Kernels that add trees to scores: flat loops without checks.  ``rankmill.scorer.model_file`` has checked every index they follow.
 
 A document's code ``b`` of a feature is 0 if the value is missing, else 1 plus the number of the feature's cuts below it,
 and a node that sends missing values left is asked whether ``b > bound``.  One that sends them right is asked the same of

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +23,8 @@ from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a
 
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest
-    from rankmill.scorer.inspect.documents import Documents
-    from rankmill.scorer.inspect.paths import Paths
+    from rankmill.scorer.inspect.documents import Documents, Selection
+    from rankmill.scorer.inspect.reports import Report
     from rankmill.scorer.metrics import Metric, Policy
     from rankmill.scorer.model_service import ModelIdentity
     from rankmill.scorer.seen import TrainedModel
@@ -53,38 +51,42 @@ MetricName = Annotated[str, typer.Option(help="A metric of ranks, as evaluate kn
 NQueries = Annotated[int, typer.Option("--queries", min=0, help="Draw at most so many queries; 0: all.")]
 
 
-@dataclass(frozen=True)
-class _Where:
-    """Where documents are, and how to read them."""
+class _Inspected:
+    """A model that was found by its name, its first ``n_rounds`` rounds laid out as paths."""
 
-    on: list[Path]
-    split: str | None
-    qid: list[str] | None
-    queries: int
-    seed: int
-    input_format: str
-    absent: str | None
-    index_base: int | None
-    n_features: int | None
-    columns: list[str] | None
+    def __init__(self, reference: str, registry: Path, n_rounds: int | None = None) -> None:
+        from rankmill.scorer.inspect.paths import leaf_paths
 
-    def read(self, paths: Paths, *models: TrainedModel) -> Documents:
-        from rankmill.pipeline.sources.parts import parse_columns
+        forest, self.identity = find_model(reference, registry)
+        self.paths = leaf_paths(forest, n_rounds=n_rounds)
+        self._reference, self._registry = reference, registry
+
+    def trained(self) -> TrainedModel:
+        return trained_model(self.paths.forest, self.identity, self._registry, self._reference)
+
+    def read(self, on: list[Path], selection: Selection, *trained: TrainedModel) -> Documents:
+        """Read the documents of ``on`` at which the model, and others ``trained``, are inspected."""
         from rankmill.scorer.inspect.documents import read_documents
 
-        options: Any = {"input_format": self.input_format, "absent": self.absent, "index_base": self.index_base}
-        options["columns"] = parse_columns(self.columns or ())
-        found = read_documents(
-            self.on, paths, split=self.split, models=models, qids=self.qid or (), n_queries=self.queries, seed=self.seed,
-            n_features=self.n_features, announce=True, **options,
-        )  # fmt: skip
-        if len(found.doc_ids) < found.n_read and not self.qid:
+        documents = read_documents(on, self.paths, selection, models=trained or [self.trained()], announce=True)
+        if len(documents.doc_ids) < documents.n_read and not selection.qids:
             typer.echo(
-                f"{len(found.qids):,} queries were drawn, {len(found.doc_ids):,} of {found.n_read:,} documents; --queries 0 "
-                "takes all",
+                f"{len(documents.qids):,} queries were drawn, {len(documents.doc_ids):,} of {documents.n_read:,} documents; "
+                "--queries 0 takes all",
                 err=True,
             )
-        return found
+        return documents
+
+
+def _selection(columns: list[str] | None, qid: list[str] | None, **options: Any) -> Selection:
+    from rankmill.pipeline.sources.parts import parse_columns
+    from rankmill.scorer.inspect.documents import Selection
+
+    return Selection(columns=parse_columns(columns or ()), qids=tuple(qid or ()), **options)
+
+
+def _print(report: Report, documents: Documents | None, *, as_json: bool) -> None:
+    typer.echo(report.render(None if documents is None else documents.scope, json_line=as_json))
 
 
 @app.command("importance", hidden=True)  # the word of other tools
@@ -104,7 +106,7 @@ def influence(
 
     forest, identity = find_model(model, registry)
     forest = forest if n_rounds is None else forest.truncated(n_rounds)
-    typer.echo(influence_report(forest, identity, top).render(as_json=as_json))
+    _print(influence_report(forest, identity, top), None, as_json=as_json)
 
 
 @app.command()
@@ -146,20 +148,25 @@ def dependence(
     Example: rankmill inspect dependence web@latest bm25 clicks --on web.dataset --split test
     """
     from rankmill.foundation.errors import InputError
-    from rankmill.scorer.inspect.dependence import dependence_at, some_steps
+    from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
     from rankmill.scorer.inspect.reports import dependence_report
 
-    identity, paths = _laid_out(model, registry, n_rounds)
+    inspected = _Inspected(model, registry, n_rounds)
+    paths = inspected.paths
     if on is None and (split is not None or qid):
         raise InputError("--split and --qid choose documents: name them with --on CANDIDATES")
-    where = _Where(on or [], split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    documents = None if on is None else where.read(paths, trained_model(paths.forest, identity, registry, model))
-    codes = None if documents is None else documents.codes(paths)
+    documents = None
+    if on is not None:
+        selection = _selection(
+            columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
+            index_base=index_base, n_features=n_features,
+        )  # fmt: skip
+        documents = inspected.read(on, selection)
+    values = None if documents is None else documents.values
     shown = (20 if len(features) == 1 else 8) if points is None else points
     axes = [some_steps(paths, paths.slot_of(name), shown) for name in features]
-    found = dependence_at(paths, features, points=axes, codes=codes, n_threads=_threads(n_threads))
-    report = dependence_report(found, identity)
-    typer.echo(report.at(None if documents is None else documents.scope).render(as_json=as_json))
+    found = partial_dependence(paths, features, points=axes, values=values, n_threads=_threads(n_threads))
+    _print(dependence_report(found, inspected.identity), documents, as_json=as_json)
 
 
 @app.command()
@@ -192,18 +199,24 @@ def interaction(
 
     Example: rankmill inspect interaction web@latest --on web.dataset --split test
     """
-    from rankmill.scorer.inspect.interaction import interactions_at
+    from rankmill.scorer.inspect.dependence import interactions
     from rankmill.scorer.inspect.reports import interaction_report
 
-    identity, paths = _laid_out(model, registry, n_rounds)
-    where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    documents = where.read(paths, trained_model(paths.forest, identity, registry, model))
-    codes = documents.codes(paths)
-    found = interactions_at(
-        paths, codes, features=features or None, over=over, output=output, n_threads=_threads(n_threads)
+    inspected = _Inspected(model, registry, n_rounds)
+    selection = _selection(
+        columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
+        index_base=index_base, n_features=n_features,
     )  # fmt: skip
-    report = interaction_report(found, identity, over=over, output=output, n_documents=len(codes), top=top)
-    typer.echo(report.at(documents.scope).render(as_json=as_json))
+    documents = inspected.read(on, selection)
+    found = interactions(
+        inspected.paths, documents.values, features=features or None, over=over, output=output,
+        n_threads=_threads(n_threads),
+    )  # fmt: skip
+    n_documents = len(documents.doc_ids)
+    report = interaction_report(
+        found, inspected.identity, over=over, output=output, n_documents=n_documents, top=top
+    )  # fmt: skip
+    _print(report, documents, as_json=as_json)
 
 
 @app.command()
@@ -235,21 +248,24 @@ def shap(
     Example: rankmill inspect shap web@latest --on web.dataset --split test -o contributions.parquet
     """
     from rankmill.foundation.errors import InputError
+    from rankmill.scorer.inspect.contributions import checked_name, explain_documents
     from rankmill.scorer.inspect.reports import shap_report
     from rankmill.scorer.inspect.shap import Explainer
-    from rankmill.scorer.inspect.shap_file import checked_name, explain_documents
 
     if out is not None:
         checked_name(out)
         if out.exists() and not overwrite:
             raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
-    forest, identity = find_model(model, registry)
-    explainer = Explainer(forest, n_rounds=n_rounds)
-    where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    documents = where.read(explainer.paths, trained_model(forest, identity, registry, model))
+    inspected = _Inspected(model, registry, n_rounds)
+    explainer = Explainer(inspected.paths)
+    selection = _selection(
+        columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
+        index_base=index_base, n_features=n_features,
+    )  # fmt: skip
+    documents = inspected.read(on, selection)
     found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=_threads(n_threads))
-    report = shap_report(found, identity, top=top, out=None if out is None else str(out))
-    typer.echo(report.at(documents.scope).render(as_json=as_json))
+    report = shap_report(found, inspected.identity, top=top, out=None if out is None else str(out))
+    _print(report, documents, as_json=as_json)
 
 
 @app.command()
@@ -277,29 +293,25 @@ def why(
 
     Example: rankmill inspect why web@latest --on web.dataset --qid 10 --above D7 --below D3
     """
-    import numpy as np
-
+    from rankmill.scorer.inspect.contributions import chosen_two
+    from rankmill.scorer.inspect.contributions import why as differences
     from rankmill.scorer.inspect.reports import why_report
     from rankmill.scorer.inspect.shap import Explainer
-    from rankmill.scorer.inspect.why import chosen_two, why_at
-    from rankmill.scorer.predict import Predictor
 
-    forest, identity = find_model(model, registry)
-    explainer = Explainer(forest, n_rounds=n_rounds)
-    where = _Where(on, split, [qid], 0, 0, input_format, absent, index_base, n_features, columns)
-    documents = where.read(explainer.paths, trained_model(forest, identity, registry, model))
-    slots = np.arange(documents.values.shape[1])
-    scores = Predictor(explainer.paths.forest).scores(documents.values, columns=slots)
-    rows, ranks = chosen_two(documents.doc_ids, scores, above, below, qid)
-    pair = list(rows)
-    found = why_at(
-        explainer, documents.codes(explainer.paths)[pair], documents.values[pair], scores[pair], output=output
+    inspected = _Inspected(model, registry, n_rounds)
+    explainer = Explainer(inspected.paths)
+    selection = _selection(
+        columns, [qid], split=split, input_format=input_format, absent=absent, index_base=index_base, n_features=n_features
     )  # fmt: skip
+    documents = inspected.read(on, selection)
+    scores = inspected.paths.scores(documents.values)
+    (first, second), ranks = chosen_two(documents.doc_ids, scores, above, below, qid)
+    found = differences(explainer, documents.values[first], documents.values[second], output=output)
     report = why_report(
-        found, identity, qid=qid, doc_ids=(documents.doc_ids[rows[0]], documents.doc_ids[rows[1]]), ranks=ranks, top=top,
-        n_outputs=forest.n_outputs,
+        found, inspected.identity, qid=qid, doc_ids=(documents.doc_ids[first], documents.doc_ids[second]), ranks=ranks,
+        top=top, n_outputs=inspected.paths.forest.n_outputs,
     )  # fmt: skip
-    typer.echo(report.at(documents.scope).render(as_json=as_json))
+    _print(report, documents, as_json=as_json)
 
 
 @app.command()
@@ -332,31 +344,32 @@ def combine(
     Example: rankmill inspect combine web bm25.run --on candidates.parquet
     """
     from rankmill.foundation.errors import InputError
-    from rankmill.scorer.inspect import combine as combining
+    from rankmill.scorer.inspect.combine import combine as best_mixture
     from rankmill.scorer.inspect.documents import listed_scores
     from rankmill.scorer.inspect.reports import combination_report
 
-    where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    forest, identity = find_model(model, registry)
-    trained, path = [trained_model(forest, identity, registry, model)], Path(other)
-    second: tuple[ModelIdentity | str, Any]
+    selection = _selection(
+        columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
+        index_base=index_base, n_features=n_features,
+    )  # fmt: skip
+    first, path = _Inspected(model, registry), Path(other)
+    ranker: ModelIdentity | str
     if _is_list(path):
-        documents, first = _scored(forest, where, trained)
-        second = other, listed_scores(path, documents)
+        documents = first.read(on, selection)
+        ranker, scores = other, listed_scores(path, documents)
     else:
         if looks_like_a_list(other):
             raise InputError(f"{other}: no such file")
-        other_forest, other_identity = find_model(other, registry)
-        trained.append(trained_model(other_forest, other_identity, registry, other))
-        documents, first = _scored(forest, where, trained)
-        second = other_identity, _scored(other_forest, where, trained)[1]
-    rules, policy, words = _policy(metric, convention, forest, documents)
-    best = combining.combine(
-        first, second[1], documents.graded(), documents.starts, rules, policy, low=low, high=high,
-        doc_order=documents.order(),
+        second = _Inspected(other, registry)
+        trained = first.trained(), second.trained()
+        documents = first.read(on, selection, *trained)
+        ranker, scores = second.identity, second.paths.scores(second.read(on, selection, *trained).values)
+    wanted, policy, words = _policy(metric, convention, first.paths.forest, documents)
+    best = best_mixture(
+        first.paths.scores(documents.values), scores, documents.graded(), documents.starts, wanted, policy, low=low,
+        high=high, doc_order=documents.order(),
     )  # fmt: skip
-    report = combination_report(best, (identity, second[0]), words)
-    typer.echo(report.at(documents.scope).render(as_json=as_json))
+    _print(combination_report(best, (first.identity, ranker), words), documents, as_json=as_json)
 
 
 @app.command()
@@ -393,18 +406,23 @@ def optimality(
 
     Example: rankmill inspect optimality web@latest --on web.dataset --split train --metric ndcg@10
     """
-    from rankmill.scorer.inspect.optimality import optimality_at
+    from rankmill.scorer.inspect.optimality import local_optimality
     from rankmill.scorer.inspect.reports import optimality_report
+    from rankmill.scorer.metrics.queries import PreparedQueries
 
-    identity, paths = _laid_out(model, registry, n_rounds)
-    where = _Where(on, split, qid, queries, seed, input_format, absent, index_base, n_features, columns)
-    documents = where.read(paths, trained_model(paths.forest, identity, registry, model))
-    rules, policy, words = _policy(metric, convention, paths.forest, documents)
-    found = optimality_at(
-        paths, documents.codes(paths), documents.graded(), documents.starts, rules, policy, step=step, p0=p0, delta=delta,
-        n_curves=curves, seed=seed, doc_order=documents.order(), n_threads=_threads(n_threads),
+    inspected = _Inspected(model, registry, n_rounds)
+    selection = _selection(
+        columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
+        index_base=index_base, n_features=n_features,
     )  # fmt: skip
-    typer.echo(optimality_report(found, identity, words).at(documents.scope).render(as_json=as_json))
+    documents = inspected.read(on, selection)
+    wanted, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
+    graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
+    found = local_optimality(
+        inspected.paths, documents.values, graded, wanted, step=step, p0=p0, delta=delta, n_curves=curves, seed=seed,
+        n_threads=_threads(n_threads),
+    )  # fmt: skip
+    _print(optimality_report(found, inspected.identity, words), documents, as_json=as_json)
 
 
 def _is_list(path: Path) -> bool:
@@ -414,23 +432,6 @@ def _is_list(path: Path) -> bool:
     if path.suffix == MODEL_SUFFIX or not path.exists():
         return False
     return path.is_dir() or not is_model_file(path)
-
-
-def _laid_out(model: str, registry: Path, n_rounds: int | None) -> tuple[ModelIdentity, Paths]:
-    from rankmill.scorer.inspect.paths import leaf_paths
-
-    forest, identity = find_model(model, registry)
-    return identity, leaf_paths(forest, n_rounds=n_rounds)
-
-
-def _scored(forest: Forest, where: _Where, trained: Sequence[TrainedModel]) -> tuple[Documents, Any]:
-    import numpy as np
-
-    from rankmill.scorer.inspect.paths import leaf_paths
-    from rankmill.scorer.predict import Predictor
-
-    documents = where.read(leaf_paths(forest), *trained)
-    return documents, Predictor(forest).scores(documents.values, columns=np.arange(documents.values.shape[1]))
 
 
 def _policy(metric: str, convention: str, forest: Forest, documents: Documents) -> tuple[Metric, Policy, str]:

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InputError, name_hint
 from rankmill.scorer.evaluate import recorded_facts, with_scale
 from rankmill.scorer.evaluate_scored import prepared, read_lists
 from rankmill.scorer.evaluation import IDEAL_WORDS, labelled, text_table
@@ -144,8 +143,7 @@ def explain_metric(
         rules = with_scale(rules, scored, qrels, known_grade, counts)
     lists, table = read_lists(scored, qrels=qrels, grade_counts=counts)
     if qid not in lists.qids:
-        near = get_close_matches(qid, lists.qids[:_COMPARED], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"such as {lists.qids[0]!r}"
+        hint = name_hint(qid, lists.qids[:_COMPARED])
         raise InputError(f"there is no query {qid!r} among the {len(lists.qids):,} with grades; {hint}")
     policy = rules.policy_for(metric)
     number = lists.qids.index(qid)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.scorer import model_file, structure
+from rankmill.scorer import model_file
 from rankmill.scorer.links import link_fault
 from rankmill.scorer.model_file import shortened
 
@@ -51,11 +51,11 @@ ARRAYS: tuple[tuple[str, np.dtype[Any]], ...] = (
     ("tree_weights", np.dtype("<f8")),
 )
 
+DATASETS_OF_BASE = "base_dataset_digests"  # key of a forest's info: what the base model was trained on
 COVER = "cover"
-DATASETS_OF_BASE = "base_dataset_digests"  # what the model below the newest trees was trained on
 """Key of a forest's ``info``: what ``node_rows`` counts where it is not training rows.
 
-"sum_hessian": XGBoost's sums of curvatures, in units of each tree's own.
+"sum_hessian": XGBoost's sums of hessians, in units of each tree's own.
 """
 
 HEADER: dict[str, type] = {
@@ -77,7 +77,7 @@ class Forest:
     Raises
     ------
     ValueError
-        An array has another shape or dtype than stated here, or breaks one of the rules of ``rankmill.scorer.structure``.
+        An array has another shape or dtype than stated here, or breaks one of the rules of ``rankmill.scorer.model_file``.
     """
 
     feature_names: tuple[str, ...]  # all features of the dataset it was trained on, in order
@@ -112,13 +112,11 @@ class Forest:
             # Through JSON and back: what is kept is what the file will hold, and nobody else holds a reference to it.
             object.__setattr__(self, name, json.loads(model_file.canonical_json(dict(getattr(self, name)))))
         arrays = {name: getattr(self, name) for name, _ in ARRAYS}
-        found = (
-            self._fault()
-            or structure.fault(arrays, len(self.feature_names))
-            or structure.scores_fault(arrays, self.base_score)
-        )
-        if found is not None:
-            raise ValueError(found)
+        fault = self._fault() or model_file.array_fault(arrays, len(self.feature_names))
+        if fault is None and self.score_bound > model_file.MAX_SCORE:
+            fault = f"a score can reach {self.score_bound:g}, at most {model_file.MAX_SCORE:g} is allowed"
+        if fault is not None:
+            raise ValueError(fault)
 
     def _fault(self) -> str | None:
         """Return what is wrong besides the arrays, or None."""
@@ -134,7 +132,7 @@ class Forest:
         for name in ("parameters", "info"):
             if model_file.nesting(getattr(self, name)) > model_file.MAX_NESTING:
                 return f"{name} nest deeper than {model_file.MAX_NESTING} levels"
-        return link_fault(self.link, self.n_outputs) or structure.rounds_fault(
+        return link_fault(self.link, self.n_outputs) or model_file.rounds_fault(
             self.n_trees, self.n_outputs, self.trees_a_round
         )
 
@@ -152,6 +150,15 @@ class Forest:
     def n_rounds(self) -> int:
         """Boosting rounds, of ``trees_a_round`` trees each."""
         return self.n_trees // self.trees_a_round
+
+    @property
+    def score_bound(self) -> float:
+        """Greatest absolute value that base score and leaves of one document can add up to, each taken positive."""
+        leaves = np.where(self.node_feature < 0, np.abs(self.node_value), 0.0)
+        starts = self.tree_starts[:-1]
+        with np.errstate(over="ignore"):
+            reach = np.abs(self.tree_weights) * (np.maximum.reduceat(leaves, starts) if len(starts) else 0.0)
+            return abs(self.base_score) + float(np.sum(reach))
 
     @property
     def used_features(self) -> tuple[int, ...]:
@@ -306,6 +313,25 @@ def compact_cuts(
     node_cut = np.full(len(node_feature), -1, dtype=NODE)
     node_cut[inner] = place - cut_starts[feature]
     return cuts, cut_starts, node_cut
+
+
+def feature_importance(forest: Forest) -> npt.NDArray[np.float64]:
+    """Return the share of each feature (n_features,) in the gains of all splits; all 0 without a split.
+
+    This is Friedman's relative influence (2001, section 8.1; gbm's guide 2.4).  In a forest without gains, splits are weighted by
+    the training rows that they divide, and where these are not known either, equally.
+    """
+    inner = forest.node_feature >= 0
+    features = forest.node_feature[inner]
+    rows = forest.node_rows[inner].astype(np.float64) * (COVER not in forest.info)  # cover has a unit of each tree
+    for weights in (forest.node_gain[inner], rows, np.ones(len(features))):
+        greatest = weights.max(initial=0.0)
+        if greatest > 0.0:  # a gain below 0, which no training leaves, counts as 0; scaled so that no sum overflows
+            shares = np.ldexp(np.maximum(weights, 0.0), -int(np.frexp(greatest)[1]))
+            summed = np.bincount(features, weights=shares, minlength=forest.n_features).astype(np.float64)
+            importance: npt.NDArray[np.float64] = summed / summed.sum()
+            return importance
+    return np.zeros(forest.n_features)
 
 
 def _frozen_copy(name: str, given: npt.ArrayLike, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -1,4 +1,6 @@
-"""Bytes of a model file: magic, format number, JSON header, aligned arrays, sha256 of all of it.
+"""Model files: their bytes, and the checks that make their arrays safe to follow.
+
+A file is magic, format number, JSON header, aligned arrays, and the sha256 of all of it.
 
 Layout, little-endian::
 
@@ -12,9 +14,11 @@ Layout, little-endian::
     -32  32 bytes  sha256 of everything before
 
 The header's key ``arrays`` lists ``[name, dtype, length]`` in the order of the bytes; offsets follow from the lengths,
-so two arrays cannot overlap.  This module knows no trees: ``rankmill.scorer.forest`` says which arrays there are.
+so two arrays cannot overlap; ``rankmill.scorer.forest`` says which arrays there are.
 What format 1 can say is written as format 1; ``rankmill.scorer.forest`` says what needs 2.  A new number goes in ``FORMATS`` when
 old readers would misread new files: a reader names the number that it found and those that it knows, and stops.
+
+The kernels do not check bounds, so all nodes of all trees are checked here.  Each check returns the first fault in words, or None.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +44,15 @@ MAX_NESTING = 64  # levels of lists and mappings: nobody's recursion ends there
 MAX_FOUND = 400  # characters of a message
 _PREFIX = struct.Struct("<8sIIQ")
 
-Array = npt.NDArray[Any]
+MAX_FEATURES = 1 << 20
+MAX_TREES = 1 << 20
+MAX_NODES = 1 << 28
+MAX_CUTS_OF_A_FEATURE = 65_534  # a bin code, missing included, must fit 16 bits
+MAX_SCORE = 1e300  # of what the leaves of any path can add up to, so that no score overflows into infinity or NaN
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = Mapping[str, Array]
+"""The arrays of `rankmill.scorer.forest.Forest` by name, each of its dtype."""
 
 
 def is_model_file(path: Path) -> bool:
@@ -77,7 +89,7 @@ def shortened(found: object) -> str:
     return text if len(text) <= MAX_FOUND else f"{text[:MAX_FOUND]}.."
 
 
-def encode(number: int, header: Mapping[str, object], arrays: Mapping[str, Array]) -> bytes:
+def encode(number: int, header: Mapping[str, object], arrays: Arrays) -> bytes:
     """Build the bytes of format ``number`` from the ``header`` (without ``arrays``) and one-dimensional ``arrays``."""
     listed = [[name, array.dtype.newbyteorder("<").str, len(array)] for name, array in arrays.items()]
     text = canonical_json({**header, "arrays": listed})
@@ -160,3 +172,112 @@ def _lengths(listed: object, where: str, expected: Sequence[tuple[str, np.dtype[
         if type(length) is not int or length < 0:
             raise ModelFormatError(f"{where}: array {name[0]!r} has length {shortened(repr(length))}")
     return lengths
+
+
+def rounds_fault(n_trees: int, n_outputs: int, trees_a_round: int) -> str | None:
+    """Return in one line why so many trees are not whole rounds of whole sets of outputs, or None if they are."""
+    if not 1 <= trees_a_round <= MAX_TREES or trees_a_round % n_outputs:
+        return f"{trees_a_round} trees a round, expected a multiple of the outputs, of which there are {n_outputs}"
+    if n_trees % trees_a_round:
+        return f"{n_trees} trees, expected whole rounds of {trees_a_round}"
+    return None
+
+
+def array_fault(arrays: Arrays, n_features: int) -> str | None:
+    """Return what is wrong with the ``arrays`` of a forest over ``n_features`` in one line, or None if all is sound."""
+    return (
+        _sizes(arrays, n_features)
+        or _cuts(arrays)
+        or _starts("tree_starts", arrays["tree_starts"], len(arrays["node_feature"]), 1)
+        or _nodes(arrays, n_features)
+        or _numbers(arrays)
+    )
+
+
+def _sizes(arrays: Arrays, n_features: int) -> str | None:
+    size = {name: len(array) for name, array in arrays.items()}
+    n_nodes, n_trees = size["node_feature"], size["tree_weights"]
+    for name in ("node_cut", "node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows"):
+        if size[name] != n_nodes:
+            return f"{name} has {size[name]} entries, node_feature has {n_nodes}"
+    if size["cut_starts"] != n_features + 1:
+        return f"cut_starts has {size['cut_starts']} entries for {n_features} features"
+    if size["tree_starts"] != n_trees + 1:
+        return f"tree_starts has {size['tree_starts']} entries for {n_trees} trees"
+    if n_features > MAX_FEATURES:
+        return f"{n_features} features, at most {MAX_FEATURES} are allowed"
+    if n_trees > MAX_TREES:
+        return f"{n_trees} trees, at most {MAX_TREES} are allowed"
+    if n_nodes > MAX_NODES:
+        return f"{n_nodes} nodes, at most {MAX_NODES} are allowed"
+    return None
+
+
+def _starts(name: str, starts: npt.NDArray[np.int32], total: int, least: int) -> str | None:
+    """Check that ``starts`` runs from 0 to ``total`` with steps of ``least`` or more."""
+    if starts[0] != 0 or starts[-1] != total:
+        return f"{name} runs from {starts[0]} to {starts[-1]}, expected 0 to {total}"
+    if np.any(np.diff(starts.astype(np.int64)) < least):
+        return f"{name} is not ascending"
+    return None
+
+
+def _cuts(arrays: Arrays) -> str | None:
+    cuts, starts = arrays["cuts"], arrays["cut_starts"]
+    found = _starts("cut_starts", starts, len(cuts), 0)
+    if found is not None:
+        return found
+    counts = np.diff(starts)
+    if np.any(counts > MAX_CUTS_OF_A_FEATURE):
+        return f"a feature has {counts.max()} cuts, at most {MAX_CUTS_OF_A_FEATURE} are allowed"
+    if np.any(np.isnan(cuts)):
+        return "a cut is not a number"
+    # Between two cuts of one feature the values must ascend; pairs that straddle two features are left out.
+    ascending = cuts[1:] > cuts[:-1]
+    inner = np.ones(max(len(cuts) - 1, 0), dtype=np.bool_)
+    borders = starts[1:-1]
+    inner[borders[(borders > 0) & (borders < len(cuts))] - 1] = False
+    if not np.all(ascending[inner]):
+        return "the cuts of a feature are not ascending"
+    return None
+
+
+def _nodes(arrays: Arrays, n_features: int) -> str | None:
+    feature, node_cut, missing_left = arrays["node_feature"], arrays["node_cut"], arrays["node_missing_left"]
+    left, right = arrays["node_left"], arrays["node_right"]
+    n_nodes = len(feature)
+    starts = arrays["tree_starts"].astype(np.int64)
+    sizes = np.diff(starts)
+    start = np.repeat(starts[:-1], sizes)
+    size = np.repeat(sizes, sizes)
+    local = np.arange(n_nodes) - start
+    if np.any((feature < -1) | (feature >= n_features)):
+        return "a node's feature is out of range"
+    leaf = feature == -1
+    absent = (node_cut == -1) & (left == -1) & (right == -1)
+    if not np.all(absent[leaf]) or np.any(missing_left[leaf]) or np.any(arrays["node_gain"][leaf]):
+        return "a leaf has a cut, children or a gain"
+    inner = ~leaf
+    if np.any(missing_left > 1):
+        return "a node's missing_left is neither 0 nor 1"
+    counts = np.diff(arrays["cut_starts"])[feature[inner]]
+    cut = node_cut[inner]
+    if np.any((cut < 0) | (cut >= counts)):
+        return "a node's cut is out of range"
+    parents = np.zeros(n_nodes, dtype=np.int64)
+    for child in (left[inner], right[inner]):
+        if np.any((child <= local[inner]) | (child >= size[inner])):
+            return "a node's child does not come after it in the same tree"
+        parents += np.bincount(start[inner] + child, minlength=n_nodes)
+    if not np.array_equal(parents, (local > 0).astype(np.int64)):
+        return "a node has no parent or more than one"
+    return None
+
+
+def _numbers(arrays: Arrays) -> str | None:
+    for name in ("node_value", "node_gain", "tree_weights"):
+        if not np.all(np.isfinite(arrays[name])):
+            return f"{name} has a value that is not finite"
+    if np.any(arrays["node_rows"] < 0):
+        return "node_rows has a negative count"
+    return None

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.scorer import _kernels, _tree_kernels
-from rankmill.scorer.cut_search import search_of
 from rankmill.scorer.forest import Forest, checked_rounds
 from rankmill.scorer.links import class_values
-from rankmill.scorer.tree_layout import layout_of
+from rankmill.scorer.tree_layout import layout_of, search_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

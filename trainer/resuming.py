@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.scorer.exchange.source import CONVERTED_FROM
+from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.assembly import trees_a_round
 from rankmill.trainer.dtypes import EDGE

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankmill.foundation.errors import InputError
-from rankmill.scorer.inspect.dependence import dependence_at, some_steps
-from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.forest import feature_importance
+from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
 from rankmill.scorer.inspect.paths import leaf_paths
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ MOST_GRADES = 6  # beyond, the highest go together
 def influence_facts(subject: Subject) -> dict[str, Any]:
     """Tell which features the gains of the splits come from, the first 20, and which share they had before."""
     forest, before = subject.forest, subject.present_forest
-    shares = relative_influence(forest)
-    old = {} if before is None else dict(zip(before.feature_names, relative_influence(before).tolist(), strict=True))
+    shares = feature_importance(forest)
+    old = {} if before is None else dict(zip(before.feature_names, feature_importance(before).tolist(), strict=True))
     splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
     used = [int(f) for f in np.argsort(-shares, kind="stable") if splits[f]]
     rows: list[dict[str, Any]] = [
@@ -158,7 +158,7 @@ def dependence_facts(subject: Subject) -> list[dict[str, Any]]:
 
     Nothing is told of a forest of several outputs, or one that does not know its training rows.
     """
-    shares = relative_influence(subject.forest)
+    shares = feature_importance(subject.forest)
     top = [int(f) for f in np.argsort(-shares, kind="stable")[:TOP_DEPENDENCES] if shares[f] > 0.0]
     names = [subject.forest.feature_names[f] for f in top]
     curves = _curves(subject.forest, names)
@@ -190,7 +190,7 @@ def _curves(forest: Forest, names: list[str]) -> dict[str, dict[str, Any]] | Non
     for name in names:
         slot = paths.slot_of(name)
         try:
-            curve = dependence_at(paths, [name], points=[some_steps(paths, slot, POINTS)])
+            curve = partial_dependence(paths, [name], points=[some_steps(paths, slot, POINTS)])
         except InputError:  # it came without the numbers of its training rows
             return None
         points, outputs = curve.points[0].astype(np.float64), curve.outputs[0]

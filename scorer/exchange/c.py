@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rankmill.scorer.exchange.plain import PlainTree, plain_trees
-from rankmill.scorer.exchange.written import SAME_BITS, Written
+from rankmill.scorer.exchange.conversion import SAME_BITS, PlainTree, Written, plain_trees
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import class_values
 

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
-from rankmill.scorer.exchange.plain import missing_as_zero
-from rankmill.scorer.exchange.source import Imported
-from rankmill.scorer.exchange.written import Written
+from rankmill.scorer.exchange.conversion import Imported, Written, missing_as_zero
 from rankmill.scorer.forest import Forest
 
 WRITERS: Mapping[str, Callable[[Forest, str], Written]] = {

@@ -17,9 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, ModelFormatError
-from rankmill.scorer.exchange.plain import PlainTree, forest_of, with_base
-from rankmill.scorer.exchange.source import Imported, provenance, text_of
-from rankmill.scorer.exchange.written import SAME_BITS, Written, need_one_output
+from rankmill.scorer.exchange.conversion import (
+    SAME_BITS,
+    Imported,
+    PlainTree,
+    Written,
+    forest_of,
+    need_one_output,
+    provenance,
+    text_of,
+    with_base,
+)
 from rankmill.scorer.forest import CUT, NODE, Forest
 from rankmill.scorer.model_file import shortened
 

@@ -5,24 +5,25 @@ float32 and is cast to double, thresholds, leaves and base are doubles (``*_as_t
 the operator gives its sums as float32, rounded once.  Several outputs go through their link in double, and the score is
 float32 again.
 
-The numbers of fields and types are those of onnx.proto (github.com/onnx/onnx), version 8 of the representation.
+The numbers of fields and types are those of onnx.proto (github.com/onnx/onnx), version 8 of the representation.  A protobuf message
+is the bytes of its fields, one after the other: a key (number and kind of the field) and a varint, or a length and so many bytes
+(protobuf.dev, Encoding).  Repeated numbers are packed into one field.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.exchange.plain import plain_trees
-from rankmill.scorer.exchange.protobuf import chunk, chunks, integer, integers
-from rankmill.scorer.exchange.written import (
+from rankmill.scorer.exchange.conversion import (
     FLOAT32_ROUNDING,
     FLOAT32_TINY,
     FLOAT64_ROUNDING,
     Written,
-    reach,
+    plain_trees,
     said_in_float32,
 )
 from rankmill.scorer.forest import Forest
@@ -33,6 +34,7 @@ REPRESENTATION, OPERATORS, TREE_OPERATORS = 8, 13, 3
 FLOAT, INT64, DOUBLE = 1, 7, 11  # TensorProto.DataType
 OF_INT, OF_STRING, OF_TENSOR, OF_INTS, OF_STRINGS = 2, 3, 4, 7, 8  # AttributeProto.AttributeType
 TREES = "ai.onnx.ml"
+_VARINT, _BYTES = 0, 2
 
 
 def write(forest: Forest, name: str) -> Written:
@@ -87,7 +89,7 @@ def _bound(forest: Forest) -> float:
     enters two masses, and the sum of masses, 1 or more, divides.
     """
     terms = forest.n_trees + 2
-    outputs = reach(forest) * (FLOAT32_ROUNDING + 2.0 * terms * FLOAT64_ROUNDING) + FLOAT32_TINY
+    outputs = forest.score_bound * (FLOAT32_ROUNDING + 2.0 * terms * FLOAT64_ROUNDING) + FLOAT32_TINY
     if forest.link == "identity":
         return outputs
     worth = class_values(forest.link, forest.n_outputs)
@@ -199,3 +201,39 @@ def _value(name: str, shape: list[str | int]) -> bytes:
     """Return the description of an input or output of float32."""
     sizes = [chunk(2, size) if isinstance(size, str) else integer(1, size) for size in shape]
     return chunk(1, name) + chunk(2, chunk(1, integer(1, FLOAT) + chunk(2, chunks(1, sizes))))
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first, the high bit set where more follow; negative numbers as 64-bit two's complement.
+
+    >>> varint(300).hex(), len(varint(-1))
+    ('ac02', 10)
+    """
+    left = value & (1 << 64) - 1
+    out = bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def integer(field: int, value: int) -> bytes:
+    """Return the field ``field`` that holds a whole number."""
+    return varint(field << 3 | _VARINT) + varint(value)
+
+
+def chunk(field: int, value: bytes | str) -> bytes:
+    """Return the field ``field`` that holds bytes, text or a message."""
+    data = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | _BYTES) + varint(len(data)) + data
+
+
+def chunks(field: int, values: Iterable[bytes | str]) -> bytes:
+    """Return the repeated field ``field``, each value on its own."""
+    return b"".join(chunk(field, value) for value in values)
+
+
+def integers(field: int, values: Iterable[int]) -> bytes:
+    """Return the repeated field ``field`` of whole numbers, packed."""
+    return chunk(field, b"".join(map(varint, values)))

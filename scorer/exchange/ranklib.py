@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rankmill.scorer.exchange.plain import PlainTree, with_base
-from rankmill.scorer.exchange.written import (
+from rankmill.scorer.exchange.conversion import (
+    PlainTree,
     Written,
     float32_sums,
     java,
@@ -21,6 +21,7 @@ from rankmill.scorer.exchange.written import (
     need_one_output,
     said_in_float32,
     shortest32,
+    with_base,
 )
 from rankmill.scorer.forest import Forest
 

@@ -17,8 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused
-from rankmill.scorer.exchange.plain import PlainTree, takes_missing_as_zero, with_base
-from rankmill.scorer.exchange.written import Written, float32_sums, java, need_one_output, said_in_float32, shortest32
+from rankmill.scorer.exchange.conversion import (
+    PlainTree,
+    Written,
+    float32_sums,
+    java,
+    need_one_output,
+    said_in_float32,
+    shortest32,
+    takes_missing_as_zero,
+    with_base,
+)
 from rankmill.scorer.forest import CUT, Forest
 
 TARGET = "Solr"

@@ -19,12 +19,21 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, ModelFormatError
 from rankmill.scorer.exchange import ubjson
-from rankmill.scorer.exchange.plain import PlainTree, forest_of, plain_trees
-from rankmill.scorer.exchange.source import Imported, provenance, text_of
-from rankmill.scorer.exchange.written import Written, float32_sums, need_one_output, said_in_float32, shortest32
+from rankmill.scorer.exchange.conversion import (
+    Imported,
+    PlainTree,
+    Written,
+    float32_sums,
+    forest_of,
+    need_one_output,
+    plain_trees,
+    provenance,
+    said_in_float32,
+    shortest32,
+    text_of,
+)
 from rankmill.scorer.forest import COUNT, COVER, CUT, NODE, Forest
-from rankmill.scorer.model_file import shortened
-from rankmill.scorer.structure import MAX_FEATURES
+from rankmill.scorer.model_file import MAX_FEATURES, shortened
 
 TARGET = "XGBoost"
 NO_PARENT = 2**31 - 1

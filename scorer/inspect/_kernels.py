@@ -1,7 +1,8 @@
 """Kernels over the paths of a forest, from each root to each leaf: flat loops without checks.
 
 A path is the features that its nodes ask for, each once (an *element*): the codes ``low .. high`` that go along it, whether a
-missing value does, and the ``share`` of the training rows that do, multiplied over the nodes of that feature.  A code is 0
+missing value does (the ``conditions``, see `rankmill.scorer.inspect.paths.Conditions`), and the ``share`` of the training rows that
+do, multiplied over the nodes of that feature.  A code is 0
 where the value is missing, else 1 plus the number of the feature's cuts below it.  An element is *met* by a document that
 goes along at all of its nodes; a document ends in the leaf whose elements it all meets.  ``slot`` counts the features that the
 forest uses.
@@ -75,7 +76,7 @@ def gather_paths(
 
 @kernel
 def find_contributions(
-    codes, first, last, starts, slot, low, high, missing, share, value, output, points, weights, out
+    codes, first, last, conditions, share, value, output, points, weights, out
 ):  # fmt: skip
     """Write the Shapley values of the rows ``first`` .. ``last`` - 1 of ``codes`` to ``out`` (n, outputs, slots).
 
@@ -91,6 +92,7 @@ def find_contributions(
     Which elements are met decides about all of it, and many documents meet the same: sets of met elements are looked up in a
     table of ``2 * TILE`` places, so no more than ``TILE`` rows are taken at a time.
     """
+    starts, slot, low, high, missing = conditions
     n = last - first
     n_slots = out.shape[2]
     widest = 0
@@ -214,11 +216,12 @@ def _is_met(mask, e, d):
 
 
 @kernel
-def count_met(codes, first, last, chosen, starts, slot, low, high, missing, a, b, counts):
+def count_met(codes, first, last, chosen, conditions, a, b, counts):
     """Add to ``counts`` (n_paths,) the rows that meet every element of a path but for those of the slots ``a`` and ``b``.
 
     Only the paths ``chosen`` are looked at.
     """
+    starts, slot, low, high, missing = conditions
     for p in chosen:
         found = 0
         for i in range(first, last):
@@ -234,8 +237,9 @@ def count_met(codes, first, last, chosen, starts, slot, low, high, missing, a, b
 
 
 @kernel
-def count_elements(codes, first, last, slot, low, high, missing, counts):
+def count_elements(codes, first, last, conditions, counts):
     """Add to ``counts`` (n_elements,) the rows that meet each element."""
+    _, slot, low, high, missing = conditions
     for e in range(slot.shape[0]):
         found = 0
         for i in range(first, last):
@@ -245,11 +249,12 @@ def count_elements(codes, first, last, slot, low, high, missing, counts):
 
 
 @kernel
-def sum_cells(chosen, starts, slot, low, high, missing, weight, output, a, b, codes_a, codes_b, out):
+def sum_cells(chosen, conditions, weight, output, a, b, codes_a, codes_b, out):
     """Add the ``weight`` of each of the paths ``chosen`` to ``out`` (outputs, cells), where its elements of two slots are met.
 
     Cell c has the code ``codes_a[c]`` in slot ``a`` and ``codes_b[c]`` in slot ``b``; a slot of -1 is none.
     """
+    starts, slot, low, high, missing = conditions
     for p in chosen:
         of_a = -1
         of_b = -1
@@ -271,11 +276,12 @@ def sum_cells(chosen, starts, slot, low, high, missing, weight, output, a, b, co
 
 
 @kernel
-def add_without_one(codes, first, last, starts, slot, low, high, missing, share, value, output, out):
+def add_without_one(codes, first, last, conditions, share, value, output, out):
     """Add to ``out`` (n, outputs, slots) by how much an output changes where one feature is no longer known.
 
     A path is then worth ``value * share`` of that feature if all others are met, instead of ``value`` if all are.
     """
+    starts, slot, low, high, missing = conditions
     for p in range(value.shape[0]):
         for i in range(first, last):
             unmet = 0
@@ -295,10 +301,11 @@ def add_without_one(codes, first, last, starts, slot, low, high, missing, share,
 
 
 @kernel
-def find_leaves(codes, first, last, starts, slot, low, high, missing, tree, out):
+def find_leaves(codes, conditions, tree, out):
     """Write which path each row goes in each tree to ``out`` (n, n_trees); paths lie tree after tree."""
+    starts, slot, low, high, missing = conditions
     for p in range(starts.shape[0] - 1):
-        for i in range(first, last):
+        for i in range(codes.shape[0]):
             along = True
             for e in range(starts[p], starts[p + 1]):
                 code = codes[i, slot[e]]
@@ -310,9 +317,9 @@ def find_leaves(codes, first, last, starts, slot, low, high, missing, tree, out)
 
 
 @kernel
-def move_outputs(leaves, first, last, steps, n_outputs, out):
+def move_outputs(leaves, steps, n_outputs, out):
     """Write the sum of ``steps`` (n_paths,) over the leaves of each row to ``out`` (outputs, n)."""
-    for i in range(first, last):
+    for i in range(leaves.shape[0]):
         for k in range(n_outputs):
             out[k, i] = 0.0
         for t in range(leaves.shape[1]):

@@ -1,4 +1,4 @@
-r"""Partial dependence: what the outputs are on average, by the values of one feature or two.
+r"""Partial dependence, the mean output by the values of one feature or two; and how strongly features interact.
 
 .. math:: PD_S(x_S) = E_{X_C} F(x_S, X_C), \quad C = N \setminus S
 
@@ -10,22 +10,37 @@ Source: Friedman 2001, section 8.2.  The expectation is one of two:
 
 Either is a sum over paths of the leaf's value times the share that goes along by the other features, so the documents are
 passed once, whatever the number of points.
+
+Friedman's H says how much of what features do together neither does alone.  With partial dependences centred over the n
+documents (Friedman & Popescu 2008, equations 44 and 45; ``interact.gbm``),
+
+.. math::
+
+    H_{jk}^2 = \frac{\sum_i (PD_{jk}(x_{ij}, x_{ik}) - PD_j(x_{ij}) - PD_k(x_{ik}))^2}{\sum_i PD_{jk}(x_{ij}, x_{ik})^2},
+    \quad
+    H_j^2 = \frac{\sum_i (F(x_i) - PD_j(x_{ij}) - PD_{\setminus j}(x_{i \setminus j}))^2}{\sum_i F(x_i)^2}.
+
+H is 0 where the features do not interact (also where both sums are 0), and may exceed 1 where their effects cancel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
 
+MOST_IMPORTANT = 10  # features whose interactions are looked for, where none are named
 MAX_CELLS = 1 << 22  # points of a grid
+_Array: TypeAlias = npt.NDArray[np.float64]
+_Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +52,18 @@ class Dependence:
     """
 
     features: tuple[str, ...]
+    over: str
+    """What it is the mean over: ``training rows``, by weighted traversal, or ``documents``."""
+    n_documents: int | None
+    """Number of these documents."""
     points: tuple[npt.NDArray[np.float32], ...]
     """Values of each feature, (m,) each; NaN stands for a missing value."""
     outputs: npt.NDArray[np.float64]
     """(n_outputs, m), or (n_outputs, m of the first, m of the second)."""
-    n_documents: int | None
-    """Documents that it is the mean over; None: the training rows, by weighted traversal."""
 
 
 def partial_dependence(
-    forest: Forest,
+    forest: Forest | Paths,
     features: Sequence[str],
     *,
     points: Sequence[npt.ArrayLike] | None = None,
@@ -59,16 +76,16 @@ def partial_dependence(
     Parameters
     ----------
     forest
-        The trained model.
+        The trained model, or its paths.
     features
         One or two names.
     points
         For each feature the values to look at, NaN for missing.  None: the whole function, which is constant between
         thresholds (see `steps_of`).
     values
-        (n, n_features) documents to take the mean over, NaN where missing.  None: the training rows.
+        Documents to take the mean over, as `Paths.codes` takes them.  None: the training rows.
     n_rounds
-        Look at the first so many rounds; None: all.
+        Look at the first ``n_rounds`` rounds; None: all.
     n_threads
         Threads to share the documents among; the result does not depend on it.
 
@@ -81,20 +98,11 @@ def partial_dependence(
         ``values`` or ``points`` has another shape, or ``values`` no row.
     """
     paths = leaf_paths(forest, n_rounds=n_rounds)
-    codes = None if values is None else paths.codes(values)
-    return dependence_at(paths, features, points=points, codes=codes, n_threads=n_threads)
-
-
-def dependence_at(
-    paths: Paths,
-    features: Sequence[str],
-    *,
-    points: Sequence[npt.ArrayLike] | None = None,
-    codes: Codes | None = None,
-    n_threads: int = 1,
-) -> Dependence:
-    """As `partial_dependence`, for a forest already laid out and the ``codes`` of the documents."""
-    slots = _slots(paths, features)
+    if not 1 <= len(features) <= 2:
+        raise InputError(f"partial dependence is on one feature or two, got {len(features)}")
+    if len(set(features)) < len(features):
+        raise InputError(f"the feature {features[0]!r} was named twice; name two different ones")
+    slots = [paths.slot_of(name) for name in features]
     if points is None:
         points = [steps_of(paths, slot) for slot in slots]
     if len(points) != len(features):
@@ -105,17 +113,19 @@ def dependence_at(
     shape = tuple(len(axis) for axis in axes)
     if np.prod(shape) > MAX_CELLS:
         raise InputError(f"{' x '.join(map(str, shape))} points, at most {MAX_CELLS:,}; ask for fewer points")
-    along = [
+    axis_codes = [
         np.zeros(len(x), np.uint16) if s is None else paths.codes_of(s, x) for s, x in zip(slots, axes, strict=True)
     ]
-    grid = [np.ascontiguousarray(axis.ravel()) for axis in np.meshgrid(*along, indexing="ij")]
+    grid = [np.ascontiguousarray(axis.ravel()) for axis in np.meshgrid(*axis_codes, indexing="ij")]
     known = tuple(-1 if slot is None else slot for slot in slots)
+    codes = None if values is None else paths.codes(values)
     outputs = sum_at(paths, known, grid, path_weights(paths, known, codes, n_threads=n_threads))
     return Dependence(
         features=tuple(features),
+        over="training rows" if codes is None else "documents",
+        n_documents=None if codes is None else len(codes),
         points=tuple(axes),
         outputs=outputs.reshape(-1, *shape) + paths.forest.base_score,
-        n_documents=None if codes is None else len(codes),
     )
 
 
@@ -173,10 +183,7 @@ def path_weights(
     numbers = np.arange(paths.n_paths) if chosen is None else np.flatnonzero(chosen)
 
     def work(thread: int, start: int, stop: int) -> None:
-        _kernels.count_met(
-            codes, start, stop, numbers, paths.starts, paths.slot, paths.low, paths.high, paths.missing, first, second,
-            counts[thread],
-        )  # fmt: skip
+        _kernels.count_met(codes, start, stop, numbers, paths.conditions, first, second, counts[thread])
 
     in_spans(len(codes), n_threads, work)
     weights: npt.NDArray[np.float64] = paths.value * (counts.sum(axis=0) / len(codes))
@@ -197,16 +204,177 @@ def sum_at(
     first, second = (*known, -1)[:2]
     numbers = np.arange(paths.n_paths) if chosen is None else np.flatnonzero(chosen)
     out = np.zeros((paths.forest.n_outputs, len(cells[0])), dtype=np.float64)
-    _kernels.sum_cells(
-        numbers, paths.starts, paths.slot, paths.low, paths.high, paths.missing, weights, paths.output, first, second,
-        cells[0], cells[-1], out,
-    )  # fmt: skip
+    _kernels.sum_cells(numbers, paths.conditions, weights, paths.output, first, second, cells[0], cells[-1], out)
     return out
 
 
-def _slots(paths: Paths, features: Sequence[str]) -> list[int | None]:
-    if not 1 <= len(features) <= 2:
-        raise InputError(f"partial dependence is on one feature or two, got {len(features)}")
-    if len(set(features)) < len(features):
-        raise InputError(f"the feature {features[0]!r} was named twice; name two different ones")
-    return [paths.slot_of(name) for name in features]
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """How features interact in one output."""
+
+    features: tuple[str, ...]
+    """Two names; one: with any of the others."""
+    h: float
+    strength: float
+    """Root of the mean square of the numerator, in units of the output."""
+
+
+def interactions(
+    forest: Forest | Paths,
+    values: npt.NDArray[np.float32],
+    *,
+    features: Sequence[str] | None = None,
+    over: str = "training",
+    output: int = 0,
+    n_rounds: int | None = None,
+    n_threads: int = 1,
+) -> list[Interaction]:
+    """Return H of each feature with all others, then of each pair of ``features``; strongest first within both.
+
+    Parameters
+    ----------
+    forest
+        The trained model, or its paths.
+    values
+        Documents at which the dependences are compared, as `Paths.codes` takes them.
+    features
+        Names; None: the ``MOST_IMPORTANT`` with the greatest feature importance.
+    over
+        What the partial dependences are expectations over: the ``training`` rows by weighted traversal, as in gbm, or the
+        ``documents`` themselves, as Friedman & Popescu have it.
+    output
+        Which output of a forest with several, from 0.
+    n_rounds, n_threads
+        Rounds to look at, threads to use; the result does not depend on the threads.
+
+    Raises
+    ------
+    InputError
+        A feature is unknown or named twice, ``over`` or ``output`` is none that there is, or the forest does not know its
+        training rows.
+    ValueError
+        ``values`` has another shape, or no row.
+    """
+    paths = leaf_paths(forest, n_rounds=n_rounds)
+    codes = paths.codes(values)
+    if over not in {"training", "documents"}:
+        raise InputError.unknown("value of --over", over, ("training", "documents"))
+    if not 0 <= output < paths.forest.n_outputs:
+        raise InputError(f"output must be in 0..{paths.forest.n_outputs - 1}, got {output}")
+    if not len(codes):
+        raise ValueError("there are no documents to compare at")
+    names = list(features) if features is not None else _most_important(paths)
+    if len(set(names)) < len(names):
+        raise InputError("a feature was named twice; name different ones")
+    slots = [paths.slot_of(name) for name in names]
+    over_codes = codes if over == "documents" else None
+    if over_codes is None:
+        require_rows(paths, "take the means over the documents (--over documents)")
+    alone = {
+        slot: path_weights(paths, (slot,), over_codes, chosen=paths.holding(slot), n_threads=n_threads)
+        for slot in slots
+        if slot is not None
+    }
+    compared = _Compared(paths, codes, over_codes, output, alone, n_threads)
+    singles = [Interaction((name,), *ratio) for name, ratio in zip(names, compared.with_any_other(slots), strict=True)]
+    pairs = []
+    for i, first in enumerate(slots):
+        for j, second in enumerate(slots[:i]):
+            ratio = (0.0, 0.0) if first is None or second is None else compared.of_pair((second, first))
+            pairs.append(Interaction((names[j], names[i]), *ratio))
+    return sorted(singles, key=lambda each: -each.h) + sorted(pairs, key=lambda each: -each.h)
+
+
+def _most_important(paths: Paths) -> list[str]:
+    """Return the names of the most important features among those that the forest asks for."""
+    order = np.argsort(-feature_importance(paths.forest), kind="stable")[:MOST_IMPORTANT]
+    return [paths.forest.feature_names[f] for f in order if f in paths.features]
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """The documents at which dependences are compared, in one output of a forest."""
+
+    paths: Paths
+    codes: Codes
+    over: Codes | None  # documents that dependences are means over; None: the training rows
+    output: int
+    alone: dict[int, _Array]  # path_weights of each slot
+    n_threads: int
+
+    def of_pair(self, pair: tuple[int, int]) -> tuple[float, float]:
+        """H and strength of two slots.
+
+        Paths that do not ask for both add nothing to the numerator but constants, and weigh the same where both are known.
+        """
+        paths, output = self.paths, self.output
+        cells, counts = np.unique(self.codes[:, pair], axis=0, return_counts=True)
+        both_known = [np.ascontiguousarray(cells[:, i]) for i in (0, 1)]
+        holding = [paths.holding(slot) for slot in pair]
+        joint = holding[0] & holding[1]
+        weights = path_weights(paths, pair, self.over, chosen=joint, n_threads=self.n_threads)
+        together = sum_at(paths, pair, both_known, weights, joint)[output]
+        numerator, denominator = together.copy(), together
+        for i, slot in enumerate(pair):
+            steps, place = np.unique(both_known[i], return_inverse=True)
+            numerator -= sum_at(paths, (slot,), [steps], self.alone[slot], joint)[output][place]
+            rest = sum_at(paths, (slot,), [steps], self.alone[slot], holding[i] & ~joint)
+            denominator = denominator + rest[output][place]
+        return self._ratio(numerator, denominator, counts.astype(np.float64))
+
+    def with_any_other(self, slots: Sequence[int | None]) -> list[tuple[float, float]]:
+        """H and strength of each slot with all the others."""
+        paths, codes, output = self.paths, self.codes, self.output
+        share = paths.share if self.over is None else self._shares(self.over)
+        n_outputs, n_slots = paths.forest.n_outputs, max(len(paths.features), 1)
+        effects: dict[int, tuple[Codes, _Array]] = {}
+        for slot in slots:
+            if slot is not None:
+                steps = np.unique(codes[:, slot])
+                effects[slot] = steps, sum_at(paths, (slot,), [steps], self.alone[slot], paths.holding(slot))[output]
+        numerators = np.zeros((len(slots), len(codes)))
+        whole = np.zeros(len(codes))
+
+        def work(_thread: int, first: int, last: int) -> None:
+            tile = np.ascontiguousarray(codes[first:last])
+            without = np.zeros((last - first, n_outputs, n_slots))
+            _kernels.add_without_one(tile, 0, last - first, paths.conditions, share, paths.value, paths.output, without)
+            leaves = paths.leaves(tile)
+            whole[first:last] = paths.value[leaves[:, output::n_outputs]].sum(axis=1)
+            for i, slot in enumerate(slots):
+                if slot is not None:
+                    steps, effect = effects[slot]
+                    numerators[i, first:last] = without[:, output, slot] + effect[np.searchsorted(steps, tile[:, slot])]
+
+        in_spans(len(codes), self.n_threads, work)
+        once = np.ones(len(codes))
+        return [self._ratio(numerator, whole, once) for numerator in numerators]
+
+    def _shares(self, over: Codes) -> _Array:
+        """Return the share of the documents that meet each element, (n_elements,)."""
+        conditions = self.paths.conditions
+        counts = np.zeros((max(1, self.n_threads), len(conditions.slot)), dtype=np.int64)
+
+        def work(thread: int, first: int, last: int) -> None:
+            _kernels.count_elements(over, first, last, conditions, counts[thread])
+
+        in_spans(len(over), self.n_threads, work)
+        shares: _Array = counts.sum(axis=0) / len(over)
+        return shares
+
+    def _ratio(self, numerator: _Array, denominator: _Array, counts: _Array) -> tuple[float, float]:
+        """H of both, each centred, with cells that count so often; and the root of the mean square of the numerator.
+
+        What rounding alone can leave of either, a small share of all that the leaves could add up to, counts as nothing.
+        """
+        highest = np.zeros(self.paths.forest.n_trees)
+        np.maximum.at(highest, self.paths.tree, np.abs(self.paths.value))
+        rounding = float(1e-12 * highest[self.output :: self.paths.forest.n_outputs].sum())
+        n = counts.sum()
+        above = numerator - (numerator * counts).sum() / n
+        below = denominator - (denominator * counts).sum() / n
+        spread = np.sqrt((above**2 * counts).sum() / n)
+        scale = np.sqrt((below**2 * counts).sum() / n)
+        if min(spread, scale) <= rounding:
+            return 0.0, 0.0
+        return float(spread / scale), float(spread)

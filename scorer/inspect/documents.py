@@ -10,23 +10,21 @@ import heapq
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
-from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.errors import CandidatesRejected, InputError, name_hint
 from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
 from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import locate_features, named_by_row
 from rankmill.scorer.evaluate import DatasetSource, chosen_queries
-from rankmill.scorer.inspect.paths import Codes, Paths
+from rankmill.scorer.inspect.paths import Paths
 from rankmill.scorer.opening import open_sources, read_options
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scored_file import read_scored
@@ -54,10 +52,6 @@ class Documents:
         """Return the number of each document's query, (n,)."""
         return np.repeat(np.arange(len(self.qids)), np.diff(self.starts))
 
-    def codes(self, paths: Paths) -> Codes:
-        """Return the codes of all documents, as `Paths.codes` does."""
-        return paths.codes(self.values, np.arange(self.values.shape[1]))
-
     def graded(self) -> npt.NDArray[np.int32]:
         """Return the grades, 0 where there is none; CandidatesRejected where there is none at all."""
         if self.grades is None:
@@ -69,20 +63,32 @@ class Documents:
         return np.arange(len(self.doc_ids))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which documents are read, and how."""
+
+    split: str | None = None
+    """The split of the dataset, or ``all``; None: as `rankmill.scorer.seen.scope_of` chooses."""
+    qids: tuple[str, ...] = ()
+    """The queries; none: ``n_queries`` of them."""
+    n_queries: int = 0
+    """Maximum number of queries, drawn at random; 0: all."""
+    seed: int = 0
+    """Which ones are drawn."""
+    input_format: Format = "auto"
+    """How to read candidates: this and the following, see `rankmill.scorer.rerank.rerank`."""
+    absent: Literal["zero", "missing"] | None = None
+    index_base: Literal[0, 1] | None = None
+    n_features: int | None = None
+    columns: Mapping[str, str] | None = None
+
+
 def read_documents(
     subject: Sequence[str | os.PathLike[str]],
     paths: Paths,
+    selection: Selection = Selection(),
     *,
-    split: str | None = None,
     models: Sequence[TrainedModel] = (),
-    qids: Sequence[str] = (),
-    n_queries: int = 0,
-    seed: int = 0,
-    input_format: Format = "auto",
-    absent: Literal["zero", "missing"] | None = None,
-    index_base: Literal[0, 1] | None = None,
-    n_features: int | None = None,
-    columns: Mapping[str, str] | None = None,
     announce: bool = False,
 ) -> Documents:
     """Read the documents of some queries.
@@ -92,21 +98,13 @@ def read_documents(
     subject
         Files of candidates, in any format that `rerank` reads, or the folder of one dataset.
     paths
-        The forest that is looked into.
-    split
-        The split of the dataset, or ``all``; None: as `rankmill.scorer.seen.scope_of` chooses.
+        The forest that is inspected.
+    selection
+        Which queries, and how to read them.
     models
-        What is known of the models that are looked into; left out, what that of ``paths`` says itself.
-    qids
-        The queries; none: as the next parameter says.
-    n_queries
-        At most so many queries, drawn at random; 0: all.
-    seed
-        Which ones are drawn.
-    input_format, absent, index_base, n_features, columns
-        How to read candidates, see `rankmill.scorer.rerank.rerank`.
+        What is known of the models that are inspected; left out, what that of ``paths`` says itself.
     announce
-        Tell on stderr what was guessed of their columns.
+        Print on stderr what was guessed of the columns.
 
     Raises
     ------
@@ -117,42 +115,43 @@ def read_documents(
     rankmill.foundation.errors.DataRejected
         The candidates break their format.
     """
-    if n_queries < 0:
-        raise InputError(f"--queries must be 0 or more, got {n_queries}")
+    if selection.n_queries < 0:
+        raise InputError(f"--queries must be 0 or more, got {selection.n_queries}")
     predictor = Predictor(paths.forest)
     options = read_options(
-        paths.forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns
+        paths.forest, absent=selection.absent, index_base=selection.index_base, n_features=selection.n_features,
+        columns=selection.columns,
     )  # fmt: skip
     models, files = models or [TrainedModel.of(paths.forest)], [Path(path) for path in subject]
-    dataset, scope = chosen_queries(files, split, models, qids)
+    where = ", ".join(map(str, subject))
+    dataset, scope = chosen_queries(files, selection.split, models, selection.qids)
     sources: list[Source] = (
-        _open_files(files, input_format, options, announce=announce)
+        _open_files(files, selection.input_format, options, announce=announce)
         if dataset is None or scope is None
         else [DatasetSource(dataset, scope.split, predictor.feature_names)]
     )
-    choice = _Choice(frozenset(qids), n_queries, seed)
+    choice = _Choice(frozenset(selection.qids), selection.n_queries, selection.seed)
     pieces: list[_Piece] = []
     n_read = 0
     for source in sources:
         layout = locate_features(source, predictor, options)
         for batch in source.batches(BLOCK_BYTES):
-            keep = choice.rows(batch.qid)
+            keep = choice.chosen(pl.Series(batch.qid))
             if keep.any():
                 pieces.append(_piece(batch, keep, layout.places, options.absent_value, n_read))
             n_read += len(batch)
             if choice.outdated:
-                pieces = [piece for piece in (_still_chosen(piece, choice) for piece in pieces) if len(piece.row)]
+                pieces = [left for piece in pieces if (left := _still_chosen(piece, choice)).rows.height]
                 choice.outdated = False
-            held = sum(piece.values.nbytes for piece in pieces)
-            if held > MAX_BYTES:
+            if sum(piece.values.nbytes for piece in pieces) > MAX_BYTES:
                 raise InputError(
                     f"the features of these queries take more than {MAX_BYTES / 1e6:,.0f} MB; choose fewer with --queries"
                 )
     if n_read == 0:
-        raise CandidatesRejected(f"{', '.join(map(str, subject))}: there are no candidates in it")
-    choice.require_all(", ".join(map(str, subject)))
-    found = _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
-    return replace(found, scope=scope or scope_of_candidates(models, found.qids))
+        raise CandidatesRejected(f"{where}: there are no candidates in it")
+    choice.require_all(where)
+    documents = _documents([_still_chosen(piece, choice) for piece in pieces], n_read)
+    return replace(documents, scope=scope or scope_of_candidates(models, documents.qids))
 
 
 def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
@@ -192,58 +191,54 @@ def listed_scores(path: Path, documents: Documents) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    qid: pa.Array[Any]
-    doc_id: pa.Array[Any]
-    grade: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int64]
+    """Documents of one batch: qid, doc_id, grade and row (their number in the input), and the features asked for."""
+
+    rows: pl.DataFrame
     values: npt.NDArray[np.float32]
 
 
 class _Choice:
-    """Which queries are kept: those named, or the ``limit`` whose keys are least; once refused, refused for ever."""
+    """Which queries are kept: those named, or the ``limit`` with the lowest keys; a query once dropped stays dropped."""
 
     def __init__(self, named: frozenset[str], limit: int, seed: int) -> None:
         self.outdated = False
-        """Whether queries were given up that may have rows."""
+        """Whether queries were dropped that may have rows."""
         self._named, self._limit = named, limit
         self._key = seed.to_bytes(8, "little")
-        self._held: dict[str, tuple[int, str]] = {}
-        self._worst: list[tuple[int, tuple[int, ...], str]] = []
+        self._kept: set[str] = set()
+        self._highest: list[tuple[int, str]] = []  # heap of the kept queries, the highest key first
         self._seen: dict[str, None] = {}
 
-    def rows(self, qid: pa.Array[Any]) -> npt.NDArray[np.bool_]:
-        """Tell which rows, (n,), are of chosen queries as far as is known."""
-        encoded = qid.dictionary_encode()
-        admitted = np.array([self._admits(str(name)) for name in encoded.dictionary.to_pylist()], dtype=np.bool_)
-        found: npt.NDArray[np.bool_] = admitted[encoded.indices.to_numpy()]
-        return found
+    def chosen(self, qid: pl.Series) -> pl.Series:
+        """Return which rows, (n,), are of chosen queries as far as is known."""
+        return qid.is_in([name for name in qid.unique(maintain_order=True) if self._admits(name)])
 
     def _admits(self, qid: str) -> bool:
         if self._named:
             if len(self._seen) < _SEEN_FOR_HINTS or qid in self._named:
                 self._seen[qid] = None
             return qid in self._named
-        if not self._limit or qid in self._held:
+        if not self._limit or qid in self._kept:
             return True
         key = int.from_bytes(blake2b(qid.encode(), digest_size=8, key=self._key).digest(), "big")
-        heapq.heappush(self._worst, (-key, tuple(-byte for byte in qid.encode()), qid))
-        self._held[qid] = key, qid
-        if len(self._held) > self._limit:
-            given_up = heapq.heappop(self._worst)[2]
-            del self._held[given_up]
-            self.outdated |= given_up != qid
-        return qid in self._held
+        heapq.heappush(self._highest, (-key, qid))
+        self._kept.add(qid)
+        if len(self._kept) > self._limit:
+            dropped = heapq.heappop(self._highest)[1]
+            self._kept.remove(dropped)
+            self.outdated |= dropped != qid
+        return qid in self._kept
 
-    def holds(self, qid: str) -> bool:
-        """Whether this query is chosen, of those that were asked for so far."""
-        return bool(self._named) or not self._limit or qid in self._held
+    def still_chosen(self, qid: pl.Series) -> pl.Series:
+        """Return which rows, (n,), of queries that `chosen` has seen are chosen still."""
+        if self._named or not self._limit:
+            return pl.repeat(value=True, n=len(qid), eager=True)
+        return qid.is_in(list(self._kept))
 
     def require_all(self, where: str) -> None:
         """Raise InputError for the first named query that was not there."""
         for qid in sorted(self._named - self._seen.keys()):
-            near = get_close_matches(qid, list(self._seen), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"such as {next(iter(self._seen))!r}"
-            raise InputError(f"{where}: there is no query {qid!r}; {hint}")
+            raise InputError(f"{where}: there is no query {qid!r}; {name_hint(qid, list(self._seen))}")
 
 
 def _open_files(paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool) -> list[Source]:
@@ -251,53 +246,33 @@ def _open_files(paths: Sequence[Path], input_format: Format, options: ReadOption
     return open_sources(files, input_format, options, announce=announce)
 
 
-def _piece(
-    batch: RowBatch,
-    keep: npt.NDArray[np.bool_],
-    places: npt.NDArray[np.int64],
-    absent: float,
-    first_row: int,
-) -> _Piece:
-    rows = np.flatnonzero(keep)
-    values = np.full((len(rows), len(places)), absent, dtype=np.float32)
-    for slot, column in enumerate(places):
+def _piece(batch: RowBatch, keep: pl.Series, columns: npt.NDArray[np.int64], absent: float, first_row: int) -> _Piece:
+    number = np.arange(first_row + 1, first_row + len(batch) + 1)
+    grade = np.full(len(batch), UNKNOWN_GRADE, dtype=np.int32) if batch.grade is None else batch.grade
+    doc_id = pl.Series(named_by_row(batch.doc_id, number))
+    rows = pl.DataFrame({"qid": pl.Series(batch.qid), "doc_id": doc_id, "grade": grade, "row": number}).filter(keep)
+    at = keep.arg_true().to_numpy()
+    values = np.full((len(at), len(columns)), absent, dtype=np.float32)
+    for slot, column in enumerate(columns):
         if 0 <= column < batch.values.shape[1]:
-            values[:, slot] = batch.values[rows, column]
-    mask = pa.array(keep)
-    grade = np.full(len(rows), UNKNOWN_GRADE, dtype=np.int32) if batch.grade is None else batch.grade[rows]
-    doc_id = named_by_row(batch.doc_id, np.arange(first_row + 1, first_row + len(batch) + 1))
-    return _Piece(batch.qid.filter(mask), doc_id.filter(mask), grade, rows + first_row, values)
+            values[:, slot] = batch.values[at, column]
+    return _Piece(rows, values)
 
 
 def _still_chosen(piece: _Piece, choice: _Choice) -> _Piece:
-    encoded = piece.qid.dictionary_encode()
-    held = np.array([choice.holds(str(name)) for name in encoded.dictionary.to_pylist()], dtype=np.bool_)
-    if held.all():
-        return piece
-    keep = held[encoded.indices.to_numpy()]
-    mask = pa.array(keep)
-    return _Piece(
-        piece.qid.filter(mask), piece.doc_id.filter(mask), piece.grade[keep], piece.row[keep], piece.values[keep]
-    )
+    keep = choice.still_chosen(piece.rows["qid"])
+    return piece if keep.all() else _Piece(piece.rows.filter(keep), piece.values[keep.to_numpy()])
 
 
 def _documents(pieces: Sequence[_Piece], n_read: int) -> Documents:
-    rows = pl.DataFrame(
-        {
-            "qid": pl.Series(pa.chunked_array([piece.qid for piece in pieces], pa.string())),
-            "doc_id": pl.Series(pa.chunked_array([piece.doc_id for piece in pieces], pa.string())),
-            "row": np.concatenate([piece.row for piece in pieces]),
-        }
-    ).with_row_index("at")
-    rows = rows.sort("qid", "doc_id", "row")
-    order = rows["at"].to_numpy()
+    rows = pl.concat([piece.rows for piece in pieces]).with_row_index("at").sort("qid", "doc_id", "row")
     queries = rows.group_by("qid", maintain_order=True).len()
-    grades = np.concatenate([piece.grade for piece in pieces])[order]
+    grades = rows["grade"].to_numpy()
     return Documents(
         qids=tuple(queries["qid"].to_list()),
         starts=np.concatenate([[0], np.cumsum(queries["len"].to_numpy(), dtype=np.int64)]),
         doc_ids=tuple(rows["doc_id"].to_list()),
         grades=None if np.all(grades == UNKNOWN_GRADE) else grades,
-        values=np.concatenate([piece.values for piece in pieces])[order],
+        values=np.concatenate([piece.values for piece in pieces])[rows["at"].to_numpy()],
         n_read=n_read,
     )

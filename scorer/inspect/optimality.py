@@ -26,7 +26,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, leaf_paths
 from rankmill.scorer.links import apply_link
-from rankmill.scorer.metrics import Metric, Policy
+from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 
 MAX_BYTES = 1 << 30  # of the table of leaves, four bytes a document and tree
@@ -51,32 +51,37 @@ class LeafCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Changes of the metric along the directions."""
+
+    least: float
+    mean: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Optimality:
     """What was found around the leaf values."""
 
-    metric: Metric
+    metric: str
     value: float
     """The mean as the model is."""
     n_queries: int
+    passed: bool
+    """Whether the metric falls along every direction."""
     n_directions: int
     n_rising: int
     n_unchanged: int
-    step: float
-    delta: float
-    changes: tuple[float, float, float]
-    """Least, mean and greatest change of the metric along the directions."""
     p: float
     """Share of the directions along which it rises."""
     interval: tuple[float, float]
-    """Of that share, with confidence 1 - ``delta``; from 0 to the bound where there is none."""
+    """Of that share, with this ``confidence``; from 0 to the bound where there is none."""
+    confidence: float
+    step: float
+    changes: Changes
     moves: tuple[float, ...]
     """By how much the leaves of ``curves`` were moved, in root mean squares of all contributions of leaves."""
     curves: tuple[LeafCurve, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether the metric falls along every direction."""
-        return self.n_rising == 0 and self.n_unchanged == 0
 
 
 def directions_needed(p0: float, delta: float) -> int:
@@ -97,20 +102,16 @@ def directions_needed(p0: float, delta: float) -> int:
 
 
 def local_optimality(
-    forest: Forest,
+    forest: Forest | Paths,
     values: npt.NDArray[np.float32],
-    grades: npt.NDArray[np.int32],
-    starts: npt.NDArray[np.int64],
+    queries: PreparedQueries,
     metric: Metric,
-    policy: Policy,
     *,
     step: float = STEP,
     p0: float = 0.01,
     delta: float = 0.01,
     n_curves: int = 0,
     seed: int = 0,
-    doc_order: npt.NDArray[np.int64] | None = None,
-    n_rounds: int | None = None,
     n_threads: int = 1,
 ) -> Optimality:
     """Test whether the leaf values of ``forest`` are a local maximum of ``metric`` on these documents.
@@ -118,13 +119,13 @@ def local_optimality(
     Parameters
     ----------
     forest
-        The trained model.
+        The trained model, or its paths.
     values
-        (n, n_features) documents, NaN where missing; a maximum is to be expected on those it was trained on.
-    grades, starts
-        (n,) int32 grades; (q + 1,) int64 offsets of the queries.
-    metric, policy
-        What is to be at a maximum, under which conventions.
+        Documents, as `Paths.codes` takes them; a maximum is to be expected on those it was trained on.
+    queries
+        Their grades, and the conventions of the metric.
+    metric
+        What is to be at a maximum.
     step
         Length of every move, as a share of the length of the vector of contributions.
     p0, delta
@@ -133,10 +134,8 @@ def local_optimality(
         Leaves to move one at a time, drawn from those that a document reaches.
     seed
         Direction j is drawn by the key (seed, j).
-    doc_order
-        (n,) integers that ascend with the document id, needed for ties by it.
-    n_rounds, n_threads
-        Rounds to look at; threads to share the directions among, which change nothing.
+    n_threads
+        Threads to share the directions among, which change nothing.
 
     Raises
     ------
@@ -145,30 +144,7 @@ def local_optimality(
     ValueError
         Shapes do not fit together.
     """
-    paths = leaf_paths(forest, n_rounds=n_rounds)
-    return optimality_at(
-        paths, paths.codes(values), grades, starts, metric, policy, step=step, p0=p0, delta=delta, n_curves=n_curves,
-        seed=seed, doc_order=doc_order, n_threads=n_threads,
-    )  # fmt: skip
-
-
-def optimality_at(
-    paths: Paths,
-    codes: Codes,
-    grades: npt.NDArray[np.int32],
-    starts: npt.NDArray[np.int64],
-    metric: Metric,
-    policy: Policy,
-    *,
-    step: float = STEP,
-    p0: float = 0.01,
-    delta: float = 0.01,
-    n_curves: int = 0,
-    seed: int = 0,
-    doc_order: npt.NDArray[np.int64] | None = None,
-    n_threads: int = 1,
-) -> Optimality:
-    """As `local_optimality`, for a forest already laid out and the ``codes`` of the documents."""
+    paths = leaf_paths(forest)
     n_directions = directions_needed(p0, delta)
     if not (math.isfinite(step) and step > 0.0):
         raise InputError(f"the step must be a number above 0, got {step:g}")
@@ -176,7 +152,7 @@ def optimality_at(
         raise InputError(f"the number of curves must be 0 or more, got {n_curves}")
     if not paths.features:
         raise InputError("the model has no split: there are no leaf values to move")
-    trial = _Trial(paths, codes, PreparedQueries(grades, starts, policy, doc_order=doc_order), metric)
+    trial = _Trial(paths, paths.codes(values), queries, metric)
     value = trial.mean(paths.value)
     if math.isnan(value):
         raise InputError(f"no query counts in {metric}: none has anything relevant")
@@ -203,28 +179,25 @@ def optimality_at(
     sign = 1.0 if metric.higher_is_better else -1.0
     changes = sign * (means - value)
     n_rising = int(np.count_nonzero(changes > 0.0))
+    n_unchanged = int(np.count_nonzero(changes == 0.0))
     return Optimality(
-        metric=metric,
+        metric=str(metric),
         value=value,
         n_queries=trial.n_queries,
+        passed=n_rising == 0 and n_unchanged == 0,
         n_directions=n_directions,
         n_rising=n_rising,
-        n_unchanged=int(np.count_nonzero(changes == 0.0)),
-        step=step,
-        delta=delta,
-        changes=(float(changes.min()), math.fsum(changes.tolist()) / n_directions, float(changes.max())),
+        n_unchanged=n_unchanged,
         p=n_rising / n_directions,
         interval=share_interval(n_rising, n_directions, delta),
+        confidence=1.0 - delta,
+        step=step,
+        changes=Changes(
+            least=float(changes.min()), mean=math.fsum(changes.tolist()) / n_directions, greatest=float(changes.max())
+        ),
         moves=CURVE if n_curves else (),
         curves=tuple(
-            LeafCurve(
-                tree=int(paths.tree[reached[i]]) + 1,
-                leaf=int(paths.leaf[reached[i]] - paths.forest.tree_starts[paths.tree[reached[i]]]),
-                n_documents=int(np.count_nonzero(trial.leaves == reached[i])),
-                value=float(paths.value[reached[i]]),
-                means=tuple(curve[at * len(CURVE) : (at + 1) * len(CURVE)]),
-            )
-            for at, i in enumerate(chosen)
+            trial.curve(int(reached[i]), curve[at * len(CURVE) : (at + 1) * len(CURVE)]) for at, i in enumerate(chosen)
         ),
     )
 
@@ -239,32 +212,31 @@ class _Trial:
                 f"{len(codes):,} documents in {n_trees:,} trees need {len(codes) * n_trees * 4 / 1e6:,.0f} MB, at most "
                 f"{MAX_BYTES / 1e6:,.0f} are taken; choose fewer queries or rounds"
             )
-        self._forest, self._queries, self._metric = paths.forest, queries, metric
-        self.leaves = np.zeros((len(codes), n_trees), dtype=np.int32)
-        _kernels.find_leaves(
-            codes,
-            0,
-            len(codes),
-            paths.starts,
-            paths.slot,
-            paths.low,
-            paths.high,
-            paths.missing,
-            paths.tree,
-            self.leaves,
-        )
+        self._paths, self._queries, self._metric = paths, queries, metric
+        self.leaves = paths.leaves(codes)
         first = queries.evaluate([metric], np.zeros(len(codes)))[metric]
         self.n_queries = int(np.count_nonzero(~np.isnan(first)))
 
     def mean(self, contributions: npt.NDArray[np.float64]) -> float:
         """Mean metric where the leaf of path p adds ``contributions[p]``."""
-        n_outputs, n = self._forest.n_outputs, len(self.leaves)
-        outputs = np.empty((n_outputs, n), dtype=np.float64)
-        _kernels.move_outputs(self.leaves, 0, n, contributions, n_outputs, outputs)
-        outputs += self._forest.base_score
-        values = self._queries.evaluate([self._metric], apply_link(self._forest.link, outputs))[self._metric]
+        forest = self._paths.forest
+        outputs = np.empty((forest.n_outputs, len(self.leaves)), dtype=np.float64)
+        _kernels.move_outputs(self.leaves, contributions, forest.n_outputs, outputs)
+        outputs += forest.base_score
+        values = self._queries.evaluate([self._metric], apply_link(forest.link, outputs))[self._metric]
         counted = values[~np.isnan(values)].tolist()
         return math.fsum(counted) / len(counted) if counted else math.nan
+
+    def curve(self, path: int, means: list[float]) -> LeafCurve:
+        """Return the curve of a path's leaf."""
+        tree = int(self._paths.tree[path])
+        return LeafCurve(
+            tree=tree + 1,
+            leaf=int(self._paths.leaf[path] - self._paths.forest.tree_starts[tree]),
+            n_documents=int(np.count_nonzero(self.leaves == path)),
+            value=float(self._paths.value[path]),
+            means=tuple(means),
+        )
 
 
 def _gaussian(seed: int, number: int, n: int) -> npt.NDArray[np.float64]:

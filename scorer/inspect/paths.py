@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,26 +12,30 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.inspect import _kernels
+from rankmill.scorer.predict import Predictor
 
 TILE = _kernels.TILE
 
 Codes = npt.NDArray[np.uint16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paths:
-    """Every path from a root to a leaf, its conditions gathered by feature; see `rankmill.scorer.inspect._kernels`.
+class Conditions(NamedTuple):
+    """The elements of all paths, for the kernels: those from ``starts[p]`` to ``starts[p + 1] - 1`` belong to path p."""
 
-    A *slot* is a place in ``features``; elements ``starts[p]`` to ``starts[p + 1] - 1`` belong to path p.
-    """
-
-    forest: Forest
-    features: tuple[int, ...]  # positions in forest.feature_names of the features asked for, ascending
     starts: npt.NDArray[np.int32]  # (n_paths + 1,)
-    slot: npt.NDArray[np.int32]  # (n_elements,)
+    slot: npt.NDArray[np.int32]  # (n_elements,) the feature, as a place in Paths.features
     low: npt.NDArray[np.int32]  # (n_elements,) lowest code that goes along
     high: npt.NDArray[np.int32]  # (n_elements,) highest code that goes along
     missing: npt.NDArray[np.uint8]  # (n_elements,) 1 where a missing value goes along
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Every path from a root to a leaf, its conditions gathered by feature; see `rankmill.scorer.inspect._kernels`."""
+
+    forest: Forest
+    features: tuple[int, ...]  # positions in forest.feature_names of the features asked for, ascending
+    conditions: Conditions
     share: npt.NDArray[np.float64]  # (n_elements,) of the training rows at the feature's nodes, how many went along
     value: npt.NDArray[np.float64]  # (n_paths,) what the leaf adds: the tree's weight times the leaf's value
     output: npt.NDArray[np.int32]  # (n_paths,) the output it is added to
@@ -66,18 +71,10 @@ class Paths:
         feature = self.forest.feature_names.index(name)
         return self.features.index(feature) if feature in self.features else None
 
-    def codes(
-        self, values: npt.NDArray[np.float32], columns: npt.NDArray[np.int64] | None = None, absent: float = np.nan
-    ) -> Codes:
-        """Find the code of every value: (n, n_slots) uint16, row-major.
+    def asked_for(self, values: npt.ArrayLike) -> npt.NDArray[np.floating]:
+        """Return the features that the forest asks for, (n, n_slots).
 
-        Parameters
-        ----------
-        values
-            (n, width) features; float64 is rounded to float32, NaN is missing.
-        columns
-            (n_slots,) column of ``values`` that holds each feature asked for, -1: every document has ``absent``.  None:
-            ``values`` has all features of the forest in its order.
+        ``values`` is (n, n_features), all features of the forest in its order, or these features already; NaN is missing.
 
         Raises
         ------
@@ -87,51 +84,66 @@ class Paths:
         table = np.asarray(values)
         if table.ndim != 2 or table.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise ValueError(f"values is a {table.dtype} array of shape {table.shape}, expected a table of floats")
-        if columns is None:
-            if table.shape[1] != self.forest.n_features:
-                raise ValueError(
-                    f"values has {table.shape[1]} columns, the model has {self.forest.n_features} features"
-                )
-            columns = np.asarray(self.features, dtype=np.int64)
+        if table.shape[1] == self.forest.n_features:
+            return table[:, list(self.features)]
+        if table.shape[1] == len(self.features):
+            return table
+        raise ValueError(f"values has {table.shape[1]} columns, the model has {self.forest.n_features} features")
+
+    def codes(self, values: npt.ArrayLike) -> Codes:
+        """Find the code of every value, (n, n_slots) uint16, row-major; takes and raises what `asked_for` does.
+
+        float64 is rounded to float32.
+        """
+        table = self.asked_for(values)
         out = np.empty((len(table), max(len(self.features), 1)), dtype=np.uint16)
-        for slot, column in enumerate(columns):
-            if column < 0:
-                x = np.full(len(table), absent, dtype=np.float32)
-            else:
-                with np.errstate(over="ignore"):  # beyond float32 a value becomes infinite, which has its place
-                    x = np.ascontiguousarray(table[:, column], dtype=np.float32)
-            out[:, slot] = self.codes_of(slot, x)
+        for slot, column in enumerate(table.T):
+            with np.errstate(over="ignore"):  # beyond float32 a value becomes infinite, which has its place
+                out[:, slot] = self.codes_of(slot, np.ascontiguousarray(column, dtype=np.float32))
         return out
+
+    def scores(self, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Return the scores (n,) of documents; takes and raises what `asked_for` does."""
+        return Predictor(self.forest).scores(self.asked_for(values), columns=np.arange(len(self.features)))
 
     def codes_of(self, slot: int, x: npt.NDArray[np.float32]) -> Codes:
         """Return the codes of values of one feature, as `codes` does."""
         found: Codes = np.where(np.isnan(x), 0, np.searchsorted(self.cuts(slot), x, side="left") + 1).astype(np.uint16)
         return found
 
+    def leaves(self, codes: Codes) -> npt.NDArray[np.int32]:
+        """Return which path each document goes in each tree, (n, n_trees)."""
+        out = np.zeros((len(codes), self.forest.n_trees), dtype=np.int32)
+        _kernels.find_leaves(codes, self.conditions, self.tree, out)
+        return out
+
     def holding(self, slot: int) -> npt.NDArray[np.bool_]:
         """Tell the paths, (n_paths,), that ask for a feature."""
         found = np.zeros(self.n_paths, dtype=np.bool_)
-        found[np.searchsorted(self.starts, np.flatnonzero(self.slot == slot), side="right") - 1] = True
+        elements = np.flatnonzero(self.conditions.slot == slot)
+        found[np.searchsorted(self.conditions.starts, elements, side="right") - 1] = True
         return found
 
     def reach(self, *known: int) -> npt.NDArray[np.float64]:
         """Return (n_paths,) the share of the training rows that go along each path by its elements of other slots than ``known``."""
-        of_path = np.repeat(np.arange(self.n_paths), np.diff(self.starts))
+        of_path = np.repeat(np.arange(self.n_paths), np.diff(self.conditions.starts))
         out = np.ones(self.n_paths)
-        np.multiply.at(out, of_path, np.where(np.isin(self.slot, known), 1.0, self.share))
+        np.multiply.at(out, of_path, np.where(np.isin(self.conditions.slot, known), 1.0, self.share))
         return out
 
 
-def leaf_paths(forest: Forest, *, n_rounds: int | None = None) -> Paths:
+def leaf_paths(forest: Forest | Paths, *, n_rounds: int | None = None) -> Paths:
     """Lay out the paths of ``forest``, or of its first ``n_rounds`` rounds, tree after tree, leaves in the order of the nodes.
 
-    A split that no training row reached parts them evenly.
+    A split that no training row reached divides them evenly.  Paths are returned as they are.
 
     Raises
     ------
     InputError
         ``n_rounds`` is more than the forest has.
     """
+    if isinstance(forest, Paths):
+        return forest
     forest = forest if n_rounds is None else forest.truncated(n_rounds)
     n_nodes = len(forest.node_feature)
     features = forest.used_features
@@ -153,11 +165,9 @@ def leaf_paths(forest: Forest, *, n_rounds: int | None = None) -> Paths:
     return Paths(
         forest=forest,
         features=features,
-        starts=starts,
-        slot=slot[:filled].copy(),
-        low=low[:filled].copy(),
-        high=high[:filled].copy(),
-        missing=missing[:filled].copy(),
+        conditions=Conditions(
+            starts, slot[:filled].copy(), low[:filled].copy(), high[:filled].copy(), missing[:filled].copy()
+        ),
         share=share[:filled].copy(),
         value=forest.tree_weights[tree] * forest.node_value[leaves],
         output=(tree % forest.n_outputs).astype(np.int32),

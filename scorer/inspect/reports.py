@@ -1,4 +1,4 @@
-"""What was found in a model, as plain values for a program and as text for a person."""
+"""Reports of what was found in a model: facts as JSON for a program, lines of text for a person."""
 
 from __future__ import annotations
 
@@ -6,103 +6,113 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.records import as_json
 from rankmill.scorer.evaluation import text_table
-from rankmill.scorer.forest import Forest
+from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect.combine import Combination
-from rankmill.scorer.inspect.dependence import Dependence
-from rankmill.scorer.inspect.influence import relative_influence
-from rankmill.scorer.inspect.interaction import Interaction
+from rankmill.scorer.inspect.contributions import Explained, Why
+from rankmill.scorer.inspect.dependence import Dependence, Interaction
 from rankmill.scorer.inspect.optimality import Optimality
-from rankmill.scorer.inspect.shap_file import Explained
-from rankmill.scorer.inspect.why import Why
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.seen import Scope
 
 BAR = 30  # characters of the longest bar
-_CURVE_SHOWN = 500  # pieces of a combination's curve in its JSON
+MAX_PIECES = 500  # of a combination's curve in its JSON
+RowT = TypeVar("RowT")
 
 
+@dataclass(frozen=True, slots=True)
 class Report:
-    """A report with two faces: ``facts`` and ``text``."""
+    """What was found: records by name, and lines of text."""
 
-    def __init__(self, facts: Mapping[str, Any], text: str) -> None:
-        self.facts = dict(facts)
-        self.text = text
+    facts: Mapping[str, object]
+    lines: Sequence[str]
 
-    def at(self, scope: Scope | None) -> Report:
-        """Say which queries of a dataset this is about, and whether the models have seen them; nothing for None."""
-        if scope is None:
-            return self
-        return Report({**self.facts, "scope": scope.to_dict()}, f"{self.text}\n\nsplits: {scope.words()}")
+    def render(self, scope: Scope | None = None, *, json_line: bool) -> str:
+        """Return one JSON object in one line, or the text; ``scope``: which queries of a dataset this is about."""
+        if json_line:
+            facts = {**self.facts} if scope is None else {**self.facts, "scope": scope.to_dict()}
+            return json.dumps(_numbers(as_json(facts)), ensure_ascii=False, allow_nan=False)
+        return "\n".join([*self.lines, *([] if scope is None else ["", f"splits: {scope.words()}"])])
 
-    def render(self, *, as_json: bool) -> str:
-        """Return the facts as one JSON object in one line, or the text."""
-        return json.dumps(self.facts, ensure_ascii=False, allow_nan=False) if as_json else self.text
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureInfluence:
+    """The share of a feature in the gains of all splits, and the number of its splits."""
+
+    feature: str
+    influence: float
+    splits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureSize:
+    """Mean and greatest absolute value of a feature's contributions."""
+
+    feature: str
+    mean_size: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedDocument:
+    """One of the two documents that are compared."""
+
+    doc_id: str
+    rank: int
+    score: float
+    output: float
+
+    def __str__(self) -> str:
+        return f"{self.doc_id} (rank {self.rank}, score {self.score:.6g})"
 
 
 def influence_report(forest: Forest, model: ModelIdentity, top: int) -> Report:
-    """Tell the features by relative influence, the ``top`` first ones (0: all that are asked for)."""
-    shares = relative_influence(forest)
-    inner = forest.node_feature[forest.node_feature >= 0]
-    splits = np.bincount(inner, minlength=forest.n_features)
-    used = [int(f) for f in np.argsort(-shares, kind="stable") if splits[f]]
-    shown = _first(used, top)
-    rows = [
-        {"feature": forest.feature_names[f], "influence": float(shares[f]), "splits": int(splits[f])} for f in shown
+    """Report the features by importance, the ``top`` first ones (0: all that are asked for)."""
+    shares = feature_importance(forest)
+    splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
+    used = [
+        FeatureInfluence(feature=forest.feature_names[f], influence=float(shares[f]), splits=int(splits[f]))
+        for f in np.argsort(-shares, kind="stable")
+        if splits[f]
     ]
-    facts = {"model": asdict(model), "features": rows, "n_used": len(used), "n_features": forest.n_features}
-    longest = max((row["influence"] for row in rows), default=0.0)
-    table = text_table(
-        ["feature", "influence", "splits", ""],
+    shown = _first(used, top)
+    facts = {"model": model, "features": shown, "n_used": len(used), "n_features": forest.n_features}
+    bars = _bars([row.influence for row in shown])
+    rows = [[row.feature, f"{row.influence:.2%}", f"{row.splits:,}", bar] for row, bar in zip(shown, bars, strict=True)]
+    return Report(
+        facts,
         [
-            [row["feature"], f"{row['influence']:.2%}", f"{row['splits']:,}", _bar(row["influence"], longest)]
-            for row in rows
+            f"{model}: {len(used):,} of {forest.n_features:,} features are asked for",
+            text_table(["feature", "influence", "splits", ""], rows),
+            *_more(len(shown), len(used), "features"),
         ],
     )
-    words = [f"{model}: {len(used):,} of {forest.n_features:,} features are asked for", table]
-    return Report(facts, "\n".join([*words, *_more(len(shown), len(used), "features")]))
 
 
 def dependence_report(found: Dependence, model: ModelIdentity) -> Report:
-    """Tell the partial dependence at its points."""
-    over = "training rows" if found.n_documents is None else "documents"
-    facts = {
-        "model": asdict(model),
-        "features": found.features,
-        "over": over,
-        "n_documents": found.n_documents,
-        "points": [[_value(x) for x in axis.tolist()] for axis in found.points],
-        "outputs": found.outputs.tolist(),
-    }
+    """Report the partial dependence at its points."""
     counted = "" if found.n_documents is None else f"{found.n_documents:,} "
-    parts = [f"{model}: partial dependence on {' and '.join(found.features)}, mean over {counted}{over}"]
+    lines = [f"{model}: partial dependence on {' and '.join(found.features)}, mean over {counted}{found.over}"]
+    places = [_places(axis) for axis in found.points]
     for k, outputs in enumerate(found.outputs):
         if len(found.outputs) > 1:
-            parts += ["", f"output {k}"]
-        parts.append(_curve(found, outputs) if len(found.features) == 1 else _surface(found, outputs))
-    return Report(facts, "\n".join(parts))
-
-
-def _curve(found: Dependence, outputs: npt.NDArray[np.float64]) -> str:
-    low, high = float(outputs.min()), float(outputs.max())
-    rows = [
-        [x, f"{y:.6g}", _bar(y - low, high - low)]
-        for x, y in zip(_places(found.points[0]), outputs.tolist(), strict=True)
-    ]
-    return text_table([found.features[0], "output", ""], rows)
-
-
-def _surface(found: Dependence, outputs: npt.NDArray[np.float64]) -> str:
-    first, second = found.features
-    header = [f"{first} \\ {second}", *_places(found.points[1])]
-    rows = [[x, *(f"{y:.4g}" for y in row)] for x, row in zip(_places(found.points[0]), outputs.tolist(), strict=True)]
-    return text_table(header, rows)
+            lines += ["", f"output {k}"]
+        if len(found.features) == 1:
+            header = [found.features[0], "output", ""]
+            bars = _bars((outputs - outputs.min()).tolist())
+            cells = [[f"{y:.6g}", bar] for y, bar in zip(outputs.tolist(), bars, strict=True)]
+        else:
+            header = [" \\ ".join(found.features), *places[1]]
+            cells = [[f"{y:.4g}" for y in row] for row in outputs.tolist()]
+        lines.append(text_table(header, [[x, *row] for x, row in zip(places[0], cells, strict=True)]))
+    return Report({"model": model} | as_json(found), lines)
 
 
 def _places(points: npt.NDArray[np.float32]) -> list[str]:
@@ -121,44 +131,38 @@ def _places(points: npt.NDArray[np.float32]) -> list[str]:
 def interaction_report(
     found: Sequence[Interaction], model: ModelIdentity, *, over: str, output: int, n_documents: int, top: int
 ) -> Report:
-    """Tell H of features with all others, and of pairs, the ``top`` strongest of each (0: all)."""
-    rows = [{"features": one.features, "h": one.h, "strength": one.strength} for one in found]
-    facts = {"model": asdict(model), "over": over, "output": output, "n_documents": n_documents, "interactions": rows}
-    parts = [f"{model}: Friedman's H at {n_documents:,} documents, dependences over {over}"]
+    """Report H of features with all others, and of pairs, the ``top`` strongest of each (0: all)."""
+    facts = {"model": model, "over": over, "output": output, "n_documents": n_documents, "interactions": found}
+    lines = [f"{model}: Friedman's H at {n_documents:,} documents, dependences over {over}"]
     for size, title in ((1, "feature, with any other"), (2, "pair")):
         some = [one for one in found if len(one.features) == size]
         if some:
             shown = _first(some, top)
-            table = [[" x ".join(one.features), f"{one.h:.4f}", f"{one.strength:.4g}"] for one in shown]
-            parts += ["", text_table([title, "H", "strength"], table), *_more(len(shown), len(some), "rows")]
-    return Report(facts, "\n".join(parts))
+            rows = [[" x ".join(one.features), f"{one.h:.4f}", f"{one.strength:.4g}"] for one in shown]
+            lines += ["", text_table([title, "H", "strength"], rows), *_more(len(shown), len(some), "rows")]
+    return Report(facts, lines)
 
 
 def shap_report(found: Explained, model: ModelIdentity, *, top: int, out: str | None) -> Report:
-    """Tell the features by the mean size of their contributions."""
+    """Report the features by the mean size of their contributions."""
     outputs, tables = [], []
     for k, sizes in enumerate(found.mean_size):
-        order = np.argsort(-sizes, kind="stable")
-        shown = _first([int(i) for i in order], top)
-        rows = [
-            {
-                "feature": found.features[i],
-                "mean_size": float(sizes[i]),
-                "greatest": float(found.greatest[k, i]),
-            }
-            for i in shown
+        order = np.argsort(-sizes, kind="stable").tolist()
+        shown = [
+            FeatureSize(feature=found.features[i], mean_size=float(sizes[i]), greatest=float(found.greatest[k, i]))
+            for i in _first(order, top)
         ]
-        outputs.append({"output": k, "features": rows})
-        longest = max((row["mean_size"] for row in rows), default=0.0)
+        outputs.append({"output": k, "features": shown})
+        bars = _bars([row.mean_size for row in shown])
         table = [
-            [row["feature"], f"{row['mean_size']:.6g}", f"{row['greatest']:.6g}", _bar(row["mean_size"], longest)]
-            for row in rows
+            [row.feature, f"{row.mean_size:.6g}", f"{row.greatest:.6g}", bar]
+            for row, bar in zip(shown, bars, strict=True)
         ]
-        title = [f"output {k}"] if len(found.mean_size) > 1 else []
-        header = ["feature", "mean |contribution|", "greatest", ""]
-        tables += [*title, text_table(header, table), *_more(len(shown), len(order), "features")]
+        tables += [f"output {k}"] if len(found.mean_size) > 1 else []
+        tables.append(text_table(["feature", "mean |contribution|", "greatest", ""], table))
+        tables += _more(len(shown), len(order), "features")
     facts = {
-        "model": asdict(model),
+        "model": model,
         "n_documents": found.n_documents,
         "n_queries": found.n_queries,
         "centred": found.centred,
@@ -167,7 +171,7 @@ def shap_report(found: Explained, model: ModelIdentity, *, top: int, out: str | 
     }
     what = "contributions less the mean of their query" if found.centred else "contributions"
     head = f"{model}: {what}, {found.n_documents:,} documents of {found.n_queries:,} queries"
-    return Report(facts, "\n".join([head, *tables, *([] if out is None else [f"wrote {out}"])]))
+    return Report(facts, [head, *tables, *([] if out is None else [f"wrote {out}"])])
 
 
 def why_report(
@@ -180,71 +184,46 @@ def why_report(
     top: int,
     n_outputs: int,
 ) -> Report:
-    """Tell what sets two documents apart."""
-    shown = _first(list(found.differences), top)
-    rest = [one for one in found.differences[len(shown) :] if one.difference]
-    gap = found.outputs[0] - found.outputs[1]
-    documents = [
-        {"doc_id": name, "rank": rank, "score": score, "output": output}
-        for name, rank, score, output in zip(doc_ids, ranks, found.scores, found.outputs, strict=True)
-    ]
+    """Report what sets two documents apart."""
+    shown = _first(found.differences, top)
+    rest = [one.difference for one in found.differences[len(shown) :] if one.difference]
+    others, gap = math.fsum(rest), found.outputs[0] - found.outputs[1]
+    above, below = (
+        RankedDocument(doc_id=doc_ids[i], rank=ranks[i], score=found.scores[i], output=found.outputs[i]) for i in (0, 1)
+    )
     facts = {
-        "model": asdict(model),
+        "model": model,
         "qid": qid,
         "output": found.output,
-        "above": documents[0],
-        "below": documents[1],
+        "above": above,
+        "below": below,
         "difference": gap,
-        "features": [
-            {
-                "feature": one.feature,
-                "values": [_value(x) for x in one.values],
-                "contributions": one.contributions,
-                "difference": one.difference,
-            }
-            for one in shown
-        ],
-        "others": math.fsum(one.difference for one in rest),
+        "features": shown,
+        "others": others,
     }
-    place = (
-        "above"
-        if found.scores[0] > found.scores[1]
-        else "level with"
-        if found.scores[0] == found.scores[1]
-        else "below"
-    )
-    head = [
-        f"{model}, query {qid}: {doc_ids[0]} (rank {ranks[0]}, score {found.scores[0]:.6g}) stands {place} {doc_ids[1]} "
-        f"(rank {ranks[1]}, score {found.scores[1]:.6g})"
-    ]
+    place = "above" if above.score > below.score else "level with" if above.score == below.score else "below"
+    lines = [f"{model}, query {qid}: {above} stands {place} {below}"]
     if n_outputs > 1:
-        head.append(f"explained is output {found.output} of {n_outputs}, before the link")
-    longest = max((abs(one.difference) for one in shown), default=0.0)
+        lines.append(f"explained is output {found.output} of {n_outputs}, before the link")
     rows = [
-        [
-            one.feature,
-            *map(_shown, one.values),
-            *(f"{x:+.6g}" for x in one.contributions),
-            f"{one.difference:+.6g}",
-            _bar(abs(one.difference), longest),
-        ]
-        for one in shown
+        [one.feature, *map(_shown, one.values), *(f"{x:+.6g}" for x in (*one.contributions, one.difference)), bar]
+        for one, bar in zip(shown, _bars([abs(one.difference) for one in shown]), strict=True)
     ]
     if rest:
-        rows.append([f"{len(rest):,} others", *[""] * 4, f"{facts['others']:+.6g}", ""])
-    rows.append(["all", "", "", "", "", f"{gap:+.6g}", ""])
+        rows.append([f"{len(rest):,} others", *[""] * 4, f"{others:+.6g}", ""])
+    rows.append(["all", *[""] * 4, f"{gap:+.6g}", ""])
     header = ["feature", "its value", "the other's", "contributes", "to the other", "difference", ""]
-    return Report(facts, "\n".join([*head, text_table(header, rows)]))
+    return Report(facts, [*lines, text_table(header, rows)])
 
 
 def combination_report(
     found: Combination, rankers: tuple[ModelIdentity | str, ModelIdentity | str], conventions: str
 ) -> Report:
-    """Tell the best mixture of two rankers, models or the names of scored lists."""
+    """Report the best mixture of two rankers, models or the names of scored lists."""
     pieces = list(zip(itertools.pairwise(found.borders.tolist()), found.means.tolist(), strict=True))
-    best = sorted(pieces, key=lambda piece: -piece[1])[:_CURVE_SHOWN]
+    best = sorted(pieces, key=lambda piece: -piece[1])[:MAX_PIECES]
     facts = {
-        "rankers": [{"list": one} if isinstance(one, str) else asdict(one) for one in rankers],
+        "rankers": [{"list": one} if isinstance(one, str) else one for one in rankers],
         "metric": str(found.metric),
         "weight": found.weight,
         "interval": found.interval,
@@ -256,12 +235,11 @@ def combination_report(
         "best_pieces": [{"from": low, "to": high, "mean": mean} for (low, high), mean in sorted(best)],
     }
     low, high = found.range
-    rows = [
-        [f"(1 - a) {rankers[0]} + a {rankers[1]}", f"{found.weight:.6g}", f"{found.value:.6f}"],
-        [_alone(low, rankers), f"{low:g}", f"{found.at_ends[0]:.6f}"],
-        [_alone(high, rankers), f"{high:g}", f"{found.at_ends[1]:.6f}"],
-    ]
-    words = [
+    rows = [[f"(1 - a) {rankers[0]} + a {rankers[1]}", f"{found.weight:.6g}", f"{found.value:.6f}"]]
+    for weight, value in zip(found.range, found.at_ends, strict=True):
+        name = f"{rankers[int(weight)]} alone" if weight in (0.0, 1.0) else "end of the range"
+        rows.append([name, f"{weight:g}", f"{value:.6f}"])
+    lines = [
         text_table(["scores", "a", str(found.metric)], rows),
         "",
         f"the best for every a between {found.interval[0]!r} and {found.interval[1]!r}"
@@ -270,69 +248,39 @@ def combination_report(
         f"{len(pieces):,} different means between a = {low:g} and {high:g}, {found.n_queries:,} queries count",
         conventions,
     ]
-    return Report(facts, "\n".join(words))
-
-
-def _alone(weight: float, rankers: tuple[ModelIdentity | str, ModelIdentity | str]) -> str:
-    if weight in (0.0, 1.0):
-        return f"{rankers[int(weight)]} alone"
-    return "end of the range"
+    return Report(facts, lines)
 
 
 def optimality_report(found: Optimality, model: ModelIdentity, conventions: str) -> Report:
-    """Tell whether the leaf values are a local maximum."""
-    facts = {
-        "model": asdict(model),
-        "metric": str(found.metric),
-        "value": found.value,
-        "n_queries": found.n_queries,
-        "passed": found.passed,
-        "n_directions": found.n_directions,
-        "n_rising": found.n_rising,
-        "n_unchanged": found.n_unchanged,
-        "p": found.p,
-        "interval": found.interval,
-        "confidence": 1.0 - found.delta,
-        "step": found.step,
-        "changes": dict(zip(("least", "mean", "greatest"), found.changes, strict=True)),
-        "moves": found.moves,
-        "curves": [asdict(curve) for curve in found.curves],
-    }
+    """Report whether the leaf values are a local maximum."""
     falling = found.n_directions - found.n_rising - found.n_unchanged
-    words = [
+    verdict = "no proof of a maximum: along some directions nothing changes; try a greater step or more queries"
+    if found.passed:
+        verdict = "a local maximum, as far as these directions tell"
+    elif found.n_rising:
+        verdict = "not a local maximum: there are directions along which it rises"
+    lines = [
         f"{model}: {found.metric} {found.value:.6f}, mean of {found.n_queries:,} queries",
         f"along {found.n_directions:,} random directions of the leaf values, {found.step:g} of their length away, it falls "
         f"along {falling:,}, rises along {found.n_rising:,} and stays along {found.n_unchanged:,}",
-        f"changes from {found.changes[0]:+.6f} to {found.changes[2]:+.6f}, {found.changes[1]:+.6f} on average",
+        f"changes from {found.changes.least:+.6f} to {found.changes.greatest:+.6f}, {found.changes.mean:+.6f} on average",
         f"share of directions along which it rises: p = {found.p:.4f}, {found.interval[0]:.4f} to {found.interval[1]:.4f} "
-        f"with confidence {1.0 - found.delta:g}",
-        "a local maximum, as far as these directions tell" if found.passed else _not_a_maximum(found),
+        f"with confidence {found.confidence:g}",
+        verdict,
         conventions,
     ]
-    if found.curves:
-        rows = []
-        for curve in found.curves:
-            at = int(np.lexsort((np.abs(found.moves), -np.array(curve.means)))[0])
-            rows.append(
-                [
-                    f"tree {curve.tree}, node {curve.leaf}",
-                    f"{curve.n_documents:,}",
-                    f"{curve.value:.4g}",
-                    f"{found.moves[at]:+g}",
-                    f"{curve.means[at] - found.value:+.6f}",
-                ]
-            )
-        words += ["", text_table(["leaf", "documents", "adds", "best moved by (RMS)", "gain"], rows)]
-    return Report(facts, "\n".join(words))
+    rows = []
+    for curve in found.curves:
+        best = int(np.lexsort((np.abs(found.moves), -np.array(curve.means)))[0])
+        moved, gain = f"{found.moves[best]:+g}", f"{curve.means[best] - found.value:+.6f}"
+        leaf = f"tree {curve.tree}, node {curve.leaf}"
+        rows.append([leaf, f"{curve.n_documents:,}", f"{curve.value:.4g}", moved, gain])
+    if rows:
+        lines += ["", text_table(["leaf", "documents", "adds", "best moved by (RMS)", "gain"], rows)]
+    return Report({"model": model} | as_json(found), lines)
 
 
-def _not_a_maximum(found: Optimality) -> str:
-    if found.n_rising:
-        return "not a local maximum: there are directions along which it rises"
-    return "no proof of a maximum: along some directions nothing changes; try a greater step or more queries"
-
-
-def _first(rows: list[Any], top: int) -> list[Any]:
+def _first(rows: Sequence[RowT], top: int) -> Sequence[RowT]:
     return rows if top == 0 else rows[:top]
 
 
@@ -340,16 +288,22 @@ def _more(shown: int, there: int, what: str) -> list[str]:
     return [] if shown == there else [f"{there - shown:,} more {what}; --top 0 shows all"]
 
 
-def _bar(value: float, longest: float) -> str:
-    return "" if not longest > 0.0 else f"{'#' * round(BAR * value / longest):<{BAR}}"
+def _bars(values: Sequence[float]) -> list[str]:
+    """Return a bar for each value, all of equal width, the greatest value the longest bar; none where that is 0."""
+    longest = max(values, default=0.0)
+    return [f"{'#' * round(BAR * value / longest):<{BAR}}" if longest > 0.0 else "" for value in values]
 
 
 def _shown(x: float) -> str:
     return "missing" if math.isnan(x) else f"{x:.6g}"
 
 
-def _value(x: float) -> float | str | None:
-    """Return a float32 as JSON has it: None where missing, a word where infinite."""
-    if math.isnan(x):
-        return None
-    return float(x) if math.isfinite(x) else ("inf" if x > 0 else "-inf")
+def _numbers(value: Any) -> Any:
+    """Return plain values as JSON can have them: None for a missing number, a word for an infinite one."""
+    if isinstance(value, dict):
+        return {key: _numbers(held) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_numbers(held) for held in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value

@@ -15,6 +15,9 @@ so shares of 0 are allowed and nothing cancels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+from functools import lru_cache
+from math import cos, pi
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +25,9 @@ import numpy.typing as npt
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.inspect.paths import Codes, Paths, in_spans, leaf_paths, require_rows
-from rankmill.scorer.inspect.quadrature import rules_up_to
+
+DIGITS = 50  # of a point of a quadrature rule, before it is rounded to a double
+_STEPS = 100  # Newton's method takes about six
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Explainer:
     Parameters
     ----------
     forest
-        The trained model.
+        The trained model, or its paths.
     n_rounds
         Explain the first ``n_rounds`` rounds only; None: all.
 
@@ -54,13 +59,14 @@ class Explainer:
         ``n_rounds`` is more than the forest has, or the forest does not know its training rows.
     """
 
-    def __init__(self, forest: Forest, *, n_rounds: int | None = None) -> None:
+    def __init__(self, forest: Forest | Paths, *, n_rounds: int | None = None) -> None:
         self.paths: Paths = leaf_paths(forest, n_rounds=n_rounds)
         require_rows(self.paths, "use a model that was trained here, or convert it anew", or_cover=True)
-        widest = int(np.diff(self.paths.starts).max(initial=0))
+        widest = int(np.diff(self.paths.conditions.starts).max(initial=0))
         self._points, self._weights = rules_up_to((widest + 1) // 2)
-        self.expected = expected_outputs(self.paths)
+        self.expected = np.full(self.paths.forest.n_outputs, self.paths.forest.base_score)
         """(n_outputs,) the output of a document of which nothing is known."""
+        np.add.at(self.expected, self.paths.output, self.paths.value * self.paths.reach())
 
     def contributions(self, codes: Codes, *, n_threads: int = 1) -> npt.NDArray[np.float64]:
         """Return (n, n_outputs, n_slots) contributions of the features asked for, at ``codes`` as `Paths.codes` finds them.
@@ -72,20 +78,29 @@ class Explainer:
 
         def work(_thread: int, first: int, last: int) -> None:
             _kernels.find_contributions(
-                codes, first, last, paths.starts, paths.slot, paths.low, paths.high, paths.missing, paths.share,
-                paths.value, paths.output, self._points, self._weights, out,
+                codes, first, last, paths.conditions, paths.share, paths.value, paths.output, self._points, self._weights, out
             )  # fmt: skip
 
         if paths.features:
             in_spans(len(codes), n_threads, work)
         return out
 
+    def explain(
+        self, codes: Codes, query: npt.NDArray[np.int64] | None, *, n_threads: int = 1
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return `contributions`, and what they are added to, (n, n_outputs): the expected output.
 
-def expected_outputs(paths: Paths) -> npt.NDArray[np.float64]:
-    """Return (n_outputs,) the outputs where nothing is known: base score plus each leaf times the share that reaches it."""
-    out = np.full(paths.forest.n_outputs, paths.forest.base_score, dtype=np.float64)
-    np.add.at(out, paths.output, paths.value * paths.reach())
-    return out
+        With ``query`` (n,), the number of each row's query from 0, the mean of each query is moved from the contributions to the base.
+        """
+        values = self.contributions(codes, n_threads=n_threads)
+        base = np.repeat(self.expected[np.newaxis], len(values), axis=0)
+        if query is None:
+            return values, base
+        sizes = np.bincount(query)
+        sums = np.zeros((len(sizes), *values.shape[1:]))
+        np.add.at(sums, query, values)
+        means = sums / np.maximum(sizes, 1)[:, np.newaxis, np.newaxis]
+        return values - means[query], base + means.sum(axis=2)[query]
 
 
 def shap_values(
@@ -125,42 +140,54 @@ def shap_values(
     """
     explainer = Explainer(forest, n_rounds=n_rounds)
     codes = explainer.paths.codes(values)
-    found = explainer.contributions(codes, n_threads=n_threads)
-    base = np.repeat(explainer.expected[np.newaxis], len(found), axis=0)
+    query = None
     if qid is not None:
-        found, base = without_query_mean(found, base, _query_numbers(qid, len(found)))
-    out = np.zeros((len(found), forest.n_outputs, forest.n_features), dtype=np.float64)
-    out[:, :, list(explainer.paths.features)] = found
+        column = np.asarray(qid)
+        if column.shape != (len(codes),):
+            raise ValueError(f"qid has the shape {column.shape}, expected ({len(codes)},)")
+        query = np.unique(column, return_inverse=True)[1].astype(np.int64)
+    contributions, base = explainer.explain(codes, query, n_threads=n_threads)
+    out = np.zeros((len(codes), forest.n_outputs, forest.n_features), dtype=np.float64)
+    out[:, :, list(explainer.paths.features)] = contributions
     return ShapValues(values=out, base=base)
 
 
-def without_query_mean(
-    contributions: npt.NDArray[np.float64], base: npt.NDArray[np.float64], query: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Move the mean of each query from the contributions to the base.
+@lru_cache(maxsize=8)
+def rules_up_to(n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the points and weights of the rules of 1, 2, .. ``n`` points, (n (n + 1) / 2,) each, one rule after the other.
 
-    Parameters
-    ----------
-    contributions
-        (n, n_outputs, m).
-    base
-        (n, n_outputs), the same for all documents of a query.
-    query
-        (n,) number of each row's query, from 0.
+    The rule of m points is exact for polynomials of degree up to 2 m - 1.  Points are roots of Legendre's polynomial by
+    Newton's method in ``DIGITS`` decimal digits, so that each is the double nearest to the true one.
 
-    Returns
-    -------
-    Both anew: contributions less their query's mean, and the base plus the sum of these means.
+    >>> points, weights = rules_up_to(2)
+    >>> points.round(4).tolist(), weights.tolist()
+    ([0.5, 0.2113, 0.7887], [1.0, 0.5, 0.5])
     """
-    sizes = np.bincount(query)
-    sums = np.zeros((len(sizes), *contributions.shape[1:]))
-    np.add.at(sums, query, contributions)
-    means = sums / np.maximum(sizes, 1)[:, np.newaxis, np.newaxis]
-    return contributions - means[query], base + means.sum(axis=2)[query]
+    points, weights = [], []
+    for m in range(1, n + 1):
+        rule = [_point(m, i) for i in range(m)]
+        points += [float(x) for x, _ in rule]
+        weights += [float(w) for _, w in rule]
+    return np.array(points, dtype=np.float64), np.array(weights, dtype=np.float64)
 
 
-def _query_numbers(qid: npt.ArrayLike, n: int) -> npt.NDArray[np.int64]:
-    column = np.asarray(qid)
-    if column.shape != (n,):
-        raise ValueError(f"qid has the shape {column.shape}, expected ({n},)")
-    return np.unique(column, return_inverse=True)[1].astype(np.int64)
+def _point(m: int, i: int) -> tuple[Decimal, Decimal]:
+    """Point ``i`` from the least, and its weight, of the rule of ``m`` points on [0, 1]."""
+    with localcontext(Context(prec=DIGITS)):
+        x = Decimal(-cos(pi * (i + 0.75) / (m + 0.5)))  # near enough; what it is refined to does not depend on it
+        for _ in range(_STEPS):
+            value, slope = _legendre(m, x)
+            step = value / slope
+            x -= step
+            if abs(step) < Decimal(10) ** (8 - DIGITS):
+                break
+        _, slope = _legendre(m, x)
+        return (1 + x) / 2, 1 / ((1 - x * x) * slope * slope)
+
+
+def _legendre(m: int, x: Decimal) -> tuple[Decimal, Decimal]:
+    """Legendre's polynomial of degree ``m`` at ``x``, and its derivative."""
+    before, value = Decimal(1), x
+    for k in range(2, m + 1):
+        before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k
+    return value, m * (before - x * value) / (1 - x * x)

@@ -12,8 +12,8 @@ from rankmill.cli import execute
 from rankmill.convert import names_in
 from rankmill.registry import Registry
 from rankmill.scorer.exchange import lightgbm, xgboost
+from rankmill.scorer.exchange.conversion import missing_as_zero
 from rankmill.scorer.exchange.formats import WRITERS
-from rankmill.scorer.exchange.plain import missing_as_zero
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
 from tests.scorer.exchange_cases import peer

@@ -7,7 +7,7 @@ import pytest
 
 from rankmill.foundation.errors import ConversionRefused
 from rankmill.scorer.exchange import c, lightgbm, onnx, ranklib, solr, xgboost
-from rankmill.scorer.exchange.plain import missing_as_zero
+from rankmill.scorer.exchange.conversion import missing_as_zero
 from rankmill.scorer.predict import predict
 from tests import naive_exchange
 from tests.rankmill.small_ranker import planted_arrays, small

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from rankmill.cli import execute
-from rankmill.diff import Side, changes, depths_of, diff, shape_of
+from rankmill.diff import Side, changes, depths_of, diff, same_scores, same_trees, shape_of
 from rankmill.diff_table import rows_of
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
-from rankmill.same_scores import same_scores, same_trees
-from rankmill.scorer.forest import Forest, compact_cuts
-from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.forest import Forest, compact_cuts, feature_importance
 from rankmill.scorer.predict import Predictor
 from tests.scorer.forests import random_forest
 
@@ -137,7 +135,7 @@ def test_the_difference_of_one_is_none_and_of_two_turns_round() -> None:
             "map": {"old": 0.25, "old_interval": [0.2, 0.3], "new": 0.5, "new_interval": None, "difference": 0.25}
         }
     }
-    influence = dict(zip(other.feature_names, relative_influence(other).tolist(), strict=True))
+    influence = dict(zip(other.feature_names, feature_importance(other).tolist(), strict=True))
     assert {row["feature"]: row["new"] for row in there["influence"]} == influence
     moves = [abs(row["difference"]) for row in there["influence"]]
     assert moves == sorted(moves, reverse=True)

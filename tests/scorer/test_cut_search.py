@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankmill.scorer import _kernels
-from rankmill.scorer.cut_search import BUCKETS, search_of
+from rankmill.scorer.tree_layout import BUCKETS, search_of
 from tests.scorer.forests import random_forest
 
 INF = np.float32(np.inf)

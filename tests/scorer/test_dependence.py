@@ -10,8 +10,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.forest import ARRAYS
-from rankmill.scorer.inspect.dependence import partial_dependence, steps_of
-from rankmill.scorer.inspect.interaction import interactions
+from rankmill.scorer.inspect.dependence import interactions, partial_dependence, steps_of
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.predict import predict
 from tests import naive_inspect

@@ -191,7 +191,7 @@ def test_a_feature_of_too_many_thresholds_is_no_damage(monkeypatch):
     forest = random_forest(3, n_trees=9, max_leaves=12, names=["a", "b", "c", "d", "e"])
     most = int(np.diff(forest.cut_starts).max())
     text = exchange.write(forest, "web").data
-    monkeypatch.setattr("rankmill.scorer.structure.MAX_CUTS_OF_A_FEATURE", most - 1)
+    monkeypatch.setattr("rankmill.scorer.model_file.MAX_CUTS_OF_A_FEATURE", most - 1)
     with pytest.raises(ConversionRefused, match=rf"have {most} different thresholds, at most {most - 1} of a feature"):
         exchange.read(text, "m.txt")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConversionRefused
 from rankmill.scorer.exchange import onnx, ranklib, solr
-from rankmill.scorer.exchange.plain import missing_as_zero, takes_missing_as_zero
+from rankmill.scorer.exchange.conversion import missing_as_zero, takes_missing_as_zero
 from rankmill.scorer.predict import predict
 from tests import naive_exchange
 from tests.scorer.exchange_cases import awkward_forest, rows_for

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import ConversionRefused, InputError, ModelFormatError
 from rankmill.scorer.exchange import ubjson
 from rankmill.scorer.exchange import xgboost as exchange
+from rankmill.scorer.exchange.conversion import float32_sums
 from rankmill.scorer.exchange.formats import read_from
-from rankmill.scorer.exchange.written import float32_sums, reach
 from rankmill.scorer.forest import COVER
-from rankmill.scorer.inspect.dependence import partial_dependence
-from rankmill.scorer.inspect.interaction import interactions
+from rankmill.scorer.inspect.dependence import interactions, partial_dependence
 from rankmill.scorer.inspect.shap import shap_values
 from rankmill.scorer.predict import predict
 from tests.scorer.exchange_cases import awkward_forest, peer, rows_for, same_model
@@ -65,7 +64,7 @@ def test_the_bound_is_not_reached_by_sums_that_cancel():
     rows = rows_for(forest, 0, infinite=False)
     there, _ = scored(exchange.write(forest, "web").data, rows)
     error = np.max(np.abs(there - predict(forest, rows)))
-    assert 0.0 < error <= float32_sums(forest) < 1e-4 * reach(forest)
+    assert 0.0 < error <= float32_sums(forest) < 1e-4 * forest.score_bound
 
 
 @settings(deadline=None, max_examples=40)

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.cli_inspect import app
 from rankmill.scorer.inspect.combine import combine
+from rankmill.scorer.inspect.contributions import explain_documents
 from rankmill.scorer.inspect.reports import _places
 from rankmill.scorer.inspect.shap import shap_values
-from rankmill.scorer.inspect.shap_file import explain_documents
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.predict import predict
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
@@ -140,7 +140,7 @@ def test_shap(workplace, forests):
 
 
 def test_shap_of_a_linked_model_tells_every_output(workplace, monkeypatch):
-    monkeypatch.setattr("rankmill.scorer.inspect.shap_file.BATCH_BYTES", 5000)  # a query or two at a time
+    monkeypatch.setattr("rankmill.scorer.inspect.contributions.BATCH_BYTES", 5000)  # a query or two at a time
     call("shap", "linked.rankmill", "--on", "c.txt", "--queries", 0, "--raw", "-o", "s.parquet")
     table = pq.read_table("s.parquet").to_pandas()
     expected = shap_values(several_outputs(3), VALUES)

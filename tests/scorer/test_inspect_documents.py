@@ -9,10 +9,10 @@ import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.scorer.inspect import documents as reading
-from rankmill.scorer.inspect.documents import read_documents
+from rankmill.scorer.inspect.contributions import why
+from rankmill.scorer.inspect.documents import Selection, read_documents
 from rankmill.scorer.inspect.paths import leaf_paths
 from rankmill.scorer.inspect.shap import Explainer, shap_values
-from rankmill.scorer.inspect.why import why
 from rankmill.scorer.predict import predict
 from tests.scorer.candidate_files import random_candidates, write_letor, write_parquet
 from tests.scorer.forests import random_forest
@@ -39,7 +39,7 @@ def test_all_documents_by_query_then_id(tmp_path, paths):
     assert found.grades.tolist() == [row[0] for row in expected]
     values = np.stack([row[3] for row in expected])
     assert np.array_equal(found.values, values[:, list(paths.features)], equal_nan=True)
-    assert np.array_equal(found.codes(paths), paths.codes(values))
+    assert np.array_equal(paths.codes(found.values), paths.codes(values))
 
 
 @pytest.mark.parametrize("block", [600, 16 << 20])
@@ -47,9 +47,9 @@ def test_all_documents_by_query_then_id(tmp_path, paths):
 def test_a_draw_of_queries_is_a_matter_of_their_ids_alone(tmp_path, paths, monkeypatch, block, n):
     monkeypatch.setattr(reading, "BLOCK_BYTES", block)
     rows = random_candidates(2)
-    one = read_documents([write_letor(tmp_path / "a.txt", rows)], paths, n_queries=n, seed=3)
+    one = read_documents([write_letor(tmp_path / "a.txt", rows)], paths, Selection(n_queries=n, seed=3))
     parts = [write_parquet(tmp_path / "b.parquet", rows[200:]), write_parquet(tmp_path / "c.parquet", rows[:200][::-1])]
-    same(one, read_documents(parts, paths, n_queries=n, seed=3))
+    same(one, read_documents(parts, paths, Selection(n_queries=n, seed=3)))
     keys = {q: blake2b(q.encode(), digest_size=8, key=(3).to_bytes(8, "little")).digest() for q in {r[1] for r in rows}}
     assert set(one.qids) == set(sorted(keys, key=keys.__getitem__)[:n])
     assert len(one.doc_ids) == sum(row[1] in one.qids for row in rows)
@@ -58,18 +58,18 @@ def test_a_draw_of_queries_is_a_matter_of_their_ids_alone(tmp_path, paths, monke
 def test_queries_by_name(tmp_path, paths):
     rows = random_candidates(3)
     path = write_letor(tmp_path / "a.txt", rows)
-    found = read_documents([path], paths, qids=["q7", "q2"], n_queries=1)
+    found = read_documents([path], paths, Selection(qids=("q7", "q2"), n_queries=1))
     assert found.qids == ("q2", "q7")
     with pytest.raises(InputError, match=r"there is no query 'q77'; did you mean 'q7'\?"):
-        read_documents([path], paths, qids=["q7", "q77"])
+        read_documents([path], paths, Selection(qids=("q7", "q77")))
 
 
 def test_documents_that_cannot_be_used_are_refused(tmp_path, paths, monkeypatch):
     path = write_letor(tmp_path / "a.txt", random_candidates(3))
     with pytest.raises(InputError, match="--split chooses a part of a dataset"):
-        read_documents([path], paths, split="test")
+        read_documents([path], paths, Selection(split="test"))
     with pytest.raises(InputError, match="--queries must be 0 or more"):
-        read_documents([path], paths, n_queries=-1)
+        read_documents([path], paths, Selection(n_queries=-1))
     monkeypatch.setattr(reading, "MAX_BYTES", 100)
     with pytest.raises(InputError, match="take more than 0 MB; choose fewer with --queries"):
         read_documents([path], paths)

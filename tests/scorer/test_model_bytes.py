@@ -300,7 +300,7 @@ def test_golden_headers_are_what_json_says_they_are():
 )
 def test_what_is_too_large_for_the_kernels_is_refused(cap, message, monkeypatch):
     data = (Path(__file__).parent / "golden" / "best_first.rankmill").read_bytes()
-    monkeypatch.setattr(f"rankmill.scorer.structure.{cap}", 2)
+    monkeypatch.setattr(f"rankmill.scorer.model_file.{cap}", 2)
     with pytest.raises(ModelFormatError, match=message):
         Forest.from_bytes(data)
 

@@ -10,8 +10,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.scorer.exchange.lightgbm import read
 from rankmill.scorer.inspect.dependence import partial_dependence
 from rankmill.scorer.inspect.paths import leaf_paths
-from rankmill.scorer.inspect.quadrature import rules_up_to
-from rankmill.scorer.inspect.shap import Explainer, shap_values
+from rankmill.scorer.inspect.shap import Explainer, rules_up_to, shap_values
 from rankmill.scorer.predict import predict
 from tests.naive_inspect import expected_output, shapley
 from tests.scorer.forests import random_forest

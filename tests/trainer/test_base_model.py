@@ -13,7 +13,7 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
-from rankmill.scorer.exchange.source import CONVERTED_FROM
+from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import COVER, Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.combined_forests import BaseModel, after_base

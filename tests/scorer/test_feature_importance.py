@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.scorer.inspect.influence import relative_influence
+from rankmill.scorer.forest import feature_importance
 from tests.scorer.forests import random_forest
 
 
@@ -16,7 +16,7 @@ def test_influence_is_the_share_of_a_feature_in_the_gains(seed: int) -> None:
     for feature, gain in zip(forest.node_feature.tolist(), forest.node_gain.tolist(), strict=True):
         if feature >= 0:
             gains[feature] += gain
-    found = relative_influence(forest)
+    found = feature_importance(forest)
     assert found == pytest.approx([gain / sum(gains.values()) for gain in gains.values()])
     assert found.sum() == pytest.approx(1.0)
 
@@ -27,20 +27,20 @@ def test_without_gains_splits_count_by_their_documents_and_without_these_alike(s
     nothing = np.zeros(len(forest.node_gain))
     by_rows = replace(forest, node_gain=nothing)
     as_gains = replace(forest, node_gain=np.where(forest.node_feature >= 0, forest.node_rows, 0))
-    assert relative_influence(by_rows).tolist() == relative_influence(as_gains).tolist()
+    assert feature_importance(by_rows).tolist() == feature_importance(as_gains).tolist()
     counted = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
     bare = replace(by_rows, node_rows=nothing.astype(np.int64))
-    assert relative_influence(bare) == pytest.approx(counted / counted.sum())
+    assert feature_importance(bare) == pytest.approx(counted / counted.sum())
 
 
 def test_gains_of_a_damaged_file_are_shares_still() -> None:
     forest = random_forest(3)
     inner = forest.node_feature >= 0
     for gains in (np.where(np.arange(len(inner)) % 2, 1.0, -1.0), np.full(len(inner), 1e308)):
-        found = relative_influence(replace(forest, node_gain=np.where(inner, gains, 0.0)))
+        found = feature_importance(replace(forest, node_gain=np.where(inner, gains, 0.0)))
         assert np.all(found >= 0.0)
         assert found.sum() == pytest.approx(1.0)
 
 
 def test_without_a_split_nothing_has_influence() -> None:
-    assert relative_influence(random_forest(0).truncated(0)).tolist() == [0.0] * 5
+    assert feature_importance(random_forest(0).truncated(0)).tolist() == [0.0] * 5

@@ -1,10 +1,12 @@
-"""Trees as the formats of other tools have them: each on its own, its weight in its leaves; and a forest made of such.
+"""What all formats share: single trees, their weights folded into their leaves; forests made of such; what is read and written.
 
 A product of a tree's weight and a leaf is rounded once, here as in prediction, so that folding changes no score.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ConversionRefused, ModelFormatError
-from rankmill.scorer import structure
+from rankmill.scorer import model_file
 from rankmill.scorer.forest import COUNT, CUT, JSON, NODE, VALUE, Forest, compact_cuts
+
+CONVERTED_FROM = "converted_from"  # keys of a forest's info
+SOURCE_SHA256 = "source_sha256"
+
+FLOAT32_ROUNDING = 2.0**-24  # a sum or a conversion is off by this share of it at most
+FLOAT64_ROUNDING = 2.0**-53
+FLOAT32_TINY = 2.0**-150  # and by this much where it is nearly 0
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+SAME_BITS = "the same float64 bits as here: sums in float64, in the order of the trees"
+_NODES: Mapping[str, Any] = {
+    "feature": NODE, "cut": CUT, "missing_left": np.bool_, "left": NODE, "right": NODE, "value": VALUE, "gain": VALUE,
+    "rows": COUNT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +155,10 @@ def forest_of(
         raise ModelFormatError(f"{where}: a threshold is not a number")
     cuts, cut_starts, node_cut = compact_cuts(joined["feature"], joined["cut"], len(feature_names))
     counts = np.diff(cut_starts)
-    if counts.max(initial=0) > structure.MAX_CUTS_OF_A_FEATURE:
+    if counts.max(initial=0) > model_file.MAX_CUTS_OF_A_FEATURE:
         raise ConversionRefused(
             f"{where}: its splits on {feature_names[int(counts.argmax())]!r} have {counts.max():,} different thresholds, at most "
-            f"{structure.MAX_CUTS_OF_A_FEATURE:,} of a feature can be held here; take fewer rounds, or train with fewer bins"
+            f"{model_file.MAX_CUTS_OF_A_FEATURE:,} of a feature can be held here; take fewer rounds, or train with fewer bins"
         )
     gain = np.where(inner & np.isfinite(joined["gain"]), joined["gain"], 0.0)
     try:
@@ -159,12 +175,6 @@ def forest_of(
         raise ModelFormatError(f"{where}: the model is not sound: {error}") from error
 
 
-_NODES: Mapping[str, Any] = {
-    "feature": NODE, "cut": CUT, "missing_left": np.bool_, "left": NODE, "right": NODE, "value": VALUE, "gain": VALUE,
-    "rows": COUNT,
-}  # fmt: skip
-
-
 def missing_as_zero(forest: Forest) -> Forest:
     """Return the forest that sends missing values where it sends 0."""
     return replace(forest, node_missing_left=_zero_goes_left(forest).astype(np.uint8))
@@ -178,3 +188,98 @@ def takes_missing_as_zero(forest: Forest) -> bool:
 def _zero_goes_left(forest: Forest) -> npt.NDArray[np.bool_]:
     with np.errstate(invalid="ignore"):
         return forest.thresholds >= 0.0  # NaN at leaves: no
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A forest read from the file of another tool."""
+
+    forest: Forest
+    notes: tuple[str, ...] = ()
+    """What a user has to know, a line each."""
+    best_rounds: int | None = None
+    """How many of its rounds early stopping found best, where it has more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A model in the format of another tool."""
+
+    data: bytes
+    exactness: str
+    """In words, how its scores there compare with ours."""
+    bound: float = 0.0
+    """By how much they can differ at most."""
+    notes: tuple[str, ...] = ()
+    """What a user has to know besides, a line each."""
+
+
+def provenance(tool: str, data: bytes) -> Mapping[str, str]:
+    """Return what the forest's ``info`` says of the file it was read from."""
+    return {CONVERTED_FROM: tool, SOURCE_SHA256: hashlib.sha256(data).hexdigest()}
+
+
+def text_of(data: bytes, where: str, what: str) -> str:
+    """Decode ``data``; ModelFormatError where it is no UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(
+            f"{where}: expected {what}, found bytes that are no UTF-8 text at position {error.start}"
+        ) from error
+
+
+def float32_sums(forest: Forest) -> float:
+    """Return by how much sums in float32 of leaves rounded to float32 can differ from ours, whatever their order.
+
+    n terms are rounded, then added: each passes at most n roundings of a share u = 2^-24, so that the sum is off by
+    ``n u / (1 - n u)`` times the sum of the absolute terms at most (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 4.2).  The terms are the trees, the base score, and one more for a sum that starts at 0.
+    """
+    n = forest.n_trees + 2
+    share = n * FLOAT32_ROUNDING
+    return share / (1.0 - share) * forest.score_bound + n * FLOAT32_TINY
+
+
+def said_in_float32(forest: Forest, target: str) -> str:
+    """Say how float32 sums compare with ours; ConversionRefused where they could overflow."""
+    if forest.score_bound > FLOAT32_MAX / 2.0:
+        raise ConversionRefused(
+            f"{target} adds in float32, and scores of this model reach {forest.score_bound:g}; convert it --to lightgbm or c"
+        )
+    return f"sums in float32: within {float32_sums(forest):.2g} of the scores here, so that near ties may swap"
+
+
+def need_one_output(forest: Forest, target: str) -> None:
+    """Refuse a forest of several outputs."""
+    if forest.link != "identity":
+        raise ConversionRefused(
+            f"{target} cannot make one score of {forest.n_outputs} outputs (the link {forest.link} of {forest.objective});"
+            " convert it --to c or onnx, or train an objective of one output"
+        )
+
+
+def need_missing_as_zero(forest: Forest, target: str) -> None:
+    """Refuse a forest that treats missing values otherwise than 0."""
+    if not takes_missing_as_zero(forest):
+        raise ConversionRefused(
+            f"{target} takes missing values for 0, and this model sends them elsewhere at some nodes; where none are missing,"
+            " or where they may count as 0, convert it with --missing zero"
+        )
+
+
+def shortest32(values: npt.NDArray[np.floating]) -> list[float]:
+    """Return ``values``, rounded to float32, as numbers whose shortest decimal is the shortest that names that float32.
+
+    Readers of float32 get the same bits from it, and need no more than nine digits.
+
+    >>> shortest32(np.array([0.1, 1 / 3]))
+    [0.1, 0.33333334]
+    """
+    with np.errstate(over="ignore"):
+        return [float(str(value)) for value in np.asarray(values).astype(np.float32)]
+
+
+def java(value: float) -> str:
+    """Write a number as Java reads it."""
+    return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, str(value))

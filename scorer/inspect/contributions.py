@@ -1,0 +1,277 @@
+"""What contributions of features say: of two documents, why one stands above the other; of many, which features matter most.
+
+Contributions are Shapley values (`rankmill.scorer.inspect.shap`), so the differences between two documents add up to that of their
+outputs, and what all documents of a query have alike cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankmill.foundation.errors import InputError, name_hint
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder, staging_folder
+from rankmill.scorer.forest import Forest
+from rankmill.scorer.inspect.documents import Documents
+from rankmill.scorer.inspect.shap import Explainer
+
+BATCH_BYTES = 64 << 20  # of contributions, but at least one query
+OWN_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
+    ("qid", pa.string()), ("doc_id", pa.string()), ("shap_output", pa.int32()), ("shap_total", pa.float64()),
+    ("shap_base", pa.float64()),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What one feature contributes to the difference between two documents."""
+
+    feature: str
+    values: tuple[float, float]
+    """Its values in the one document and the other, NaN where missing."""
+    contributions: tuple[float, float]
+    """To the output of the one document and of the other."""
+    difference: float
+    """By how much it lifts the one above the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """Two documents and what sets them apart; the differences add up to that of ``outputs``."""
+
+    scores: tuple[float, float]
+    output: int
+    """Which output is explained, from 0."""
+    outputs: tuple[float, float]
+    """Of a forest of one output without a link these are the scores."""
+    differences: tuple[Difference, ...]
+    """Of all features that the model asks for; the greatest difference either way first."""
+
+
+def why(
+    forest: Forest | Explainer,
+    above: npt.ArrayLike,
+    below: npt.ArrayLike,
+    *,
+    output: int = 0,
+    n_rounds: int | None = None,
+) -> Why:
+    """Explain why the document ``above`` has another score than ``below``.
+
+    Parameters
+    ----------
+    forest
+        The trained model, or its explainer.
+    above, below
+        (n_features,) features of the two documents, or (n_slots,) those that the model asks for; NaN where missing.
+    output
+        Which output to explain of a forest with several, from 0.
+    n_rounds
+        Explain the first ``n_rounds`` rounds; None: all.
+
+    Raises
+    ------
+    InputError
+        There is no such output, ``n_rounds`` is more than the model has, or it does not know its training rows.
+    ValueError
+        A document has another number of features.
+    """
+    explainer = forest if isinstance(forest, Explainer) else Explainer(forest, n_rounds=n_rounds)
+    paths = explainer.paths
+    if not 0 <= output < paths.forest.n_outputs:
+        raise InputError(f"output must be in 0..{paths.forest.n_outputs - 1}, got {output}")
+    values = paths.asked_for(np.stack([np.asarray(document, dtype=np.float32) for document in (above, below)]))
+    contributions = explainer.contributions(paths.codes(values))[:, output]
+    outputs = contributions.sum(axis=1) + explainer.expected[output]
+    differences = contributions[0] - contributions[1]
+    scores = paths.scores(values)
+    return Why(
+        scores=(float(scores[0]), float(scores[1])),
+        output=output,
+        outputs=(float(outputs[0]), float(outputs[1])),
+        differences=tuple(
+            Difference(
+                feature=paths.feature_names[slot],
+                values=(float(values[0, slot]), float(values[1, slot])),
+                contributions=(float(contributions[0, slot]), float(contributions[1, slot])),
+                difference=float(differences[slot]),
+            )
+            for slot in np.argsort(-np.abs(differences), kind="stable")
+        ),
+    )
+
+
+def chosen_two(
+    doc_ids: Sequence[str], scores: npt.NDArray[np.float64], above: str | None, below: str | None, qid: str
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Find two documents of one query by their ids.
+
+    Parameters
+    ----------
+    doc_ids, scores
+        Of the documents of the query, ids ascending: equal scores are ranked in this order, as `rerank` does.
+    above, below
+        Ids; None: the first document, and the one right below the other.
+    qid
+        The query, for messages.
+
+    Returns
+    -------
+    Their places among the documents, and their ranks from 1.
+
+    Raises
+    ------
+    InputError
+        There is no such document, both are the same, or there is none below.
+    """
+    order = np.argsort(-scores, kind="stable")
+    rank_of = np.empty(len(order), dtype=np.int64)
+    rank_of[order] = np.arange(len(order))
+
+    def place(name: str) -> int:
+        if name in doc_ids:
+            return doc_ids.index(name)
+        hint = name_hint(name, doc_ids)
+        raise InputError(f"query {qid}: there is no document {name!r} among its {len(doc_ids):,}; {hint}")
+
+    first = int(order[0]) if above is None else place(above)
+    if below is not None:
+        second = place(below)
+    elif rank_of[first] + 1 < len(order):
+        second = int(order[rank_of[first] + 1])
+    else:
+        raise InputError(f"query {qid}: no document stands below {doc_ids[first]!r}; name another one with --below")
+    if first == second:
+        raise InputError(f"query {qid}: {doc_ids[first]!r} is compared with itself; name two documents")
+    return (first, second), (int(rank_of[first]) + 1, int(rank_of[second]) + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What the contributions of all documents come to; arrays are by output and slot of `Paths.features`."""
+
+    features: tuple[str, ...]
+    centred: bool
+    """Whether the mean of each query was taken off."""
+    n_documents: int
+    n_queries: int
+    mean_size: npt.NDArray[np.float64]
+    """(n_outputs, n_slots) mean of the contributions' absolute values."""
+    greatest: npt.NDArray[np.float64]
+    """(n_outputs, n_slots) greatest absolute value."""
+
+
+def explain_documents(
+    explainer: Explainer, documents: Documents, *, centred: bool = True, out: Path | None = None, n_threads: int = 1
+) -> Explained:
+    """Explain every document, and write the contributions to ``out`` if it is given.
+
+    The file has a row for each document and output: qid, doc_id, ``shap_output`` (from 0), ``shap_total`` (the output itself),
+    ``shap_base`` (what is left of it without the contributions), and a float64 column for each feature that the model asks for.
+
+    Parameters
+    ----------
+    explainer
+        The model.
+    documents
+        Of whole queries.
+    centred
+        Take the mean of its query off each contribution; it goes into the base.
+    out
+        A .parquet file, replaced in one step if it exists.
+    n_threads
+        The result does not depend on it.
+
+    Raises
+    ------
+    InputError
+        ``out`` has another ending, or a feature has the name of one of the file's own columns.
+    """
+    names = explainer.paths.feature_names
+    n_outputs = explainer.paths.forest.n_outputs
+    if out is not None:
+        checked_name(out)
+    sums, greatest = np.zeros((n_outputs, len(names))), np.zeros((n_outputs, len(names)))
+
+    def batches() -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+        for rows, values, base in _batches(explainer, documents, centred=centred, n_threads=n_threads):
+            sizes = np.abs(values)
+            sums[:] += sizes.sum(axis=0)
+            np.maximum(greatest, sizes.max(axis=0, initial=0.0), out=greatest)
+            yield rows, values, base
+
+    if out is None:
+        for _ in batches():
+            pass
+    else:
+        schema = _schema(names, out)
+        with staging_folder(out) as folder:
+            staged = folder / out.name
+            with pq.ParquetWriter(staged, schema) as writer:
+                for batch in batches():
+                    writer.write_batch(_record_batch(documents, *batch, schema))
+            fsync_file(staged)
+            staged.replace(out)
+            fsync_folder(out.parent)
+    n = len(documents.doc_ids)
+    return Explained(
+        features=names, centred=centred, n_documents=n, n_queries=len(documents.qids), mean_size=sums / n, greatest=greatest
+    )  # fmt: skip
+
+
+def checked_name(out: Path) -> None:
+    """Raise InputError unless ``out`` names a Parquet file."""
+    if out.suffix.lower() != ".parquet" or out.is_dir():
+        raise InputError(f"{out}: expected the name of a file that ends in .parquet for the contributions")
+
+
+def _batches(
+    explainer: Explainer, documents: Documents, *, centred: bool, n_threads: int
+) -> Iterator[tuple[slice, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    """Yield rows, contributions (m, n_outputs, n_slots) and bases (m, n_outputs) of whole queries."""
+    codes = explainer.paths.codes(documents.values)
+    width = 8 * explainer.paths.forest.n_outputs * max(1, len(explainer.paths.features))
+    starts = documents.starts
+    first = 0
+    while first < len(documents.qids):
+        last = first + 1
+        while last < len(documents.qids) and (starts[last + 1] - starts[first]) * width <= BATCH_BYTES:
+            last += 1
+        rows = slice(int(starts[first]), int(starts[last]))
+        query = documents.query[rows] - first if centred else None
+        yield rows, *explainer.explain(codes[rows], query, n_threads=n_threads)
+        first = last
+
+
+def _schema(names: tuple[str, ...], out: Path) -> pa.Schema:
+    for name, _ in OWN_COLUMNS:
+        if name in names:
+            raise InputError(f"{out}: a feature is called {name}, as a column of the file is; rename the feature")
+    return pa.schema([*OWN_COLUMNS, *((name, pa.float64()) for name in names)])
+
+
+def _record_batch(
+    documents: Documents,
+    rows: slice,
+    values: npt.NDArray[np.float64],
+    base: npt.NDArray[np.float64],
+    schema: pa.Schema,
+) -> pa.RecordBatch:
+    n, n_outputs, n_slots = values.shape
+    queries = documents.query[rows]
+    totals = values.sum(axis=2) + base
+    columns = [
+        pa.array([documents.qids[q] for q in queries for _ in range(n_outputs)], pa.string()),
+        pa.array([name for name in documents.doc_ids[rows] for _ in range(n_outputs)], pa.string()),
+        pa.array(np.tile(np.arange(n_outputs, dtype=np.int32), n)),
+        pa.array(totals.ravel()),
+        pa.array(base.ravel()),
+        *(pa.array(np.ascontiguousarray(values[:, :, slot]).ravel()) for slot in range(n_slots)),
+    ]
+    return pa.record_batch(columns, schema=schema)
