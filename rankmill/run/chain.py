@@ -19,7 +19,7 @@ from rankmill.run.gate_stages import Gate, Promote, refuse_protected
 from rankmill.run.model_stages import Evaluate, Train
 from rankmill.run.output_stages import Report, Rerank
 from rankmill.run.stage import decide
-from rankmill.run.stage_records import Record, key_of
+from rankmill.run.stage_records import Record, key_of, read_record, write_record
 
 if TYPE_CHECKING:
     from rankmill.run.stage import Stage
@@ -122,14 +122,18 @@ def run_stages(work: Work, choice: Choice, tell: Observer, at: Callable[[str], N
     return done
 
 
+def _record(stage: Stage) -> Record | None:
+    return read_record(stage.work.stages, stage.name, stage.facts)
+
+
 def _take_over(stage: Stage, choice: Choice) -> None:
     if stage.needless() is not None:  # what a record says is of another version then
         return
-    record = stage.work.record(stage.name)
+    record = _record(stage)
     if record is None:
         raise InputError(f"--from {choice.first}: {stage.name} was not done yet; leave --from out")
     if stage.holds(record):
-        stage.work.facts[stage.name] = record.facts
+        setattr(stage.work.facts, stage.name, record.facts)
 
 
 def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, forced: bool) -> bool:
@@ -137,23 +141,25 @@ def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, force
     if (why := stage.needless()) is not None:
         tell(StageSkipped(stage=name, why=why))
         return False
-    record, inputs = work.record(name), stage.inputs()
+    record, inputs = _record(stage), stage.inputs()
     decision = decide(stage, record, inputs, forced=forced)
     if record is not None and not decision.due:
-        work.facts[name] = record.facts
+        setattr(work.facts, name, record.facts)
         tell(StageSkipped(stage=name, why=decision.why))
         return False
     try:
         at(name)
         tell(StageStarted(stage=name, why=decision.why, doing=stage.doing(), inputs=stage.reads()))
         made = stage.run(lambda line: tell(StageSaid(stage=name, line=line)))
+        outputs = {work.inside(path): work.digests.of(path) for path in made.files}
         key = key_of(name, inputs)
-        work.keep(Record(stage=name, key=key, inputs=inputs, outputs=dict(made.outputs), facts=dict(made.facts)))
+        write_record(work.stages, Record(stage=name, key=key, inputs=inputs, outputs=outputs, facts=made.facts))
+        artefacts = tuple(map(work.told_file, made.files)) if made.artefacts is None else made.artefacts
     except BaseException as error:
         tell(StageFailed(stage=name, error=error, stopped=isinstance(error, (SystemExit, KeyboardInterrupt))))
         raise
-    work.facts[name] = made.facts
-    tell(StageDone(stage=name, outputs=made.artefacts, facts=made.facts))
+    setattr(work.facts, name, made.facts)
+    tell(StageDone(stage=name, outputs=artefacts, facts=made.facts))
     return True
 
 
@@ -175,11 +181,11 @@ def plan(work: Work, choice: Choice) -> list[tuple[str, str, str]]:
             why = "asked for" if forced else f"depends on what comes of {waits_for}"
             rows.append((kind.name, "run" if forced else "open", why))
         else:
-            record = work.record(kind.name)
+            record = _record(stage)
             decision = decide(stage, record, stage.inputs(), forced=kind.name in choice.forced)
             rows.append((kind.name, "run" if decision.due else "skip", decision.why))
             if record is None or decision.due:
                 waits_for = kind.name
             else:
-                work.facts[kind.name] = record.facts
+                setattr(work.facts, kind.name, record.facts)
     return rows

@@ -5,22 +5,21 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankmill.config import PREVIOUS
-from rankmill.foundation.code_digest import code_digest
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.pipeline.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.sources.query_sizes import find_sizes
-from rankmill.run import DRIFT
 from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import split_for
 from rankmill.run.stage import Made, Say, Stage
-from rankmill.run.stage_records import CODE, Inputs, as_options
+from rankmill.run.stage_facts import BinFacts, DriftFacts, IngestFacts
+from rankmill.run.stage_records import Inputs, as_options
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
@@ -33,19 +32,17 @@ WITHOUT_EFFECT = ("memory", "threads")  # on the dataset
 class Ingest(Stage):
     """``WORK/dataset`` from the files that ``[ingest]`` names."""
 
-    name = "ingest"
+    name, facts, code = "ingest", IngestFacts, ("rankmill.pipeline",)
 
     @cached_property
     def files(self) -> dict[str, tuple[Path, ...]]:
         """The files of each kind; InputError if a pattern matches none."""
         return {key: self.work.expand(f"ingest.{key}", getattr(self.work.config.ingest, key)) for key in GIVEN}
 
-    def inputs(self) -> Inputs:
+    def own_inputs(self) -> Inputs:
         config = self.work.config.ingest
         told = {field.name for field in fields(config)} - {*GIVEN, *WITHOUT_EFFECT}
-        inputs = {CODE: code_digest("rankmill.pipeline")} | as_options(
-            **{name: getattr(config, name) for name in sorted(told)}
-        )
+        inputs = as_options(**{name: getattr(config, name) for name in sorted(told)})
         for key, paths in self.files.items():
             for path in paths:
                 for file in (path, find_sizes(path)):
@@ -77,14 +74,14 @@ class Ingest(Stage):
             raise InputError("[ingest]: a file was changed between two looks at it; run again when all are complete")
         dataset = self.work.dataset()
         manifest = dataset.manifest
-        facts = {
-            "dataset": dataset.digest,
-            "rows": manifest.rows,
-            "queries": manifest.queries,
-            "features": len(manifest.features),
-            "rejected": manifest.rejected_rows,
-        }
-        counted = {name: facts[name] for name in ("rows", "queries", "features")}
+        facts = IngestFacts(
+            dataset=dataset.digest,
+            rows=manifest.rows,
+            queries=manifest.queries,
+            features=len(manifest.features),
+            rejected=manifest.rejected_rows,
+        )
+        counted = {"rows": facts.rows, "queries": facts.queries, "features": facts.features}
         return Made(facts=facts, artefacts=(self.work.told_dataset(**counted, columns=_columns(dataset)),))
 
     def fault(self, record: Record) -> str | None:
@@ -95,7 +92,7 @@ class Ingest(Stage):
             return f"{where} is gone"
         except DatasetFormatError:
             return f"{where} is damaged"
-        return None if dataset.digest == record.facts["dataset"] else f"{where} holds other data"
+        return None if dataset.digest == record.facts.dataset else f"{where} holds other data"
 
 
 def _columns(dataset: Dataset) -> list[dict[str, str]]:
@@ -108,13 +105,12 @@ def _columns(dataset: Dataset) -> list[dict[str, str]]:
 class Bin(Stage):
     """``WORK/dataset/_bins`` as ``[bin]`` asks for them."""
 
-    name = "bin"
+    name, facts, code = "bin", BinFacts, ("rankmill.pipeline",)
 
-    def inputs(self) -> Inputs:
+    def own_inputs(self) -> Inputs:
         self._check_what_follows()
         config = self.work.config.bin  # the memory says whether edges come from all rows or from a sample
         return {
-            CODE: code_digest("rankmill.pipeline"),
             "dataset": self.work.dataset().digest,
             **as_options(max_bin=config.max_bin, memory=config.memory, drift=self.work.config.drift),
             **self._former(),
@@ -147,17 +143,21 @@ class Bin(Stage):
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.bin, self.work.dataset()
         spec = bin_dataset(dataset, config.max_bin, config.memory_bytes)
-        facts: dict[str, Any] = {"binspec": spec.digest, "max_bin": spec.max_bin, "sampled_rows": spec.sampled_rows}
-        outputs = {}
+        drift: DriftFacts | None = None
+        files: tuple[Path, ...] = ()
         if self.work.config.drift is not None:
             found = drift_of(self.work.dataset(), self.work.config.drift, self.work.folder, self.work.path)
             say(found.line())
             if self.work.config.drift.stop:
                 found.require()
-            facts["drift"] = found.facts
-            outputs[DRIFT] = self.work.digests.of(found.path)
-        artefact = Artefact(kind="dataset", name=self.work.named(dataset.bins_folder(spec.digest)), digest=spec.digest)
-        return Made(outputs=outputs, facts=facts, artefacts=(artefact,))
+            drift, files = found.facts, (found.path,)
+        return Made(
+            facts=BinFacts(binspec=spec.digest, max_bin=spec.max_bin, sampled_rows=spec.sampled_rows, drift=drift),
+            files=files,
+            artefacts=(
+                Artefact(kind="dataset", name=self.work.named(dataset.bins_folder(spec.digest)), digest=spec.digest),
+            ),
+        )
 
     def fault(self, record: Record) -> str | None:
         dataset = self.work.dataset()
@@ -166,7 +166,7 @@ class Bin(Stage):
         except InputError:
             return "the bins are gone"
         folder = dataset.bins_folder(found.binspec)
-        if found.binspec != record.facts["binspec"]:
+        if found.binspec != record.facts.binspec:
             return "others have binned the dataset"
         whole = (folder / "binspec.json").is_file() and all((folder / f"{d}.parquet").is_file() for d in found.shards)
         return super().fault(record) if whole else "the bins are damaged"

@@ -20,6 +20,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.drift.compare import Comparison, compare, compare_and_keep
 from rankmill.pipeline.drift.reference import Reference, digest_in
 from rankmill.run import DRIFT
+from rankmill.run.stage_facts import DriftFacts
 
 if TYPE_CHECKING:
     from rankmill.config import Drift
@@ -59,9 +60,9 @@ class DriftFound:
         return max((float(each["psi"]) for each in found), default=None)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What is told of it, as JSON values."""
-        return {"against": self.report["against"], "psi_max": self.psi_max, "alarms": list(self.alarms)}
+    def facts(self) -> DriftFacts:
+        """What stays known of it."""
+        return DriftFacts(against=self.report["against"], psi_max=self.psi_max, alarms=self.alarms)
 
     def line(self) -> str:
         """Return it in one line for a person."""

@@ -12,6 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
+from rankmill.run.stage_facts import Facts
+
 Outcome = Literal["done", "unchanged", "gate not passed", "drift", "failed", "stopped"]
 """How a run ended; ``unchanged``: no stage had anything to do."""
 
@@ -77,8 +79,7 @@ class StageDone:
 
     stage: str
     outputs: tuple[Artefact, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What came out, as JSON values; `rankmill.run.stage_facts` says which of them observers know."""
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

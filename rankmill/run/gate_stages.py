@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rankmill.foundation.code_digest import code_digest
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.foundation.units import parse_size
@@ -16,8 +14,8 @@ from rankmill.registry.names import PRODUCTION
 from rankmill.run import GATE
 from rankmill.run.events import Artefact
 from rankmill.run.stage import Made, Say, Stage
-from rankmill.run.stage_records import CODE, Inputs, as_options
-from rankmill.run.work import told_version
+from rankmill.run.stage_facts import GateFacts, PromoteFacts
+from rankmill.run.stage_records import Inputs, as_options
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 class Gate(Stage):
     """A result of the gate in the registry's log, and ``WORK/gate.json`` with its report."""
 
-    name = "gate"
+    name, facts, code = "gate", GateFacts, ("rankmill.pipeline", "rankmill.scorer", "rankmill.gate")
 
     @property
     def rules(self) -> Rules:
@@ -54,16 +52,15 @@ class Gate(Stage):
             return f"{candidate} is {alias} already"
         return taken_back(self.work, alias)
 
-    def inputs(self) -> Inputs:
+    def own_inputs(self) -> Inputs:
         rules, candidate, measured = self.rules, self.work.candidate, self.work.config.evaluate
         present = candidate.state.standing(rules.alias)
         policy = self.work.registry.policy(candidate.state, rules.alias)
         former = self.work.former_dataset
         dataset = self.work.dataset()
         return {
-            CODE: code_digest("rankmill.pipeline", "rankmill.scorer", "rankmill.gate"),
             "dataset": dataset.digest,
-            "model": f"{candidate} {candidate.sha256} {candidate.manifest_sha256}",
+            "model": self.work.candidate_digests,
             "the present version": "none" if present is None else f"{candidate.name}@{present}",
             **({} if former is None else {"former dataset": former.digest}),
             **as_options(
@@ -74,9 +71,6 @@ class Gate(Stage):
 
     def doing(self) -> str:
         return f"{self.work.candidate} before {self.rules.alias}, on {split_for(self.rules, self.work.dataset())}"
-
-    def reads(self) -> tuple[Artefact, ...]:
-        return (self.work.told_dataset(), told_version(self.work.candidate))
 
     def run(self, say: Say) -> Made:
         rules, measured, dataset = self.rules, self.work.config.evaluate, self.work.dataset()
@@ -96,38 +90,30 @@ class Gate(Stage):
         )
         path = self.work.path / GATE
         write_atomically(path, canonical_json(result.report) + b"\n")
-        digest = self.work.digests.of(path)
+        comparison = result.report["comparisons"][0]
+        found = comparison["metrics"][result.report["metric"]]
+        low, high = found["interval"]
         return Made(
-            outputs={GATE: digest},
-            facts={
-                "alias": rules.alias,
-                "passed": result.passed,
-                "carries": result.carries,
-                "report_sha256": gate_in(result.entry).report,
-                **_difference(result.report),
-            },
-            artefacts=(self.work.told_file(path),),
+            facts=GateFacts(
+                alias=rules.alias,
+                passed=result.passed,
+                carries=result.carries,
+                report_sha256=gate_in(result.entry).report,
+                metric=result.report["metric"],
+                against=comparison["against"],
+                difference=found["difference"],
+                interval=(low, high),
+            ),
+            files=(path,),
         )
 
     def fault(self, record: Record) -> str | None:
         newest = self.work.candidate.gates.get(self.rules.alias)
         if newest is None:
             return "the registry has no result of it"
-        if gate_in(newest).report != record.facts.get("report_sha256"):
+        if gate_in(newest).report != record.facts.report_sha256:
             return "the registry has a later result, by other rules"
         return super().fault(record)
-
-
-def _difference(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how far the candidate is from what it was compared with first, by the metric that decides."""
-    comparison, metric = report["comparisons"][0], report["metric"]
-    found = comparison["metrics"][metric]
-    return {
-        "metric": metric,
-        "against": comparison["against"],
-        "difference": found["difference"],
-        "interval": found["interval"],
-    }
 
 
 def result_of(work: Work) -> GateResult | None:
@@ -188,7 +174,7 @@ class Promote(Stage):
     What decides is the registry, not a record: the alias is moved once, and not again after somebody took it back.
     """
 
-    name = "promote"
+    name, facts = "promote", PromoteFacts
 
     @property
     def aliases(self) -> list[str]:
@@ -229,7 +215,7 @@ class Promote(Stage):
         config = self.work.config
         return [section.alias for section in (config.promote, config.gate) if section is not None]
 
-    def inputs(self) -> Inputs:
+    def own_inputs(self) -> Inputs:
         candidate = self.work.candidate
         return {"model": f"{candidate} {candidate.sha256}"} | {
             f"alias {alias}": str(candidate.state.target(alias)) for alias in self._named()
@@ -249,12 +235,14 @@ class Promote(Stage):
             )
             moved[alias] = None if before is None else f"{candidate.name}@{before}"
         return Made(
-            outputs={},
-            facts={"model": str(candidate), "moved": moved},
+            facts=PromoteFacts(model=str(candidate), moved=moved),
             artefacts=tuple(
                 Artefact(kind="alias", name=f"{candidate.name}@{alias}", digest=candidate.sha256) for alias in moved
             ),
         )
+
+    def reads(self) -> tuple[Artefact, ...]:
+        return ()
 
     def fault(self, record: Record) -> str | None:
         return "the alias means another version"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rankmill.foundation.errors import code_of
 from rankmill.foundation.errors import one_line as said_by
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
+from rankmill.foundation.records import as_json
 from rankmill.run.events import (
     Artefact,
     Event,
@@ -27,14 +28,24 @@ from rankmill.run.events import (
 )
 from rankmill.run.jsonl_file import WholeRuns
 from rankmill.run.plain_json import Clock, Stopwatch, json_line, rfc3339, whole_text
-from rankmill.run.stage_facts import GateFacts, KnownFacts
+from rankmill.run.stage_facts import (
+    BinFacts,
+    DriftFacts,
+    EvaluateFacts,
+    Facts,
+    GateFacts,
+    IngestFacts,
+    PromoteFacts,
+    RerankFacts,
+    TrainFacts,
+)
 
 
 def message(event: Event) -> str:
     """Return ``event`` in one line, without the name of its stage.
 
-    >>> message(StageDone(stage="ingest", facts={"rows": 12345, "queries": 678, "rejected": 0}))
-    'done: 12,345 documents, 678 queries'
+    >>> message(StageDone(stage="promote", facts=PromoteFacts(model="web@7", moved={"production": "web@6"})))
+    'done: production is version 7'
     """
     match event:
         case RunStarted():
@@ -47,7 +58,7 @@ def message(event: Event) -> str:
         case StageSaid():
             return one_line(event.line)
         case StageDone():
-            found = ", ".join(_found(KnownFacts.of(event.facts)))
+            found = ", ".join(map(one_line, _found(event.facts)))
             return f"done: {found}" if found else "done"
         case StageFailed():
             return "stopped; the next run goes on from here" if event.stopped else f"failed: {error_line(event.error)}"
@@ -82,30 +93,28 @@ def lasting(seconds: float) -> str:
     return f"{minutes} min {left} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _found(known: KnownFacts) -> list[str]:
-    counts = ((known.rows, "documents"), (known.queries, "queries"), (known.features, "features"))
-    parts = [f"{number:,} {words}" for number, words in counts if number is not None]
-    if known.rejected:
-        parts.append(f"{known.rejected:,} rejected rows")
-    if known.model is not None:
-        parts.append(f"{known.model[0]}@{known.model[1]}")
-    for split, means in known.metrics.items():
-        parts.append(f"{split} " + ", ".join(f"{name} {mean:.4f}" for name, mean in means.items()))
-    if known.gate is not None:
-        parts.append(_gate(known.gate))
-    if known.drift is not None:
-        alarms = known.drift.alarms
-        parts.append(f"largest PSI {known.drift.psi_max:.3f}, {f'{len(alarms):,} drifted' if alarms else 'no drift'}")
-    parts += [f"{alias} is version {number}" for alias, number in known.aliases.items()]
-    return [one_line(part) for part in parts]
-
-
-def _gate(found: GateFacts) -> str:
-    verdict = "passed" if found.passed else "not passed"
-    if found.difference is None or found.interval is None:
-        return verdict
-    low, high = found.interval
-    return f"{verdict}, {found.metric or 'the metric'} {found.difference:+.4f} ({low:+.4f} to {high:+.4f})"
+def _found(facts: Facts) -> list[str]:
+    match facts:
+        case IngestFacts():
+            found = [f"{facts.rows:,} documents", f"{facts.queries:,} queries", f"{facts.features:,} features"]
+            return found + [f"{facts.rejected:,} rejected rows"] * (facts.rejected > 0)
+        case BinFacts(drift=DriftFacts(psi_max=float() as psi, alarms=alarms)):
+            return [f"largest PSI {psi:.3f}, {f'{len(alarms):,} drifted' if alarms else 'no drift'}"]
+        case TrainFacts():
+            return [facts.model]
+        case EvaluateFacts():
+            means = [f"{name} {each.mean:.4f}" for name, each in facts.metrics.items() if each.mean is not None]
+            return [f"{facts.split} {', '.join(means)}"] if means else []
+        case GateFacts(interval=(low, high)):
+            verdict = "passed" if facts.passed else "not passed"
+            return [f"{verdict}, {facts.metric} {facts.difference:+.4f} ({low:+.4f} to {high:+.4f})"]
+        case PromoteFacts():
+            number = facts.model.rpartition("@")[2]
+            return [f"{alias} is version {number}" for alias in facts.moved]
+        case RerankFacts():
+            return [f"{facts.rows_written:,} documents", f"{facts.queries:,} queries"]
+        case _:
+            return []
 
 
 Level = Literal["info", "warning", "error"]
@@ -170,7 +179,7 @@ class Records:
             case StageStarted():
                 return {"why": event.why} | _listed("inputs", event.inputs)
             case StageDone():
-                told = {"seconds": self._lasted(event.stage), "facts": event.facts}
+                told = {"seconds": self._lasted(event.stage), "facts": as_json(event.facts)}
                 return told | _listed("outputs", event.outputs)
             case StageFailed():
                 said = {"seconds": self._lasted(event.stage), "stopped": event.stopped}

@@ -7,15 +7,17 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rankmill.foundation.code_digest import OF_TRAINING, code_digest
+from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import UnknownModel
 from rankmill.foundation.kernels.compiling import compilation_announced
+from rankmill.foundation.records import as_json, from_json, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import EVALUATION, TRAINING
 from rankmill.run.events import Artefact
 from rankmill.run.stage import Made, Say, Stage
-from rankmill.run.stage_records import CODE, Inputs, as_options
+from rankmill.run.stage_facts import EvaluateFacts, TrainFacts
+from rankmill.run.stage_records import Inputs, as_options
 from rankmill.run.work import told_version
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, queries_trained_on
@@ -33,7 +35,7 @@ MEASURED = "test"  # besides train and valid, where there are several seeds
 class Train(Stage):
     """The next version of ``[train] name`` in the registry; ``WORK/model`` keeps each seed's training, and what came of all."""
 
-    name = "train"
+    name, facts, code = "train", TrainFacts, OF_TRAINING
 
     @cached_property
     def base(self) -> Origin | None:
@@ -48,10 +50,9 @@ class Train(Stage):
             named = base if "@" in base else f"{base}@{PRODUCTION}"
         return Origin(*find_model(named, self.work.registry.root))
 
-    def inputs(self) -> Inputs:
+    def own_inputs(self) -> Inputs:
         config, dataset = self.work.config.train, self.work.dataset()
         return {
-            CODE: code_digest(*OF_TRAINING),
             "dataset": dataset.digest,
             "bins": dataset.bin_set().binspec,
             **({} if self.base is None else {"base model": self.base.identity.sha256}),
@@ -84,15 +85,15 @@ class Train(Stage):
         KeptTrainings(path.parent).remove_others(candidate.keys)
         metrics = candidate.facts["metrics"]
         return Made(
-            outputs={TRAINING: self.work.digests.of(path)},
-            facts={
-                "model": str(version),
-                "sha256": version.sha256,
-                "trees": forest.n_trees,
-                "rounds": forest.n_rounds,
-                "train": metrics.get("train", {}),
-                "valid": metrics.get("valid", {}),
-            },
+            facts=TrainFacts(
+                model=str(version),
+                sha256=version.sha256,
+                trees=forest.n_trees,
+                rounds=forest.n_rounds,
+                train=metrics.get("train", {}),
+                valid=metrics.get("valid", {}),
+            ),
+            files=(path,),
             artefacts=(told_version(version),),
         )
 
@@ -127,14 +128,14 @@ class Train(Stage):
             )
 
     def fault(self, record: Record) -> str | None:
-        model = record.facts["model"]
+        model = record.facts.model
         try:
             version = self.work.registry.resolve(model, bare="latest")
         except UnknownModel:
             return f"{model} is not in the registry"
         if version.swept_in is not None:
             return f"the bytes of {model} were swept"
-        if version.sha256 != record.facts["sha256"]:
+        if version.sha256 != record.facts.sha256:
             return f"{model} is another model"
         return super().fault(record)
 
@@ -142,15 +143,14 @@ class Train(Stage):
 class Evaluate(Stage):
     """``WORK/evaluation.json``."""
 
-    name = "evaluate"
+    name, facts, code = "evaluate", EvaluateFacts, ("rankmill.pipeline", "rankmill.scorer")
 
     def needless(self) -> str | None:
         return None if self.work.split is not None else "there are no queries that the training has not seen"
 
-    def inputs(self) -> Inputs:
+    def own_inputs(self) -> Inputs:
         config = self.work.config.evaluate
         return {
-            CODE: code_digest("rankmill.pipeline", "rankmill.scorer"),
             "dataset": self.work.dataset().digest,
             "model": self._model,
             **as_options(split=self.work.split, metrics=config.metrics, **config.conventions),
@@ -166,9 +166,6 @@ class Evaluate(Stage):
     def doing(self) -> str:
         return f"{self.work.candidate} on {self.work.split}"
 
-    def reads(self) -> tuple[Artefact, ...]:
-        return (self.work.told_dataset(), told_version(self.work.candidate))
-
     def run(self, say: Say) -> Made:
         config, candidate = self.work.config.evaluate, self.work.candidate
         found = evaluate(
@@ -179,9 +176,7 @@ class Evaluate(Stage):
             **config.conventions,
         )
         path = self.work.path / EVALUATION
-        facts: dict[str, Any] = {"split": self.work.split, **found.to_dict()}
-        report = {"model": {"version": str(candidate), "sha256": candidate.sha256}, **facts}
-        text = json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)
-        write_atomically(path, f"{text}\n".encode())
-        digest = self.work.digests.of(path)
-        return Made(outputs={EVALUATION: digest}, facts=facts, artefacts=(self.work.told_file(path),))
+        facts = from_json(EvaluateFacts, {"split": self.work.split, **found.to_dict()}, str(path))
+        model = {"version": str(candidate), "sha256": candidate.sha256}
+        write_atomically(path, f"{to_line({'model': model, **as_json(facts)})}\n".encode())
+        return Made(facts=facts, files=(path,))

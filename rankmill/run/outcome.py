@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import DriftAlarm, PromotionRefused, code_of
 from rankmill.foundation.exit_codes import ruling
+from rankmill.foundation.records import as_json, to_line
 from rankmill.run import EVALUATION
 from rankmill.run.drift import DriftFound, untold
 from rankmill.run.gate_stages import result_of, taken_back
+from rankmill.run.stage_facts import RunFacts
 
 if TYPE_CHECKING:
     from rankmill.gate.recording import GateResult
@@ -27,7 +28,7 @@ class RunReport:
 
     work: Path
     registry: Path
-    facts: Mapping[str, Mapping[str, Any]]
+    facts: RunFacts
     version: Version | None = None
     gate: GateResult | None = None
     refused: str | None = None
@@ -42,7 +43,7 @@ class RunReport:
         """Gather what the stages of ``work`` have told, as far as they were ``reached``."""
         facts = work.facts
         known: dict[str, Any] = {}
-        if "train" in facts:
+        if facts.train is not None:
             known["version"] = candidate = work.candidate
             known["former"] = {
                 alias: moves[-2].version
@@ -54,15 +55,15 @@ class RunReport:
             asked = (("gate", work.config.gate), ("promote", work.config.promote))
             aliases = [section.alias for stage, section in asked if section is not None and stage in reached]
             known["refused"] = next((told for alias in aliases if (told := taken_back(work, alias))), None)
-        if work.config.drift is not None and "drift" in facts.get("bin", {}):
+        if work.config.drift is not None and facts.drift is not None:
             known["drift"] = untold(work.dataset(), work.config.drift, work.path)
-        return cls(work=work.path, registry=work.registry.root, facts=dict(facts), **known)
+        return cls(work=work.path, registry=work.registry.root, facts=facts, **known)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        dataset, ranked, page = (self.facts.get(name) for name in ("ingest", "rerank", "report"))
+        dataset, ranked, page = self.facts.ingest, self.facts.rerank, self.facts.report
         return {
-            "dataset": None if dataset is None else {"path": str(self.work / "dataset"), "digest": dataset["dataset"]},
+            "dataset": None if dataset is None else {"path": str(self.work / "dataset"), "digest": dataset.dataset},
             "model": None
             if self.version is None
             else {
@@ -71,54 +72,51 @@ class RunReport:
                 "registry": str(self.registry),
                 "aliases": list(self.version.aliases),
             },
-            "evaluation": self.facts.get("evaluate"),
+            "evaluation": as_json(self.facts.evaluate),
             "gate": None if self.gate is None else _gate_facts(self.gate),
-            "drift": self.facts.get("bin", {}).get("drift"),
-            "report": None if page is None else {"page": str(self.work / page["page"]), "title": page["title"]},
+            "drift": as_json(self.facts.drift),
+            "report": None if page is None else {"page": str(self.work / page.page), "title": page.title},
             "rollback": self.rollbacks(),
-            "ranked": None if ranked is None else {**ranked, "out": str(self.work / ranked["out"])},
+            "ranked": None if ranked is None else {**as_json(ranked), "out": str(self.work / ranked.out)},
         }
 
     def render(self, *, json: bool = False) -> str:
         """Return the report for a person, or as one JSON object."""
-        return _json(self.to_dict()) if json else "\n".join(self._lines())
+        return to_line(self.to_dict()) if json else "\n".join(self._lines())
 
     def _lines(self) -> list[str]:
         lines = []
-        if dataset := self.facts.get("ingest"):
+        if dataset := self.facts.ingest:
             lines.append(
-                f"dataset   {self.work / 'dataset'}: {dataset['rows']:,} documents of {dataset['queries']:,} queries,"
-                f" {dataset['features']} features"
+                f"dataset   {self.work / 'dataset'}: {dataset.rows:,} documents of {dataset.queries:,} queries,"
+                f" {dataset.features} features"
             )
-        if drift := self.facts.get("bin", {}).get("drift"):
-            moved = ", ".join(drift["alarms"]) or "nothing has moved"
-            lines.append(f"drift     {moved if drift['against'] else 'nothing to compare with yet'}")
+        if drift := self.facts.drift:
+            moved = ", ".join(drift.alarms) or "nothing has moved"
+            lines.append(f"drift     {moved if drift.against else 'nothing to compare with yet'}")
         if self.version is not None:
             aliases = f", now {', '.join(self.version.aliases)}" if self.version.aliases else ", not promoted"
             lines.append(f"model     {self.version} in {self.registry}{aliases}; sha256 {self.version.sha256[:12]}")
-        if found := self.facts.get("evaluate"):
-            metrics = found["metrics"]
-            means = ", ".join(
-                f"{name} {each['mean']:.4f}" for name, each in metrics.items() if each["mean"] is not None
-            )
-            queries = max((each["n_queries"] for each in metrics.values()), default=0)
-            lines.append(f"{found['split']:<9} {means} ({queries:,} queries; {self.work / EVALUATION})")
+        if found := self.facts.evaluate:
+            metrics = found.metrics
+            means = ", ".join(f"{name} {each.mean:.4f}" for name, each in metrics.items() if each.mean is not None)
+            queries = max((each.n_queries for each in metrics.values()), default=0)
+            lines.append(f"{found.split:<9} {means} ({queries:,} queries; {self.work / EVALUATION})")
         if self.gate is not None:
             verdict = "passed" if self.gate.passed else "did not pass"
             shown = f"rankmill models gate {self.version} --show"
             lines.append(f"gate      {verdict}, for {self.gate.alias}; look at it with: {shown}")
         if self.refused is not None:
             lines.append(f"promote   {self.refused}")
-        if (ranked := self.facts.get("rerank")) is not None:
-            by = ranked["model"]
-            name = f"{by['name']}@{by['number']}"
+        if (ranked := self.facts.rerank) is not None:
+            name = f"{ranked.model.name}@{ranked.model.number}"
             told = "" if name == str(self.version) else f", by {name}"
             lines.append(
-                f"ranked    {self.work / ranked['out']}: {ranked['rows_written']:,} documents of {ranked['queries']:,}"
+                f"ranked    {self.work / ranked.out}: {ranked.rows_written:,} documents of {ranked.queries:,}"
                 f" queries{told}"
             )
-        if (page := self.facts.get("report")) is not None:
-            lines.append(f"report    {self.work / page['page']}: {page['title']}")
+        if (page := self.facts.report) is not None:
+            lines.append(f"report    {self.work / page.page}: {page.title}")
         lines += [f"roll back {command}" for command in self.rollbacks()]
         return lines
 
@@ -168,7 +166,3 @@ def _gate_facts(gate: GateResult) -> dict[str, Any]:
     facts = gate.to_dict()
     kept = ("alias", "passed", "baseline", "entry", "report_sha256")
     return {name: facts[name] for name in kept} | {"reasons": gate.report["reasons"]}
-
-
-def _json(report: dict[str, Any]) -> str:
-    return json.dumps(report, sort_keys=True, ensure_ascii=False, allow_nan=False)

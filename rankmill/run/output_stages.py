@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.code_digest import code_digest
 from rankmill.gate.recording import gate_in
 from rankmill.pipeline.sources.columns import guesses_line
 from rankmill.pipeline.sources.query_sizes import find_sizes
@@ -18,7 +16,8 @@ from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, TRAINING
 from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import result_of
 from rankmill.run.stage import Made, Say, Stage
-from rankmill.run.stage_records import CODE, Inputs, as_options
+from rankmill.run.stage_facts import RankedBy, ReportFacts, RerankFacts
+from rankmill.run.stage_records import Inputs, as_options
 from rankmill.run.work import told_version
 from rankmill.scorer.metrics import DEFAULT_METRICS
 from rankmill.scorer.model_service import ModelIdentity
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 class Rerank(Stage):
     """``[rerank] out`` in the work folder."""
 
-    name = "rerank"
+    name, facts, code = "rerank", RerankFacts, ("rankmill.pipeline", "rankmill.scorer")
 
     @property
     def section(self) -> Section:
@@ -58,10 +57,9 @@ class Rerank(Stage):
         nothing = "nothing is ranked, since no version stands yet"
         return self.unasked() or (None if standing(self.work) is not None else nothing)
 
-    def inputs(self) -> Inputs:
+    def own_inputs(self) -> Inputs:
         section, stands = self.section, standing(self.work)
         inputs = {
-            CODE: code_digest("rankmill.pipeline", "rankmill.scorer"),
             "model": f"{stands} {stands.sha256}" if stands is not None else "",
             **as_options(
                 out=section.out, format=section.format, columns=section.columns, top_k=section.top_k,
@@ -110,12 +108,23 @@ class Rerank(Stage):
             say(guesses_line(ranked.columns_guessed))
         if ranked.lacking:
             say(f"left out of the run, for want of a row of features: {ranked.lacking:,}")
-        facts = json.loads(ranked.to_json()) | {"out": section.out}
-        files = sorted(file for file in out.rglob("*") if file.is_file()) if out.is_dir() else [out]
-        outputs = {self.work.inside(file): self.work.digests.of(file) for file in files}
-        counted = {"rows": ranked.rows_written, "queries": ranked.queries}
-        artefact = Artefact(kind="folder", name=self.work.named(out), facts=counted)
-        return Made(outputs=outputs, facts=facts, artefacts=(artefact,))
+        facts = RerankFacts(
+            columns_guessed=ranked.columns_guessed,
+            files=ranked.files,
+            lacking=ranked.lacking,
+            model=RankedBy(name=ranked.model.name, number=ranked.model.number, sha256=ranked.model.sha256),
+            out=section.out,
+            queries=ranked.queries,
+            rows=ranked.rows,
+            rows_written=ranked.rows_written,
+            top_k=ranked.top_k,
+        )
+        counted = {"rows": facts.rows_written, "queries": facts.queries}
+        return Made(
+            facts=facts,
+            files=tuple(sorted(file for file in out.rglob("*") if file.is_file())) if out.is_dir() else (out,),
+            artefacts=(Artefact(kind="folder", name=self.work.named(out), facts=counted),),
+        )
 
 
 def standing(work: Work) -> Version | None:
@@ -132,7 +141,7 @@ def standing(work: Work) -> Version | None:
 class Report(Stage):
     """``WORK/report``: also of a version that is not promoted."""
 
-    name = "report"
+    name, facts, code = "report", ReportFacts, ("rankmill",)
 
     @property
     def alias(self) -> str:
@@ -140,13 +149,12 @@ class Report(Stage):
         promote = self.work.config.promote
         return self.work.alias or (PRODUCTION if promote is None else promote.alias)
 
-    def inputs(self) -> Inputs:
+    def own_inputs(self) -> Inputs:
         candidate, measured = self.work.candidate, self.work.config.evaluate
         moves = candidate.state.moves.get(self.alias, [])
         inputs = {
-            CODE: code_digest("rankmill"),
             "dataset": self.work.dataset().digest,
-            "model": f"{candidate} {candidate.sha256} {candidate.manifest_sha256}",
+            "model": self.work.candidate_digests,
             f"alias {self.alias}": " ".join(str(move.version) for move in moves),
             **as_options(
                 alias=self.alias,
@@ -169,9 +177,6 @@ class Report(Stage):
     def doing(self) -> str:
         return f"{self.work.candidate}, in {self.work.named(self.work.path / REPORT)}"
 
-    def reads(self) -> tuple[Artefact, ...]:
-        return (self.work.told_dataset(), told_version(self.work.candidate))
-
     def run(self, say: Say) -> Made:
         day = None if self.work.day is None else self.work.day.isoformat()
         measured, gated, result = self.work.config.evaluate, self.work.config.gate, result_of(self.work)
@@ -189,15 +194,12 @@ class Report(Stage):
                 date=day,
             ),
         )
-        made: list[Path] = [paths.page, paths.facts, paths.markdown]
-        outputs = {path.relative_to(self.work.path).as_posix(): self.work.digests.of(path) for path in made}
         return Made(
-            outputs=outputs,
-            facts={
-                "title": paths.title,
-                "page": paths.page.relative_to(self.work.path).as_posix(),
-                "model": str(self.work.candidate),
-                "date": day,
-            },
-            artefacts=tuple(map(self.work.told_file, made)),
+            facts=ReportFacts(
+                title=paths.title,
+                page=paths.page.relative_to(self.work.path).as_posix(),
+                model=str(self.work.candidate),
+                date=day,
+            ),
+            files=(paths.page, paths.facts, paths.markdown),
         )

@@ -23,7 +23,17 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.run.events import Event, Outcome, RunEnded, RunStarted, StageDone, StageStarted
 from rankmill.run.log_lines import peak_memory
 from rankmill.run.plain_json import Clock, Stopwatch, plain
-from rankmill.run.stage_facts import GateFacts, KnownFacts
+from rankmill.run.stage_facts import (
+    BinFacts,
+    DriftFacts,
+    EvaluateFacts,
+    Facts,
+    GateFacts,
+    IngestFacts,
+    PromoteFacts,
+    RerankFacts,
+    TrainFacts,
+)
 
 _HELP = {
     "rankmill_last_success_timestamp_seconds": "When the last run that left with 0 ended.",
@@ -84,7 +94,7 @@ class PrometheusFile:
                 self._tell(
                     "rankmill_stage_duration_seconds", round(self._watch.lasted(event.stage), 3), stage=event.stage
                 )
-                self._tell_facts(event.stage, KnownFacts.of(event.facts))
+                self._tell_facts(event.stage, event.facts)
             case RunEnded():
                 self._end(event)
             case _:
@@ -123,33 +133,37 @@ class PrometheusFile:
             ):
                 yield sample
 
-    def _tell_facts(self, stage: str, known: KnownFacts) -> None:
-        for name, count in zip(_COUNTS, (known.rows, known.queries, known.rejected), strict=True):
-            if count is not None:
-                self._tell(name, count, stage=stage)
-        for split, means in known.metrics.items():
-            for metric, mean in means.items():
-                self._tell("rankmill_metric", mean, metric=metric, split=split)
-        if known.gate is not None:
-            self._tell_gate(known.gate)
-        if known.drift is not None:
-            self._tell("rankmill_drift_psi_max", known.drift.psi_max)
-            self._tell("rankmill_drift_alarms", len(known.drift.alarms))
-        if known.model is not None:
-            _, number, digest = known.model
-            self._tell("rankmill_model_version", number)
-            self._tell("rankmill_model_info", 1, version=str(number), sha256=digest)
-        for alias, number in known.aliases.items():
-            self._tell("rankmill_alias_version", number, alias=alias)
+    def _tell_facts(self, stage: str, facts: Facts) -> None:
+        match facts:
+            case IngestFacts():
+                self._tell_counts(stage, facts.rows, facts.queries, facts.rejected)
+            case RerankFacts():
+                self._tell_counts(stage, facts.rows_written, facts.queries)
+            case BinFacts(drift=DriftFacts(psi_max=float() as psi, alarms=alarms)):
+                self._tell("rankmill_drift_psi_max", psi)
+                self._tell("rankmill_drift_alarms", len(alarms))
+            case TrainFacts():
+                number = facts.model.rpartition("@")[2]
+                self._tell("rankmill_model_version", int(number))
+                self._tell("rankmill_model_info", 1, version=number, sha256=facts.sha256)
+            case EvaluateFacts():
+                for metric, each in facts.metrics.items():
+                    if each.mean is not None:
+                        self._tell("rankmill_metric", each.mean, metric=metric, split=facts.split)
+            case GateFacts():
+                self._tell("rankmill_gate_passed", facts.passed, alias=facts.alias)
+                labels = {"alias": facts.alias, "metric": facts.metric, "against": facts.against}
+                for name, value in zip(_DIFFERENCE, (facts.difference, *facts.interval), strict=True):
+                    self._tell(name, value, **labels)
+            case PromoteFacts():
+                for alias in facts.moved:
+                    self._tell("rankmill_alias_version", int(facts.model.rpartition("@")[2]), alias=alias)
+            case _:
+                pass
 
-    def _tell_gate(self, found: GateFacts) -> None:
-        self._tell("rankmill_gate_passed", found.passed, alias=found.alias)
-        self._renewed.update((name, "") for name in _DIFFERENCE)
-        if found.difference is None or found.interval is None:
-            return
-        labels = {"alias": found.alias, "metric": found.metric or "", "against": found.against or ""}
-        for name, number in zip(_DIFFERENCE, (found.difference, *found.interval), strict=True):
-            self._tell(name, number, **labels)
+    def _tell_counts(self, stage: str, *counts: int) -> None:
+        for name, count in zip(_COUNTS, counts, strict=False):
+            self._tell(name, count, stage=stage)
 
     def _tell(self, name: str, value: float, **labels: str) -> None:
         self._renewed.add(_told_together(name, labels))

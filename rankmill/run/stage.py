@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from rankmill.run.stage_records import Inputs, Record, differences
+from rankmill.foundation.code_digest import code_digest
+from rankmill.run.stage_records import CODE, Inputs, Record, differences
+from rankmill.run.work import Work, told_version
 
 if TYPE_CHECKING:
     from rankmill.run.events import Artefact
-    from rankmill.run.work import Work
+    from rankmill.run.stage_facts import Facts
 
 Say = Callable[[str], None]
 
@@ -22,23 +25,27 @@ class Made:
 
     Attributes
     ----------
-    outputs
-        sha256 by path from the work folder, or by what it is called; `Stage.fault` compares them later.
     facts
-        What the stages after it and the report need of it, as JSON values.
+        What the stages after it, the report and observers need of it.
+    files
+        Their digests are kept; `Stage.fault` compares them later.
     artefacts
-        The same for those who watch.
+        What observers are told was made; None: the files.
     """
 
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    artefacts: tuple[Artefact, ...] = ()
+    facts: Facts
+    files: tuple[Path, ...] = ()
+    artefacts: tuple[Artefact, ...] | None = None
 
 
 class Stage(ABC):
     """One stage of the run over ``work``; the stages before it have been done."""
 
     name: ClassVar[str]
+    facts: ClassVar[type]
+    """The record of its facts."""
+    code: ClassVar[tuple[str, ...]] = ()
+    """The packages whose code decides what it makes."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -51,9 +58,13 @@ class Stage(ABC):
         """Say why there is nothing to do, whatever the record says; None if the record decides."""
         return self.unasked()
 
-    @abstractmethod
     def inputs(self) -> Inputs:
-        """Return what decides the bytes of what the stage makes."""
+        """Return what decides the bytes of what the stage makes: digests and options by name."""
+        return ({CODE: code_digest(*self.code)} if self.code else {}) | self.own_inputs()
+
+    @abstractmethod
+    def own_inputs(self) -> Inputs:
+        """Return the inputs besides the code."""
 
     @abstractmethod
     def doing(self) -> str:
@@ -64,11 +75,11 @@ class Stage(ABC):
         """Do it, and publish what comes of it; a second time the same comes of it."""
 
     def reads(self) -> tuple[Artefact, ...]:
-        """Return what the stage reads, for those who watch."""
-        return ()
+        """Return what the stage reads, for observers: by default the dataset and the candidate."""
+        return (self.work.told_dataset(), told_version(self.work.candidate))
 
     def holds(self, record: Record) -> bool:  # noqa: ARG002 (those that are asked look at it)
-        """Tell whether what ``record`` tells is still to be told, where the stage is taken as it is."""
+        """Tell whether the facts of ``record`` still hold, where the stage is taken as it is."""
         return True
 
     def fault(self, record: Record) -> str | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from rankmill.foundation.errors import IntegrityError
+from rankmill.foundation.records import as_json, from_json
 from rankmill.foundation.storage.publish import file_digest, write_atomically
 
 FORMAT = 1
@@ -24,18 +25,18 @@ Inputs = dict[str, str]
 """What goes into a stage, by name: ``code``, ``file a.txt``, ``option n_rounds``, ..; digests, and options as JSON."""
 
 
-class Record(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
     """A stage that has published what it makes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int = FORMAT
     stage: str
     key: str
     inputs: Inputs
     outputs: dict[str, str]
-    """sha256 of what was made, by path from the work folder, or by what it is called."""
-    facts: dict[str, Any]
+    """sha256 of what was made, by path from the work folder."""
+    facts: Any
+    """The facts of the stage: see `rankmill.run.stage_facts`."""
 
 
 def key_of(stage: str, inputs: Mapping[str, str]) -> str:
@@ -43,11 +44,13 @@ def key_of(stage: str, inputs: Mapping[str, str]) -> str:
     return sha256(json.dumps([stage, dict(inputs)], sort_keys=True).encode()).hexdigest()
 
 
-def read_record(folder: Path, stage: str) -> Record | None:
+def read_record(folder: Path, stage: str, facts: type) -> Record | None:
     """Return the record of ``stage`` in ``folder``; None if there is none, or none that this version understands."""
+    path = folder / f"{stage}.json"
     try:
-        record = Record.model_validate_json((folder / f"{stage}.json").read_bytes())
-    except (OSError, ValidationError):
+        record = from_json(Record, path.read_bytes(), str(path))
+        record = replace(record, facts=from_json(facts, record.facts, str(path)))
+    except (OSError, IntegrityError):
         return None
     fits = record.format == FORMAT and record.stage == stage and record.key == key_of(stage, record.inputs)
     return record if fits else None
@@ -56,7 +59,7 @@ def read_record(folder: Path, stage: str) -> Record | None:
 def write_record(folder: Path, record: Record) -> None:
     """Publish ``record``: from here on the stage is done."""
     folder.mkdir(exist_ok=True)
-    text = json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=True, allow_nan=False)
+    text = json.dumps(as_json(record), indent=1, ensure_ascii=True, allow_nan=False)
     write_atomically(folder / f"{record.stage}.json", f"{text}\n".encode())
 
 
@@ -87,13 +90,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 
 
 def as_options(**options: object) -> Inputs:
-    """Return options as inputs; they are plain values, or dataclasses and pydantic models of such."""
+    """Return options as inputs; they are plain values, or dataclasses of such."""
     return {f"option {name}": json.dumps(_plain(value), sort_keys=True, default=str) for name, value in options.items()}
 
 
 def _plain(value: object) -> object:
-    from dataclasses import asdict, is_dataclass
-
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 

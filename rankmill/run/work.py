@@ -15,7 +15,8 @@ from rankmill.pipeline.sources.files import find_files
 from rankmill.registry import Registry, Version
 from rankmill.run import STAGES
 from rankmill.run.events import Artefact
-from rankmill.run.stage_records import FileDigests, Record, read_record, write_record
+from rankmill.run.stage_facts import RunFacts
+from rankmill.run.stage_records import FileDigests
 from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Work:
     Attributes
     ----------
     facts
-        What each stage that is done tells, by its name.
+        What each stage that is done found out.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Work:
         self.path = folder / config.work if path is None else path
         self.registry = Registry(registry)
         self.digests = FileDigests(self.path / "digests.json", rehash=rehash)
-        self.facts: dict[str, Mapping[str, Any]] = {}
+        self.facts = RunFacts()
 
     def moved(self, path: Path, registry: Path) -> Work:
         """Return the same over another work folder, which all that is written goes to, and another registry."""
@@ -87,14 +88,6 @@ class Work:
     def stages(self) -> Path:
         """Where the records of the stages are."""
         return self.path / STAGES
-
-    def record(self, stage: str) -> Record | None:
-        """Return what ``stage`` left the last time."""
-        return read_record(self.stages, stage)
-
-    def keep(self, record: Record) -> None:
-        """Publish ``record``."""
-        write_record(self.stages, record)
 
     def expand(self, key: str, patterns: tuple[str, ...]) -> tuple[Path, ...]:
         """Return the files that names, folders and ``patterns`` mean, in the order of their names.
@@ -119,6 +112,11 @@ class Work:
     def inside(self, path: Path) -> str:
         """Return ``path`` as records name it: from the work folder, or whole where it lies elsewhere."""
         return path.relative_to(self.path).as_posix() if path.is_relative_to(self.path) else str(path)
+
+    @property
+    def candidate_digests(self) -> str:
+        """The candidate with the digests of its bytes and of its manifest, as an input of stages."""
+        return f"{self.candidate} {self.candidate.sha256} {self.candidate.manifest_sha256}"
 
     def told_file(self, path: Path, **facts: Any) -> Artefact:
         """Return ``path`` for those who watch."""
@@ -151,10 +149,9 @@ class Work:
     @property
     def candidate(self) -> Version:
         """The version that the train stage registered."""
-        reference = self.facts.get("train", {}).get("model")
-        if reference is None:
+        if self.facts.train is None:
             raise InputError(f"{self.path}: no model was trained here yet; run it without --from")
-        return self.registry.resolve(reference, bare="latest")
+        return self.registry.resolve(self.facts.train.model, bare="latest")
 
     @property
     def alias(self) -> str | None:

@@ -14,7 +14,6 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.drift.compare import compare
 from rankmill.run import DRIFT
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
-from rankmill.run.stage_facts import KnownFacts
 from tests.pipeline.test_drift import make
 
 PREVIOUS = Drift()
@@ -51,9 +50,7 @@ def test_against_a_dataset_it_is_what_describe_says(data, work):
     assert {name: value for name, value in found.report.items() if name != "format"} == wanted
     assert json.loads((work / DRIFT).read_text()) == found.report
     assert (found.alarms, found.new) == (("b",), True)
-    told = KnownFacts.of({"drift": found.facts}).drift
-    assert told is not None
-    assert (told.alarms, told.psi_max) == (("b",), found.psi_max)
+    assert (found.facts.alarms, found.facts.psi_max) == (("b",), found.psi_max)
     before = files_of(work)
     assert not look(data["c"], work, rules).new
     assert files_of(work) == before

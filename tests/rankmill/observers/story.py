@@ -20,6 +20,19 @@ from rankmill.run.events import (
     StageStarted,
 )
 from rankmill.run.plain_json import Clock
+from rankmill.run.stage_facts import (
+    BinFacts,
+    DriftFacts,
+    EvaluateFacts,
+    Facts,
+    GateFacts,
+    IngestFacts,
+    Mean,
+    PromoteFacts,
+    RankedBy,
+    RerankFacts,
+    TrainFacts,
+)
 
 RUN_ID = "0b5d3a76-6f0a-4f2b-9a3c-2f1f6f5c7a10"
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -48,10 +61,13 @@ def started(folder: Path = Path("site"), **others: Any) -> RunStarted:
     return RunStarted(**(given | others))
 
 
-def stage(name: str, facts: dict[str, Any] | None = None, **artefacts: tuple[Artefact, ...]) -> list[Event]:
+INGESTED = IngestFacts(dataset="ab" * 32, rows=1200, queries=60, features=12, rejected=1)
+
+
+def stage(name: str, facts: Facts = INGESTED, **artefacts: tuple[Artefact, ...]) -> list[Event]:
     return [
         StageStarted(stage=name, why="not done yet", doing=f"{name} it", inputs=artefacts.get("inputs", ())),
-        StageDone(stage=name, facts=facts or {}, outputs=artefacts.get("outputs", ())),
+        StageDone(stage=name, facts=facts, outputs=artefacts.get("outputs", ())),
     ]
 
 
@@ -66,22 +82,37 @@ def night(folder: Path = Path("site"), *, passed: bool = True, exit_code: int = 
     made = Artefact(
         kind="dataset", name="work/dataset", digest=SHA, facts={**DATASET.facts, "columns": COLUMNS, "bytes": 2048}
     )
-    compared = {"metric": "ndcg@10", "against": "web@6", "difference": 0.01, "interval": [-0.001, 0.021]}
+    drift = DriftFacts(against="cd" * 32, psi_max=0.2, alarms=("f1",))
+    metrics = {
+        "ndcg@10": Mean(mean=0.4125, interval=(0.4, 0.5), n_queries=9),
+        "map": Mean(mean=None, interval=None, n_queries=0),
+    }
+    judged = GateFacts(
+        alias="production", passed=passed, carries=passed, report_sha256=SHA,
+        metric="ndcg@10", against="web@6", difference=0.01, interval=(-0.001, 0.021),
+    )  # fmt: skip
+    trained = TrainFacts(model="web@7", sha256=SHA, trees=12, rounds=12, train={}, valid={})
+    ranked = RerankFacts(
+        columns_guessed={}, files=("a.parquet",), lacking=0, model=RankedBy(name="web", number=7, sha256=SHA), out="ranked",
+        queries=9, rows=106, rows_written=45, top_k=5,
+    )  # fmt: skip
+    evaluated = EvaluateFacts(split="test", metrics=metrics, convention={}, policy={}, ideal="list", counts={})
     return [
         started(folder, logical_date=date(2026, 11, 21)),
         *stage(
             "ingest",
-            {"rows": 1200, "queries": 60, "features": 12, "rejected": 1, "dataset": SHA},
+            INGESTED,
             inputs=(source,), outputs=(made,),
         ),
-        StageSkipped(stage="bin", why="nothing has changed"),
+        *stage("bin", BinFacts(binspec=SHA, max_bin=255, sampled_rows=None, drift=drift)),
         StageStarted(stage="train", why="dataset is another", doing="web", inputs=(DATASET,)),
         StageSaid(stage="train", line="compiling"),
-        StageDone(stage="train", facts={"model": "web@7", "sha256": SHA, "rounds": 12}, outputs=(MODEL,)),
-        *stage("evaluate", {"split": "test", "metrics": {"ndcg@10": {"mean": 0.4125, "n_queries": 9}, "map": {"mean": None}}}),
-        *stage("gate", {"alias": "production", "passed": passed, **compared, "drift": {"psi_max": 0.2, "alarms": ["f1"]}}),
-        *(stage("promote", {"model": "web@7", "moved": {"production": "web@6"}}) if passed else []),
-        *stage("rerank", {"rows": 106, "rows_written": 45, "queries": 9, "out": "ranked"}),
+        StageDone(stage="train", facts=trained, outputs=(MODEL,)),
+        *stage("evaluate", evaluated),
+        *stage("gate", judged),
+        *(stage("promote", PromoteFacts(model="web@7", moved={"production": "web@6"})) if passed else []),
+        *stage("rerank", ranked),
+        StageSkipped(stage="report", why="nothing has changed"),
         RunEnded(outcome="done" if passed else "gate not passed", exit_code=exit_code, facts={"model": {"version": "web@7"}}),
     ]  # fmt: skip
 

@@ -38,7 +38,10 @@ def test_the_run_and_every_stage_that_is_done_start_once_and_end_once(tmp_path: 
         kinds.setdefault(f"{event['run']['runId']} {event['job']['name']}", []).append(event["eventType"])
     assert set(map(tuple, kinds.values())) == {("START", "COMPLETE")}
     names = {key.split()[1] for key in kinds}
-    assert names == {"web", *(f"web.{stage}" for stage in ("ingest", "train", "evaluate", "gate", "promote", "rerank"))}
+    assert names == {
+        "web",
+        *(f"web.{stage}" for stage in ("ingest", "bin", "train", "evaluate", "gate", "promote", "rerank")),
+    }
     for event in found[1:-1]:
         parent = event["run"]["facets"]["parent"]
         assert parent["run"]["runId"] == RUN_ID

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.run import log_lines, prometheus
-from rankmill.run.events import Event, RunEnded, StageSkipped
+from rankmill.run.events import Event, RunEnded, StageDone, StageSkipped
 from rankmill.run.prometheus import PrometheusFile, Sample, exposition, read_exposition
 from tests.naive_prometheus import Series, parse
 from tests.rankmill.observers.story import NIGHT, SHA, STAGES, Ticking, failed, night, started
@@ -55,14 +56,14 @@ def test_text_has_the_format_and_reads_back(samples: dict[tuple[str, str], float
 def test_a_night_is_told(tmp_path: Path) -> None:
     path = tmp_path / "text" / "metrics.prom"
     found = after(path, night())
-    ended = NIGHT.timestamp() + 22.5
+    ended = NIGHT.timestamp() + 25.5
     assert value(found, "rankmill_last_success_timestamp_seconds") == ended
     assert value(found, "rankmill_last_run_timestamp_seconds") == ended
     assert value(found, "rankmill_last_run_exit_code") == 0
     assert value(found, "rankmill_last_run_outcome", outcome="done") == 1
     assert value(found, "rankmill_last_run_outcome", outcome="failed") == 0
-    assert value(found, "rankmill_last_run_duration_seconds") == 22.5
-    assert value(found, "rankmill_last_run_stages") == 6
+    assert value(found, "rankmill_last_run_duration_seconds") == 25.5
+    assert value(found, "rankmill_last_run_stages") == 7
     assert value(found, "rankmill_last_run_peak_memory_bytes") > 10**6
     assert value(found, "rankmill_stage_duration_seconds", stage="train") == 3.0
     assert value(found, "rankmill_rows", stage="ingest") == 1200
@@ -117,8 +118,8 @@ def test_a_new_version_takes_the_place_of_the_former_one(tmp_path: Path) -> None
     after(path, night())
     changed = [
         event
-        if not (facts := getattr(event, "facts", {})).get("sha256")
-        else type(event)(stage="train", facts={**facts, "model": "web@8", "sha256": "cd" * 32})
+        if not isinstance(event, StageDone) or event.stage != "train"
+        else replace(event, facts=replace(event.facts, model="web@8", sha256="cd" * 32))
         for event in night(passed=False, exit_code=11)
     ]
     found = after(path, changed)

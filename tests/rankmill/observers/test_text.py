@@ -18,19 +18,21 @@ def test_every_stage_says_what_it_does_why_and_what_came_out() -> None:
     assert lines_of(night()) == [
         "ingest: ingest it (not done yet)",
         "ingest: done: 1,200 documents, 60 queries, 12 features, 1 rejected rows [1.5 s]",
-        "bin: skipped, nothing has changed",
+        "bin: bin it (not done yet)",
+        "bin: done: largest PSI 0.200, 1 drifted [1.5 s]",
         "train: web (dataset is another)",
         "compiling",
         "train: done: web@7 [3.0 s]",
         "evaluate: evaluate it (not done yet)",
         "evaluate: done: test ndcg@10 0.4125 [1.5 s]",
         "gate: gate it (not done yet)",
-        "gate: done: passed, ndcg@10 +0.0100 (-0.0010 to +0.0210), largest PSI 0.200, 1 drifted [1.5 s]",
+        "gate: done: passed, ndcg@10 +0.0100 (-0.0010 to +0.0210) [1.5 s]",
         "promote: promote it (not done yet)",
         "promote: done: production is version 7 [1.5 s]",
         "rerank: rerank it (not done yet)",
         "rerank: done: 45 documents, 9 queries [1.5 s]",
-        "run: done [22.5 s]",
+        "report: skipped, nothing has changed",
+        "run: done [25.5 s]",
     ]
 
 
