@@ -19,8 +19,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from rankmill.registry.files.disk import Disk
-from rankmill.registry.files.store import Store
+from rankmill.foundation.storage.disk import Disk
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history.changes import Change, Move, Register
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.history.log import Log

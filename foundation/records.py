@@ -74,6 +74,17 @@ def to_line(value: object) -> str:
     return json.dumps(as_json(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
+def canonical_json(value: object) -> bytes:
+    """Return plain values as UTF-8 JSON with sorted keys and no spaces: equal values have equal bytes.
+
+    ValueError for NaN and infinity, TypeError for what JSON does not know.
+
+    >>> canonical_json({"b": [1, 0.5], "a": None})
+    b'{"a":null,"b":[1,0.5]}'
+    """
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
 def from_json(kind: type[T], data: bytes | str | Mapping[str, Any], what: str) -> T:
     """Return the record of ``kind`` that ``data`` holds: text of JSON, or what was read from it.
 

@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankmill.foundation.errors import DataRejected, DatasetFormatError
-from rankmill.foundation.storage.publish import (
-    file_digest,
-    fsync_folder,
-    keep_by_digest,
-    staging_folder,
-    write_atomically,
-)
+from rankmill.foundation.storage.publish import file_digest, fsync_folder, keep_by_digest, write_atomically
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.bin_plan import DEFAULT_MEMORY, BinPlan
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputError
-from rankmill.foundation.storage.publish import alone, write_atomically
+from rankmill.foundation.storage.locks import alone
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.manifest import (
     SPLITS,

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, InputError, RankmillError
-from rankmill.foundation.storage.publish import alone, fsync_file, fsync_folder, publish_folder
+from rankmill.foundation.storage.locks import alone
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder, publish_folder
 from rankmill.pipeline.manifest import Manifest
 from rankmill.pipeline.places import (
     FEATURES,

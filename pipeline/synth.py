@@ -41,7 +41,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.storage.publish import fsync_file, fsync_folder, staging_folder
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline import _kernels
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError, LaterEntry
-from rankmill.registry.files.store import Store
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history import checkpoint
 from rankmill.registry.history.changes import Register
 from rankmill.registry.history.log import Log, is_entry_name

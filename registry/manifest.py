@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import canonical_json
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -30,15 +30,6 @@ class Manifest(BaseModel):
     """Training parameters, by their names in Python."""
     metrics: dict[str, JsonValue]
     """Numbers, or mappings to numbers, such as ``{"valid": {"ndcg@10": 0.51}}``."""
-
-
-def canonical_json(value: object) -> bytes:
-    """UTF-8 JSON with sorted keys and no spaces: equal values have equal bytes.  NaN and infinity are refused.
-
-    >>> canonical_json({"b": [1, 0.5], "a": None})
-    b'{"a":null,"b":[1,0.5]}'
-    """
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def manifest_bytes(facts: Mapping[str, object]) -> bytes:

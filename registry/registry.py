@@ -13,19 +13,19 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError, UnknownModel
+from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.disk import Disk
+from rankmill.registry.blob_store import LARGEST_BLOB, Store
 from rankmill.registry.bundle.exporting import Bundle, Exported
 from rankmill.registry.bundle.importing import Imported, import_bundle
 from rankmill.registry.bundle.opening import OpenedBundle
-from rankmill.registry.files.disk import Disk
-from rankmill.registry.files.initialise import Initialised, initialise
-from rankmill.registry.files.store import LARGEST_BLOB, Store
 from rankmill.registry.fsck import FsckReport, fsck
 from rankmill.registry.history.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.history.log import Log
 from rankmill.registry.history.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
 from rankmill.registry.history.state import State
-from rankmill.registry.manifest import canonical_json, first_fault, manifest_bytes
+from rankmill.registry.manifest import first_fault, manifest_bytes
 from rankmill.registry.names import (
     LATEST,
     NAME,
@@ -36,6 +36,7 @@ from rankmill.registry.names import (
     check_tag,
     default_folder,
 )
+from rankmill.registry.registry_format import Initialised
 from rankmill.registry.retention.collecting import Collected, collect
 from rankmill.registry.retention.keeping import Rules
 from rankmill.registry.retention.leases import kept, lease
@@ -77,8 +78,8 @@ class Registry:
         self._store.prepare(protected)
 
     def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
-        """Make the registry on purpose; see `rankmill.registry.files.initialise.initialise`."""
-        return initialise(self._store, leave_open=leave_open, protect=protect)
+        """Make the registry on purpose; see `rankmill.registry.blob_store.Store.initialise`."""
+        return self._store.initialise(leave_open=leave_open, protect=protect)
 
     def names(self) -> list[str]:
         """All models with at least one entry in their log, by name."""

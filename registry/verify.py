@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.registry.files.store import Store
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history.changes import Register
 from rankmill.registry.history.log import Log, is_entry_name
 from rankmill.registry.history.state import State

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer import model_file
 from rankmill.scorer.links import link_fault
@@ -110,7 +111,7 @@ class Forest:
         object.__setattr__(self, "trees_a_round", operator.index(self.trees_a_round) or self.n_outputs)
         for name in ("parameters", "info"):
             # Through JSON and back: what is kept is what the file will hold, and nobody else holds a reference to it.
-            object.__setattr__(self, name, json.loads(model_file.canonical_json(dict(getattr(self, name)))))
+            object.__setattr__(self, name, json.loads(canonical_json(dict(getattr(self, name)))))
         arrays = {name: getattr(self, name) for name, _ in ARRAYS}
         fault = self._fault() or model_file.array_fault(arrays, len(self.feature_names))
         if fault is None and self.score_bound > model_file.MAX_SCORE:

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest, write_atomically
-from rankmill.scorer.model_file import canonical_json
 from rankmill.scorer.ranked_file import Written
 from rankmill.scorer.scoring import Place
 from rankmill.scorer.sorting import Spilled

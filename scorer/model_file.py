@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import ModelFormatError
+from rankmill.foundation.records import canonical_json
 
 MAGIC = b"RANKMILL"
 FORMATS = (1, 2)
@@ -59,11 +60,6 @@ def is_model_file(path: Path) -> bool:
     """Whether the file at ``path`` begins as models do."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
-
-
-def canonical_json(value: object) -> bytes:
-    """Serialise ``value`` with sorted keys and no blanks; ValueError for NaN and infinity, TypeError for foreign types."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def nesting(value: object) -> int:

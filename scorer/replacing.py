@@ -11,7 +11,9 @@ import re
 import shutil
 from pathlib import Path
 
-from rankmill.foundation.storage.publish import LOCK_NAME, exchange, fsync_folder, publish_folder
+from rankmill.foundation.storage.disk import exchange
+from rankmill.foundation.storage.locks import LOCK_NAME, is_locked
+from rankmill.foundation.storage.publish import fsync_folder, publish_folder
 from rankmill.scorer.ranked_file import is_ranked_folder
 
 ASIDE = ".replaced"
@@ -20,7 +22,7 @@ ASIDE = ".replaced"
 def replace_folder(folder: Path, target: Path, staging: Path) -> None:
     """Publish ``folder``, which lies in ``staging``, as ``target``; an older one is removed once it is replaced.
 
-    ``staging`` is what `rankmill.foundation.storage.publish.staging_folder` gave for ``target``.  After an error ``target`` is what it was.
+    ``staging`` is what `rankmill.foundation.storage.staging.staging_folder` gave for ``target``.  After an error ``target`` is what it was.
     """
     if not target.exists():
         publish_folder(folder, target)
@@ -46,27 +48,17 @@ def restore_replaced(target: Path) -> None:
     """Bring back a folder that a killed run left aside, or remove it if ``target`` is there; leave a living run's."""
     token = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]+{re.escape(ASIDE)}")
     for aside in sorted(target.parent.glob(f".*{ASIDE}")):
-        if not token.fullmatch(aside.name) or not is_ranked_folder(aside) or _is_alive(aside.with_suffix(".staging")):
+        if (
+            not token.fullmatch(aside.name)
+            or not is_ranked_folder(aside)
+            or is_locked(aside.with_suffix(".staging") / LOCK_NAME)
+        ):
             continue
         if os.path.lexists(target):
             _remove(aside)
         else:
             aside.rename(target)
             fsync_folder(target.parent)
-
-
-def _is_alive(staging: Path) -> bool:
-    """Whether the run that made ``staging`` still holds its lock."""
-    import fcntl
-
-    try:
-        with (staging / LOCK_NAME).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
 
 
 def _remove(aside: Path) -> None:

@@ -18,7 +18,9 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.storage.publish import file_digest, staging_folder
+from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.publish import file_digest
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.foundation.units import parse_size
 from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
 from rankmill.pipeline.sources.columns import guesses_of
@@ -28,7 +30,6 @@ from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
 from rankmill.scorer.memory import MB, MemoryPlan, peak_bytes
-from rankmill.scorer.model_file import canonical_json
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.opening import open_sources, read_options, say, shared_options
 from rankmill.scorer.predict import Predictor

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
 from rankmill.pipeline.workers import ahead
 from rankmill.scorer import ranked_file
-from rankmill.scorer.model_file import canonical_json
 from rankmill.scorer.ranked_file import BELONGS, FACTS, MANIFEST, Written, grades_path
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
-from rankmill.foundation.storage.publish import fsync_folder, staging_folder
+from rankmill.foundation.storage.publish import fsync_folder
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.dtypes import BIN, BLOCK_WIDTH, WORD
 from rankmill.trainer.layout import BlockedBins, blocks_shape, fill_blocks, filled_up

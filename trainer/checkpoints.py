@@ -20,10 +20,10 @@ from typing import Any
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import RankmillError
+from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.model_file import canonical_json
 from rankmill.trainer.history import CrossValidation, RoundRecord, TrainingResult, curves_of
 from rankmill.trainer.model_facts import intervals_of
 from rankmill.trainer.parameters import PRESET, TrainParameters

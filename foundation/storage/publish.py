@@ -1,6 +1,10 @@
 """Files and folders that appear whole or not at all: written aside, synced, then published by one atomic step.
 
-Everything is staged on the file system of its destination, so that the last step is a rename.
+Everything is staged on the file system of its destination, so that the last step is a rename or a link.  A file that must never
+replace another (an entry of a registry's log) is published by link(2), which fails if the name is taken.  Where a file system has no
+hard links (exFAT, some network and FUSE file systems) a rename that never replaces does the same: renameat2(2) with
+RENAME_NOREPLACE on Linux, renamex_np(2) with RENAME_EXCL on macOS.  Both put a file at a name only if none is there, so
+writers may use either at the same time, and nothing needs to be agreed between them.
 """
 
 from __future__ import annotations
@@ -9,36 +13,50 @@ import errno
 import hashlib
 import os
 import secrets
-import shutil
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
+
+from rankmill.foundation.storage.disk import Disk, flush_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
-LOCK_NAME = "lock"
+DISK = Disk()
+STAGED = ".staging"  # what the name of everything that is staged next to its destination ends in
+NOTHING_CHANGED = "nothing was changed"
+FULL = {errno.ENOSPC, errno.EDQUOT}
 _LEFT_BEHIND = 3600  # seconds after which what has no lock yet, but takes milliseconds, belongs to a killed process
 _NO_ROOM = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "a file would be larger than is allowed here",
 }
+REFUSED = _NO_ROOM | {
+    errno.EROFS: "nothing can be written here",
+    errno.EACCES: "nothing can be written here",
+    errno.EPERM: "nothing can be written here",
+    errno.EXDEV: "the folders of a registry must lie on one file system",
+}
+_NO_ALLOCATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.ENODEV}
+_NO_HARD_LINKS = {errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+_NO_RENAMES = {errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 
 
 def fsync_file(path: Path) -> None:
     """Make the bytes of ``path`` survive a power failure."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush_path(path)
 
 
 def fsync_folder(path: Path) -> None:
     """Make the names in ``path`` survive a power failure: a rename is not durable before this."""
-    fsync_file(path)
+    DISK.fsync_folder(path)
+
+
+def digest_of(data: bytes) -> str:
+    """Return the sha256 of ``data``, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def file_digest(path: Path) -> str:
@@ -47,34 +65,88 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+@contextmanager
+def explain_errors(path: Path, outcome: str = NOTHING_CHANGED, *, room_only: bool = False) -> Iterator[None]:
+    """Raise an OSError anew that names ``path``, not a staged file that nobody knows, and says what the ``outcome`` is.
+
+    With ``room_only`` only those that say that there is no room, from whatever library, which may name no file or one that is gone.
+    """
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or 0
+        said = os.strerror(number)
+        explained = error.strerror != said
+        if number not in _NO_ROOM if room_only else explained:
+            raise
+        known = REFUSED.get(number)
+        reason = f"{said}; {outcome}" if known is None else f"{known} ({said}); {NOTHING_CHANGED}"
+        raise OSError(error.errno, reason, str(path)) from error
+
+
+def write_new(
+    disk: Disk, path: Path, parts: Iterable[bytes], *, size: int = 0, flush: bool = True, mode: int = 0o444
+) -> None:
+    """Write a new file, durable but for its name if ``flush``; ``size`` bytes are allocated first.  After an error there is none."""
+    descriptor = disk.create(path, mode)
+    try:
+        try:
+            if size:
+                _allocate(disk, descriptor, size)
+            for part in parts:
+                rest = memoryview(part)
+                while rest:
+                    rest = rest[disk.write(descriptor, rest) :]
+            if flush:
+                disk.fsync(descriptor)
+        finally:
+            disk.close(descriptor)
+    except BaseException:
+        with suppress(OSError):
+            disk.unlink(path)
+        raise
+
+
+def _allocate(disk: Disk, descriptor: int, size: int) -> None:
+    try:
+        disk.allocate(descriptor, size)
+    except OSError as error:
+        if error.errno not in _NO_ALLOCATION:
+            raise
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Put ``data`` at ``path``, replacing what was there, so that a reader sees the old bytes or the new ones."""
-    for left in path.parent.glob(f".{_literal(path.name)}.*.staging"):
-        if _is_left_behind(left):
+    for left in staged_for(path):
+        if is_left_behind(left):
             left.unlink(missing_ok=True)
-    staged = path.with_name(f".{path.name}.{secrets.token_hex(6)}.staging")
+    staged = new_staged_path(path)
+    with explain_errors(path, room_only=True):
+        write_new(DISK, staged, [data], mode=0o666)
     try:
-        with _telling_of_room(path), staged.open("xb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        staged.replace(path)
+        DISK.replace(staged, path)
     except BaseException:
         staged.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
 
 
-@contextmanager
-def _telling_of_room(destination: Path) -> Iterator[None]:
-    """Say of ``destination``, in an OSError, that there is no room on the disk: libraries name no file or one that is gone."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        what = f"{_NO_ROOM[error.errno]} ({os.strerror(error.errno)}); nothing was changed"
-        raise OSError(error.errno, what, str(destination)) from error
+def new_staged_path(destination: Path) -> Path:
+    """Return a new name next to ``destination``, for what is to be published there."""
+    return destination.with_name(f".{destination.name}.{secrets.token_hex(6)}{STAGED}")
+
+
+def staged_for(destination: Path) -> list[Path]:
+    """Return what is staged for ``destination``, or was left there by killed processes."""
+    name = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in destination.name)
+    return sorted(destination.parent.glob(f".{name}.*{STAGED}"))
+
+
+def is_left_behind(path: Path) -> bool:
+    """Whether a file or folder is so old that whoever staged it must be gone."""
+    with suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime > _LEFT_BEHIND
+    return False
 
 
 def keep_by_digest(staged: Path, folder: Path) -> str:
@@ -89,118 +161,6 @@ def keep_by_digest(staged: Path, folder: Path) -> str:
     return digest
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the lock on ``folder``: of all that look what is in it and then publish something else, one does at a time.
-
-    Where the file system has no locks there is none.
-    """
-    import fcntl
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def staging_folder(destination: Path, goes_on: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Yield a new folder next to ``destination``; whatever is left of it at the end is removed.
-
-    Where ``goes_on`` says of a folder that a killed run for ``destination`` left that the work can go on in it, that folder is
-    yielded instead; and where it says so of this one, an interrupt or a request to end leaves it for a later run.
-
-    Folders above that do not exist are made, and removed again if nothing was put into them.
-
-    Its owner holds a lock on a file in it, so that a later run for the same destination can tell the leavings of a
-    killed process (removed here) from the work of a living one (left alone).
-
-    Raises
-    ------
-    OSError
-        There is no room on the disk: of whatever library, with ``destination`` as its file name.
-    """
-    import fcntl
-
-    parent = destination.parent
-    made = [above for above in (parent, *parent.parents) if not above.exists()]
-    parent.mkdir(parents=True, exist_ok=True)
-    for above in made:
-        fsync_folder(above.parent)
-    taken = None if goes_on is None else _take_over(destination, goes_on)
-    _sweep_abandoned(destination)
-    folder = parent / f".{destination.name}.{secrets.token_hex(6)}.staging" if taken is None else taken[0]
-    kept = False
-    try:
-        with _telling_of_room(destination):
-            if taken is not None:
-                with taken[1]:
-                    yield folder
-                return
-            folder.mkdir(mode=0o700)
-            with (folder / f"{LOCK_NAME}.new").open("xb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                # it gets its name when it is held: a sweeper leaves a folder without it alone
-                (folder / f"{LOCK_NAME}.new").rename(folder / LOCK_NAME)
-                yield folder
-    except (KeyboardInterrupt, SystemExit):
-        kept = goes_on is not None and goes_on(folder)
-        raise
-    finally:
-        if not kept:
-            shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            for above in made:
-                above.rmdir()
-
-
-def _take_over(destination: Path, goes_on: Callable[[Path], bool]) -> tuple[Path, BinaryIO] | None:
-    """Return a folder that a killed run left and that the work ``goes_on`` in, with its lock, held; None if there is none."""
-    import fcntl
-
-    for folder in sorted(destination.parent.glob(f".{_literal(destination.name)}.*.staging")):
-        with suppress(OSError):
-            lock = (folder / LOCK_NAME).open("rb")
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # a sweeper may have been faster: then the file that is held has no name any more
-                if os.fstat(lock.fileno()).st_nlink and goes_on(folder):
-                    return folder, lock
-            except BaseException:
-                lock.close()
-                raise
-            lock.close()
-    return None
-
-
-def _sweep_abandoned(destination: Path) -> None:
-    import fcntl
-
-    for folder in destination.parent.glob(f".{_literal(destination.name)}.*.staging"):
-        if not folder.is_dir():
-            continue
-        if not (folder / LOCK_NAME).exists() and _is_left_behind(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            continue
-        with suppress(OSError), (folder / LOCK_NAME).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_left_behind(path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return time.time() - path.stat().st_mtime > _LEFT_BEHIND
-    return False
-
-
-def _literal(name: str) -> str:
-    """Quote the characters of ``name`` that mean something in a glob."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
-
-
 def publish_folder(staged: Path, destination: Path) -> None:
     """Sync the tree ``staged`` and rename it to ``destination``, which must not exist or be an empty folder."""
     for folder, _, names in os.walk(staged, topdown=False):
@@ -211,22 +171,63 @@ def publish_folder(staged: Path, destination: Path) -> None:
     fsync_folder(destination.parent)
 
 
-def exchange(first: Path, second: Path) -> bool:
-    """Swap two names of one file system in one step; False, with nothing done, where the system cannot.
+def publish_new(disk: Disk, staged: Path, target: Path) -> bool:
+    """Give ``staged``, which nobody else knows, the name ``target``; False if another file may have it.
 
-    Linux has it (``renameat2`` with ``RENAME_EXCHANGE``), but not for every file system.  OSError if a name is missing.
+    Whoever gets False compares: over NFS the answer to a request may be lost, and the request sent twice, so that the
+    name is taken by our own file.  The staged file may be gone afterwards, or may have two names.
+
+    Raises
+    ------
+    OSError
+        The file could not be published, and ``target`` is as it was; or the answer was lost for good.
     """
-    import ctypes
-    import sys
+    try:
+        return _link(disk, staged, target)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    with suppress(OSError):
+        disk.names(target.parent)  # the server has made the folder anew: look it up again, once
+    return _link(disk, staged, target)
 
-    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
-    if renameat2 is None:
-        return False
-    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    renameat2.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-    if renameat2(here, os.fsencode(first), here, os.fsencode(second), swap) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}:
-        return False
-    raise OSError(number, os.strerror(number), str(first), None, str(second))
+
+def _link(disk: Disk, staged: Path, target: Path) -> bool:
+    try:
+        disk.link(staged, target)
+    except OSError as error:
+        # open(2), O_EXCL on NFS: with two names it worked, whatever the answer; or cp --link has made the other one
+        if error.errno == errno.EEXIST or _names_of(disk, staged) == 2:
+            return False
+        if error.errno not in _NO_HARD_LINKS | FULL:  # tmpfs counts a second name as a file: a rename needs no room
+            raise
+        return _rename(disk, staged, target, why_not_link=error)
+    return True
+
+
+def _rename(disk: Disk, staged: Path, target: Path, why_not_link: OSError) -> bool:
+    try:
+        disk.rename_new(staged, target)
+    except OSError as error:
+        if error.errno == errno.EEXIST or _names_of(disk, staged) == 0:  # renamed, and only the answer was lost
+            return False
+        if error.errno not in _NO_RENAMES:
+            raise
+        if why_not_link.errno in FULL:
+            raise why_not_link from None
+        reason = (
+            f"the registry needs hard links or renames that never replace, and has neither here (link: "
+            f"{why_not_link.strerror}; rename: {error.strerror}); keep it on a local disk or NFS"
+        )
+        raise OSError(why_not_link.errno, reason, str(target)) from error
+    return True
+
+
+def _names_of(disk: Disk, staged: Path) -> int | None:
+    """Return how many names a file has; None if there is no telling."""
+    try:
+        return disk.link_count(staged)
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        return None

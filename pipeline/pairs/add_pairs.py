@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import ConflictError, DataRejected, InputError
-from rankmill.foundation.storage.publish import alone, fsync_folder, staging_folder, write_atomically
+from rankmill.foundation.storage.locks import alone
+from rankmill.foundation.storage.publish import fsync_folder, write_atomically
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
 from rankmill.pipeline.manifest import PairSet, SourceFile

@@ -104,9 +104,7 @@ def convention_digest(convention: Convention) -> str:
 
     It is that of the convention as it was asked for: a ``max_grade`` that the data decide is not in it.
     """
-    from rankmill.registry.manifest import (
-        canonical_json,  # here: it brings pydantic, and the command line is read with this file
-    )
+    from rankmill.foundation.records import canonical_json
 
     return hashlib.sha256(canonical_json(convention_facts(convention))).hexdigest()
 

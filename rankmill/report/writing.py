@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.storage.publish import staging_folder
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.gate.recording import asked
 from rankmill.registry import Registry
 from rankmill.report.findings import findings_of

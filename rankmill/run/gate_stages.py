@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.foundation.units import parse_size
 from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
 from rankmill.registry import Version
-from rankmill.registry.manifest import canonical_json
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import GATE
 from rankmill.run.events import Artefact

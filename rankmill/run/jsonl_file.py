@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rankmill.foundation.storage.locks import wait_for_lock
 from rankmill.foundation.storage.publish import write_atomically
 
 _CHUNK = 1 << 16
@@ -54,14 +55,11 @@ class WholeRuns:
     @contextmanager
     def _held(self) -> Iterator[int]:
         """Yield the file, open for appending, with nobody else at it."""
-        import fcntl
-
         while True:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
-                with suppress(OSError):  # where the file system has no locks there is none
-                    fcntl.flock(handle, fcntl.LOCK_EX)
+                wait_for_lock(handle)
                 if _is_at(handle, self._path):
                     yield handle
                     return

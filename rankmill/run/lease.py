@@ -7,7 +7,6 @@ writes, also where the file system has no locks.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import RunUnderWay
+from rankmill.foundation.storage.locks import try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LEASE = "lease"
-BUSY = {errno.EWOULDBLOCK, errno.EACCES}
 PATIENCE = 1.0  # seconds: whoever asks who holds the lease takes it for a moment
 
 
@@ -61,14 +60,11 @@ def hold(work: Path, run_id: str) -> Iterator[Lease]:
     """
     handle = os.open(work / LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            _lock(handle)
-        except OSError as error:
-            if error.errno in BUSY:
-                raise RunUnderWay(
-                    f"{work}: in use by {_who(_read(handle), 'another run')}; wait for it, or give this configuration a "
-                    "work folder of its own"
-                ) from None
+        if not _lock(handle):
+            raise RunUnderWay(
+                f"{work}: in use by {_who(_read(handle), 'another run')}; wait for it, or give this configuration a "
+                "work folder of its own"
+            )
         before = _read(handle)
         died = None if before is None else f"{_who(before, 'an earlier run')} ended without a word"
         holder = {
@@ -84,47 +80,29 @@ def hold(work: Path, run_id: str) -> Iterator[Lease]:
         os.close(handle)
 
 
-def _lock(handle: int) -> None:
-    import fcntl
-
+def _lock(handle: int) -> bool:
     until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in BUSY or time.monotonic() > until:
-                raise
-            time.sleep(PATIENCE / 20)
+    while not try_lock(handle):
+        if time.monotonic() > until:
+            return False
+        time.sleep(PATIENCE / 20)
+    return True
 
 
 def holder_of(work: Path) -> str | None:
     """Say who holds the lease of ``work`` now; None if nobody does."""
-    import fcntl
-
-    try:
-        handle = os.open(work / LEASE, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return _who(_read(handle), "another run") if error.errno in BUSY else None
-    finally:
-        os.close(handle)
+    with suppress(OSError), (work / LEASE).open("rb") as file:
+        if not try_lock(file, shared=True):
+            return _who(_read(file.fileno()), "another run")
     return None
 
 
 def left_behind(work: Path) -> str | None:
     """Say which run last wrote into the lease of ``work`` and did not say how it ended; it died, if nobody holds the lease."""
-    try:
-        handle = os.open(work / LEASE, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        found = _read(handle)
-    finally:
-        os.close(handle)
-    return None if found is None else _who(found, "an earlier run")
+    with suppress(OSError), (work / LEASE).open("rb") as file:
+        found = _read(file.fileno())
+        return None if found is None else _who(found, "an earlier run")
+    return None
 
 
 def _read(handle: int) -> dict[str, Any] | None:

@@ -11,9 +11,10 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rankmill.foundation.errors import IntegrityError, InvalidName
+from rankmill.foundation.records import canonical_json
+from rankmill.registry.blob_store import LARGEST_ENTRY
 from rankmill.registry.bundle.tar import LARGEST, total
-from rankmill.registry.files.store import LARGEST_ENTRY
-from rankmill.registry.manifest import Sha256, canonical_json, first_fault
+from rankmill.registry.manifest import Sha256, first_fault
 from rankmill.registry.names import check_name
 from rankmill.registry.sealed import seal, unseal
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
+from rankmill.foundation.storage.publish import explain_errors, write_new
 from rankmill.registry.bundle.contents import FIRST, FORMAT, Contents, blob_member
 from rankmill.registry.bundle.tar import LARGEST, ending, header, padding
-from rankmill.registry.files.disk import Disk
-from rankmill.registry.files.store import telling
 from rankmill.registry.history.log import Log
 from rankmill.registry.history.state import State
 
@@ -97,13 +96,13 @@ class Bundle:
             raise InputError(f"{path} is there already; name another file, or replace it with --overwrite")
         staged = path.parent / f".{path.name[:100]}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex}"
         try:
-            _write(disk, staged, self._parts())
+            write_new(disk, staged, self._parts())
             disk.replace(staged, path)
         except BaseException as error:
             with contextlib.suppress(OSError):
                 disk.unlink(staged)
             if isinstance(error, OSError) and str(error.filename) in {"None", str(staged)}:  # not what is read
-                with telling(path.parent):
+                with explain_errors(path.parent):
                     raise
             raise
         disk.fsync_folder(path.parent)
@@ -142,15 +141,3 @@ def blobs_of(state: State, version: int) -> set[str]:
     """Digests of all that belongs to one version."""
     row = state.versions[version]
     return {row.model, row.manifest, *row.attachments.values()}
-
-
-def _write(disk: Disk, path: Path, parts: Iterator[bytes]) -> None:
-    descriptor = disk.create(path)
-    try:
-        for part in parts:
-            rest = memoryview(part)
-            while rest:
-                rest = rest[disk.write(descriptor, rest) :]
-        disk.fsync(descriptor)
-    finally:
-        disk.close(descriptor)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rankmill.foundation.errors import ConflictError
+from rankmill.registry.blob_store import Store
 from rankmill.registry.bundle.opening import OpenedBundle
 from rankmill.registry.bundle.origin import ORIGIN, origin_bytes
-from rankmill.registry.files.store import Store
 from rankmill.registry.history.changes import Register
 from rankmill.registry.history.checkpoint import is_due, write_checkpoint
 from rankmill.registry.history.entry import Entry

@@ -16,14 +16,15 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
+from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.disk import Disk
 from rankmill.registry.bundle.contents import FIRST, LARGEST_CONTENTS, Contents, blob_member
 from rankmill.registry.bundle.origin import ORIGIN
 from rankmill.registry.bundle.tar import TarReader
-from rankmill.registry.files.disk import Disk
 from rankmill.registry.history.changes import Gate, Register
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.history.state import Registered, State
-from rankmill.registry.manifest import Manifest, canonical_json, first_fault
+from rankmill.registry.manifest import Manifest, first_fault
 from rankmill.registry.names import check_alias
 
 _OBJECT = TypeAdapter(dict[str, JsonValue])

@@ -6,9 +6,10 @@ import json
 
 from pydantic import ConfigDict, ValidationError
 
+from rankmill.foundation.records import canonical_json
 from rankmill.registry.history.changes import Number, Record
 from rankmill.registry.history.entry import Entry
-from rankmill.registry.manifest import Sha256, canonical_json
+from rankmill.registry.manifest import Sha256
 from rankmill.registry.telling.sentences import when_of, who_of, why_of
 
 ORIGIN = "origin"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.registry.files.store import Store
+from rankmill.foundation.records import canonical_json
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history.state import State
-from rankmill.registry.manifest import canonical_json
 from rankmill.registry.sealed import seal, unseal
 
 FORMAT = 1

@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from rankmill.foundation.errors import IntegrityError, LaterEntry
+from rankmill.foundation.records import canonical_json
 from rankmill.registry.history.changes import Change, Number, Record, as_json
-from rankmill.registry.manifest import Sha256, canonical_json, first_fault
+from rankmill.registry.manifest import Sha256, first_fault
 from rankmill.registry.sealed import seal, unseal
 
 

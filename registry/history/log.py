@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
-from rankmill.registry.files.store import LARGEST_ENTRY, Store
+from rankmill.registry.blob_store import LARGEST_ENTRY, Store
 from rankmill.registry.history.changes import Change
 from rankmill.registry.history.checkpoint import is_due, read_checkpoint, write_checkpoint
 from rankmill.registry.history.entry import Entry

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.registry.files.store import Store, telling
+from rankmill.foundation.storage.publish import explain_errors
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history.changes import Mark, Sweep
 from rankmill.registry.history.log import Log
 from rankmill.registry.history.state import State
@@ -103,7 +104,7 @@ def clock(store: Store, *, look_only: bool = False) -> float:
     if not store.disk.is_folder(folder):
         store.make_folders(folder)
     path = folder / f"clock.{uuid.uuid4().hex}"
-    with telling(folder):
+    with explain_errors(folder):
         descriptor = store.disk.create(path)
     try:
         store.disk.close(descriptor)

@@ -19,9 +19,10 @@ from pathlib import Path
 from pydantic import AwareDatetime, ValidationError
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.registry.files.store import Store
+from rankmill.foundation.records import canonical_json
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history.changes import Record
-from rankmill.registry.manifest import Sha256, canonical_json, first_fault
+from rankmill.registry.manifest import Sha256, first_fault
 
 LASTS = timedelta(days=7)  # where nobody can see whether its process lives
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from rankmill.registry.files.store import Store
+from rankmill.registry.blob_store import Store
 
 NAME = re.compile(r"([0-9a-f]{64})\.([0-9]{8}T[0-9]{6}Z)\.[0-9a-f]{8}")
 _TIME = "%Y%m%dT%H%M%SZ"

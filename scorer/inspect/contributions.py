@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import InputError, name_hint
-from rankmill.foundation.storage.publish import fsync_file, fsync_folder, staging_folder
+from rankmill.foundation.storage.publish import fsync_file, fsync_folder
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect.documents import Documents
 from rankmill.scorer.inspect.shap import Explainer

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import DatasetFormatError, InputError
-from rankmill.foundation.storage.publish import publish_folder, staging_folder, write_atomically
-from rankmill.pipeline import publish
+from rankmill.foundation.storage import staging as storage_staging
+from rankmill.foundation.storage.publish import publish_folder, write_atomically
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 
@@ -192,12 +193,12 @@ def test_a_sweeper_leaves_a_folder_alone_that_is_being_made(tmp_path, monkeypatc
 
     def sweep_first(handle, how):
         if how == fcntl.LOCK_EX:  # the owner is about to lock
-            publish._sweep_abandoned(target)
+            storage_staging._sweep_abandoned(target)
         lock(handle, how)
 
     monkeypatch.setattr(fcntl, "flock", sweep_first)
     with staging_folder(target) as staging:
         (staging / "x").write_text("1")
-        publish._sweep_abandoned(target)
-        assert sorted(file.name for file in staging.iterdir()) == [publish.LOCK_NAME, "x"]
+        storage_staging._sweep_abandoned(target)
+        assert sorted(file.name for file in staging.iterdir()) == [storage_staging.LOCK_NAME, "x"]
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
-from rankmill.foundation.storage.publish import staging_folder
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.group import spill as spill_module
 from rankmill.pipeline.group.spill import Spill
 from rankmill.pipeline.ingest import IngestOptions, ingest

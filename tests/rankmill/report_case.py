@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rankmill.foundation.records import canonical_json
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
-from rankmill.registry.manifest import canonical_json
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.model_facts import attachments_of, facts_of

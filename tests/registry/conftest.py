@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.files import ballast
-from rankmill.registry.files.disk import Disk
+from rankmill.foundation.storage.disk import Disk
+from rankmill.registry import blob_store
 from rankmill.registry.history import log
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.registry import Registry
@@ -43,8 +43,8 @@ class QuickDisk(Disk):
 @pytest.fixture(autouse=True)
 def _little_ballast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests copy registries by the thousand."""
-    monkeypatch.setattr(ballast, "SIZE", 8)
-    monkeypatch.setattr(ballast, "LEAST", 4)
+    monkeypatch.setattr(blob_store, "BALLAST_SIZE", 8)
+    monkeypatch.setattr(blob_store, "LEAST_BALLAST", 4)
 
 
 class OpenRegistry(Registry):
@@ -58,7 +58,7 @@ class OpenRegistry(Registry):
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not pause before trying again, hold little room, and let nobody wait for one that was told to stop in between."""
     monkeypatch.setattr(log, "LONGEST_PAUSE", 0.0)
-    monkeypatch.setattr(ballast, "SIZE", ballast.LEAST)
+    monkeypatch.setattr(blob_store, "BALLAST_SIZE", blob_store.LEAST_BALLAST)
     for member in vars(Version).values():
         if isinstance(member, cached_property) and hasattr(member, "lock"):  # up to Python 3.11: one for all objects
             monkeypatch.setattr(member, "lock", contextlib.nullcontext())

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from rankmill.registry.files.disk import Disk
+from rankmill.foundation.storage.disk import Disk
 from rankmill.registry.registry import Registry
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 

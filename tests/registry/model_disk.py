@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from rankmill.registry.files.disk import Disk
+from rankmill.foundation.storage.disk import Disk
 
 ROOT = Path("/srv/models/registry")
 """Where tests keep a registry on a machine, in a folder that is not there yet; nor is it on the real one, so that a call
@@ -277,7 +277,7 @@ class ModelDisk(Disk):
         self._expect_free(folder)
         self.machine.set(folder, Folder())
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = 0o444) -> int:
         self._expect_free(path)
         file = File(b"", b"", self.machine.now)
         self.machine.set(path, file)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from rankmill.registry.files import ballast
+from rankmill.registry import blob_store
 from rankmill.registry.history.changes import Policy
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.registry import Registry
@@ -201,7 +201,7 @@ COLLECTIONS: dict[str, Operation] = {
 def started(start: str) -> Machine:
     """A machine on which all that was done before is safe; copy it."""
     machine = Machine()
-    with mock.patch.object(ballast, "SIZE", ballast.LEAST):
+    with mock.patch.object(blob_store, "BALLAST_SIZE", blob_store.LEAST_BALLAST):
         STARTS[start](Registry(ROOT, disk=ModelDisk(machine)))
     machine.power_loss()
     return machine

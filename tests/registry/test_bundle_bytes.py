@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
+from rankmill.foundation.records import canonical_json
 from rankmill.registry.bundle import tar as bundle_tar
 from rankmill.registry.bundle.contents import blob_member
 from rankmill.registry.bundle.opening import OpenedBundle
 from rankmill.registry.history.changes import Move, Policy, Protect, Register, Tag
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.history.state import GENESIS
-from rankmill.registry.manifest import canonical_json
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import RankmillError
+from rankmill.foundation.storage import publish
 from rankmill.registry.bundle import exporting
 from rankmill.registry.bundle.opening import OpenedBundle
 from rankmill.registry.registry import Registry
@@ -19,6 +20,7 @@ from tests.registry.test_every_fsync import Site, only, sites_of, without
 
 OUT = BESIDE / "web.tar"
 OLD = b"what was there"
+SITES = [site for module in (exporting, publish) for site in sites_of(Path(module.__file__))]
 
 
 @pytest.fixture(params=[True, False], ids=["replaces", "new"])
@@ -78,7 +80,7 @@ def test_killed_at_any_call_and_without_power_the_file_is_as_it_was_or_whole(sta
     search(start, None)
 
 
-@pytest.mark.parametrize("site", list(sites_of(Path(exporting.__file__))), ids=str)
+@pytest.mark.parametrize("site", SITES, ids=str)
 def test_without_this_fsync_a_loss_of_power_does_damage(site: Site) -> None:
     with pytest.raises((AssertionError, RankmillError)):
         search(started("three versions").copy(), site)

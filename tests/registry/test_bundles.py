@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
+from rankmill.registry import blob_store
 from rankmill.registry.bundle import exporting
-from rankmill.registry.files import store
 from rankmill.registry.history.checkpoint import read_checkpoint
 from rankmill.registry.registry import Registry
 from rankmill.registry.telling.story import Story
@@ -349,7 +349,7 @@ def test_a_model_larger_than_any_other_blob_may_be_travels(
     registry: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How large a model is, the log says; of other blobs nobody does, so they have a limit that registering knows, too."""
-    monkeypatch.setattr(store, "LARGEST_BLOB", 4000)
+    monkeypatch.setattr(blob_store, "LARGEST_BLOB", 4000)
     monkeypatch.setattr("rankmill.registry.registry.LARGEST_BLOB", 4000)
     registry.register("web", bytes(5000), manifest=FACTS)
     registry.export("web", tmp_path / "web.tar")

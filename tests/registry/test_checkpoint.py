@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.registry.files.disk import Disk
-from rankmill.registry.files.store import Store
+from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.disk import Disk
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history import checkpoint
 from rankmill.registry.history.log import Log
 from rankmill.registry.history.state import State
-from rankmill.registry.manifest import canonical_json
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 

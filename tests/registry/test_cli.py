@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidName, RankmillError, UnknownModel
+from rankmill.registry.blob_store import Store
 from rankmill.registry.cli import app
-from rankmill.registry.files.store import Store
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell

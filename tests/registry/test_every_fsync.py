@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-import rankmill.registry
+import rankmill
 from rankmill.foundation.errors import RankmillError
 from rankmill.registry.registry import Registry
 from tests.registry.interposed import Interposed, Killed
@@ -25,7 +25,7 @@ from tests.registry.operations import COLLECTIONS, OPERATIONS, started
 
 pytestmark = pytest.mark.usefixtures("brisk", "read_once")
 
-FOLDER = Path(rankmill.registry.__file__).parent
+FOLDERS = [Path(rankmill.__file__).parent / name for name in ("registry", "foundation/storage")]
 FSYNCS = {"fsync", "fsync_folder"}
 FLUSHES = FSYNCS | {"settle", "settle_folder"}
 TWO = [  # the first is killed before each of its calls in turn, then the second does all of its own
@@ -61,17 +61,17 @@ class Site(NamedTuple):
 
 
 def callers() -> set[tuple[str, int]]:
-    """The lines of the registry that the present call on the disk comes from."""
+    """The lines of the registry and the storage below it that the present call on the disk comes from."""
     lines, frame = set(), sys._getframe(1)
     while (caller := frame.f_back) is not None:
-        if caller.f_code.co_filename.startswith(str(FOLDER)):
+        if caller.f_code.co_filename.startswith(tuple(map(str, FOLDERS))):
             lines.add((caller.f_code.co_filename, caller.f_lineno))
         frame = caller
     return lines
 
 
 def sites() -> Iterator[Site]:
-    for path in sorted(FOLDER.rglob("*.py")):
+    for path in sorted(path for folder in FOLDERS for path in folder.rglob("*.py")):
         if path.name not in {"disk.py", "exporting.py"}:  # the latter writes elsewhere: see test_bundle_faults
             yield from sites_of(path)
 
@@ -80,7 +80,9 @@ def sites_of(path: Path) -> Iterator[Site]:
     for function in ast.walk(ast.parse(path.read_text())):
         if isinstance(function, ast.FunctionDef):
             for node in ast.walk(function):
-                if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in FLUSHES:
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                    continue
+                if node.func.attr in FLUSHES and ast.unparse(node.func.value) != "DISK":  # that one is no registry's
                     yield Site(str(path), function.name, node.lineno, node.end_lineno or node.lineno)
 
 

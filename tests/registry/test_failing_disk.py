@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import ConflictError, RankmillError
-from rankmill.registry.files import ballast, staging
+from rankmill.foundation.storage import staging
+from rankmill.registry import blob_store
 from rankmill.registry.history import log
 from rankmill.registry.registry import Registry
 from rankmill.registry.retention import collecting, leases, trash
@@ -43,7 +44,7 @@ def transactions(brisk: None, read_once: None, monkeypatch: pytest.MonkeyPatch) 
 
     for module in (log, staging, leases, collecting):
         monkeypatch.setattr(module, "uuid", types.SimpleNamespace(uuid4=uuid4))
-    monkeypatch.setattr(ballast, "os", types.SimpleNamespace(urandom=bytes))
+    monkeypatch.setattr(blob_store, "os", types.SimpleNamespace(urandom=bytes))
     monkeypatch.setattr(trash, "secrets", types.SimpleNamespace(token_hex=lambda n: f"{uuid4().number:0{2 * n}x}"))
     monkeypatch.setattr(leases, "datetime", types.SimpleNamespace(now=lambda zone: datetime(2099, 1, 2, tzinfo=zone)))
     monkeypatch.setattr(log, "_now", lambda: "2026-01-02T03:04:05.678Z")
@@ -149,8 +150,8 @@ class Descriptors(QuickDisk):
     def __init__(self) -> None:
         self.open: set[int] = set()
 
-    def create(self, path: Path) -> int:
-        descriptor = super().create(path)
+    def create(self, path: Path, mode: int = 0o444) -> int:
+        descriptor = super().create(path, mode)
         self.open.add(descriptor)
         return descriptor
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import IntegrityError
+from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import fsck
-from rankmill.registry.files.disk import Disk
-from rankmill.registry.files.store import Store
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history import log
 from rankmill.registry.history.state import State
-from rankmill.registry.manifest import canonical_json
 from rankmill.registry.registry import Registry
 from rankmill.registry.retention import leases, trash
 from rankmill.registry.retention.collecting import blobs

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.files import ballast
-from rankmill.registry.files.store import Store
+from rankmill.registry import blob_store
+from rankmill.registry.blob_store import Store
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 
@@ -41,10 +41,10 @@ class SmallDisk(QuickDisk):
     def _files(self) -> int:
         return len({found.st_ino for found in self._all()})
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = 0o444) -> int:
         if self._files() >= self.files:
             raise OSError(self.number, os.strerror(self.number), str(path))
-        return super().create(path)
+        return super().create(path, mode)
 
     def allocate(self, descriptor: int, size: int) -> None:
         if self._used() + -(-size // BLOCK) > self.blocks:
@@ -54,8 +54,8 @@ class SmallDisk(QuickDisk):
 
 @pytest.fixture(autouse=True)
 def _more_ballast(_little_ballast: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ballast, "SIZE", 16 * BLOCK)
-    monkeypatch.setattr(ballast, "LEAST", BLOCK)
+    monkeypatch.setattr(blob_store, "BALLAST_SIZE", 16 * BLOCK)
+    monkeypatch.setattr(blob_store, "LEAST_BALLAST", BLOCK)
 
 
 def size(registry: Registry) -> int:
@@ -123,7 +123,7 @@ def test_a_version_that_does_not_fit_is_refused_and_leaves_the_ballast(web: Regi
 def test_where_the_ballast_does_not_fit_the_registry_is_made_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ballast, "LEAST", 2 * BLOCK)
+    monkeypatch.setattr(blob_store, "LEAST_BALLAST", 2 * BLOCK)
     registry = Registry(tmp_path / "r", disk=SmallDisk(tmp_path / "r", blocks=2, files=2))
     registry.prepare()
     assert size(registry) == 0

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError
-from rankmill.registry.files.store import Store
+from rankmill.foundation.records import canonical_json
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history import log
 from rankmill.registry.history.changes import Register
 from rankmill.registry.history.entry import Entry
 from rankmill.registry.history.log import Log
 from rankmill.registry.history.state import GENESIS, State
-from rankmill.registry.manifest import canonical_json
 from rankmill.registry.registry import Registry
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankmill.registry.files.disk import Disk
+from rankmill.foundation.storage.disk import Disk
 from tests.registry.interposed import CALLS
 from tests.registry.model_disk import Choice, Machine, ModelDisk, everything, nothing_new
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.registry.files import store
-from rankmill.registry.files.store import Store
+from rankmill.registry import blob_store
+from rankmill.registry.blob_store import Store
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 
@@ -173,7 +173,7 @@ def grow(path: Path) -> None:
 def test_a_file_that_has_grown_beyond_all_bounds_is_not_read_whole(
     web: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "LARGEST_BLOB", 1 << 20)
+    monkeypatch.setattr(blob_store, "LARGEST_BLOB", 1 << 20)
     manifest = opened(web).resolve("web@1", bare="latest").manifest_sha256
     grow(Store(web.root).blob_path(manifest))
     with pytest.raises(IntegrityError, match=manifest):

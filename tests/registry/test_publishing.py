@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.files.disk import Disk
-from rankmill.registry.files.publishing import publish
-from rankmill.registry.files.store import Store
+from rankmill.foundation.storage.disk import Disk
+from rankmill.foundation.storage.publish import publish_new
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history import log
 from rankmill.registry.registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
@@ -95,8 +95,8 @@ def test_the_rename_of_this_machine_takes_a_free_name_and_no_other(folder: Path)
 
 @pytest.mark.parametrize("disk", [Disk(), *map(NoLinks, NO_LINKS)], ids=lambda disk: type(disk).__name__)
 def test_a_free_name_is_taken_and_a_taken_one_left(folder: Path, disk: Disk) -> None:
-    assert not publish(disk, folder / "staged", folder / "taken")
-    assert publish(disk, folder / "staged", folder / "free")
+    assert not publish_new(disk, folder / "staged", folder / "taken")
+    assert publish_new(disk, folder / "staged", folder / "free")
     assert {name: text for name, text in holds(folder).items() if name != "staged"} == {"free": "new", "taken": "old"}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, UnknownModel
+from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import Registry, Version
-from rankmill.registry.files.disk import Disk
 from rankmill.registry.retention.keeping import Rules
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
-from rankmill.registry.files.store import Store
+from rankmill.registry.blob_store import Store
 from rankmill.registry.history import log
 from rankmill.registry.registry import Registry
 from rankmill.registry.retention import collecting, leases, trash
@@ -276,7 +276,7 @@ class TestLeases:
 
     def test_where_nothing_can_be_written_there_is_none_and_no_error(self, web: Registry) -> None:
         class ReadOnly(QuickDisk):
-            def create(self, path: Path) -> int:
+            def create(self, path: Path, mode: int = 0o444) -> int:
                 raise OSError(30, "Read-only file system", str(path))
 
             def make_folder(self, folder: Path, mode: int = 0o777) -> None:
@@ -320,7 +320,7 @@ class TestLeases:
 import os
 from pathlib import Path
 from rankmill.registry.retention import leases
-from rankmill.registry.files.store import Store
+from rankmill.registry.blob_store import Store
 leases.take(Store(Path({str(web.root)!r})), ["b" * 64])
 os._exit(0)
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.files.staging import Staging
-from rankmill.registry.files.store import Store
+from rankmill.foundation.storage.staging import Staging
+from rankmill.registry.blob_store import Store
 from tests.registry.conftest import QuickDisk
 
 HOUR = 3600.0
@@ -35,8 +35,8 @@ class Recorder(QuickDisk):
             self.times -= 1
             raise error(self.number)
 
-    def create(self, path: Path) -> int:
-        descriptor = super().create(path)
+    def create(self, path: Path, mode: int = 0o444) -> int:
+        descriptor = super().create(path, mode)
         self.files[descriptor] = path
         self._note("create", path)
         return descriptor

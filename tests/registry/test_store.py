@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
-from rankmill.registry.files.disk import Disk
-from rankmill.registry.files.store import Store
+from rankmill.foundation.storage.disk import Disk
+from rankmill.registry.blob_store import Store
 
 
 @pytest.fixture

@@ -307,7 +307,7 @@ def test_manifests_are_read_of_shown_versions_only(registry: Registry, monkeypat
     read = []
     whole = type(registry._store).read_blob
     monkeypatch.setattr(
-        "rankmill.registry.files.store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha)
+        "rankmill.registry.blob_store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha)
     )
     Shell(registry.root)("list", "web")
     assert len(read) == LATEST

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.storage import publish
-from rankmill.foundation.storage.publish import exchange, staging_folder
+from rankmill.foundation.storage import disk, publish
+from rankmill.foundation.storage.disk import exchange
+from rankmill.foundation.storage.staging import staging_folder
 from rankmill.scorer import replacing
 from rankmill.scorer.replacing import replace_folder, restore_replaced
 from rankmill.scorer.rerank import rerank
@@ -61,13 +62,14 @@ def test_the_new_folder_is_there_and_nothing_else(tmp_path):
 def test_all_is_synced_before_anything_moves(tmp_path, way, monkeypatch):
     ranked_folder(tmp_path / "out", "old")
     seen = []
-    real = publish.fsync_file
+    real = disk.flush_path
 
-    def fsync_file(path):
+    def flush_path(path, *flags):
         seen.append((path.name, (tmp_path / "out" / "rows").read_text()))
-        real(path)
+        real(path, *flags)
 
-    monkeypatch.setattr(publish, "fsync_file", fsync_file)
+    for module in (disk, publish):
+        monkeypatch.setattr(module, "flush_path", flush_path)
     replace(tmp_path / "out")
     before = {name for name, rows in seen if rows == "old"}
     assert {"rows", "manifest.json", "out"} <= before

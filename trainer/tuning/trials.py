@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rankmill.foundation.errors import InvalidParameter, RankmillError
+from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
-from rankmill.scorer.model_file import canonical_json
 from rankmill.trainer.checkpoints import EVERY, Checkpoints
 from rankmill.trainer.history import CrossValidation, TrainingResult
 from rankmill.trainer.parameters import TrainParameters

@@ -1,4 +1,4 @@
-"""Every call on the file system that the registry makes, one method each: tests put a failing disk in its place."""
+"""The system calls with which files become durable, one method each: tests put a failing disk in its place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 if sys.platform == "darwin":
     from fcntl import F_FULLFSYNC, fcntl
 
-AT_FDCWD, RENAME_NOREPLACE = -100, 1  # <fcntl.h> and <linux/fs.h>
+AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE = -100, 1, 2  # <fcntl.h> and <linux/fs.h>
 RENAME_EXCL = 4  # <sys/stdio.h> of macOS
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: a pipe without a writer waits not
 NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,9 +85,9 @@ class Disk:
         """Make one folder whose parent is there; the umask takes from ``mode``."""
         folder.mkdir(mode)
 
-    def create(self, path: Path) -> int:
-        """Make a new read-only file and return a descriptor that can write it once."""
-        return os.open(path, NEW_FLAGS, 0o444)
+    def create(self, path: Path, mode: int = 0o444) -> int:
+        """Make a new file, read-only by default, and return a descriptor that can write it once; the umask takes from ``mode``."""
+        return os.open(path, NEW_FLAGS, mode)
 
     def allocate(self, descriptor: int, size: int) -> None:
         """Have the blocks for ``size`` bytes before they are written, so that a full disk shows first."""
@@ -116,17 +116,7 @@ class Disk:
 
     def rename_new(self, source: Path, target: Path) -> None:
         """Give the file another name; FileExistsError if that name is taken, where rename(2) would replace."""
-        libc, names = ctypes.CDLL(None, use_errno=True), (os.fsencode(source), os.fsencode(target))
-        try:
-            if sys.platform == "darwin":
-                failed = libc.renamex_np(*names, RENAME_EXCL)
-            else:
-                failed = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_NOREPLACE)
-        except AttributeError:  # a C library that does not have it
-            failed, code = -1, errno.ENOSYS
-        else:
-            code = ctypes.get_errno()
-        if failed:
+        if code := _rename(source, target, RENAME_NOREPLACE, RENAME_EXCL):
             raise OSError(code, os.strerror(code), str(source), None, str(target))
 
     def move_folder(self, source: Path, target: Path) -> None:
@@ -143,11 +133,40 @@ class Disk:
 
     def fsync_folder(self, folder: Path) -> None:
         """Wait until the folder's names are on stable storage."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _flush(descriptor)
-        finally:
-            os.close(descriptor)
+        flush_path(folder, os.O_DIRECTORY)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two names of one file system in one step; False, with nothing done, where the system cannot.
+
+    Linux has it (``renameat2`` with ``RENAME_EXCHANGE``), but not for every file system.  OSError if a name is missing.
+    """
+    code = _rename(first, second, RENAME_EXCHANGE) if sys.platform == "linux" else errno.ENOSYS
+    if code and code not in {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}:
+        raise OSError(code, os.strerror(code), str(first), None, str(second))
+    return not code
+
+
+def _rename(source: Path, target: Path, linux_flag: int, darwin_flag: int = 0) -> int:
+    """Rename by the system call that takes a flag, and return the errno; 0: done."""
+    libc, names = ctypes.CDLL(None, use_errno=True), (os.fsencode(source), os.fsencode(target))
+    try:
+        if sys.platform == "darwin":
+            failed = libc.renamex_np(*names, darwin_flag)
+        else:
+            failed = libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], linux_flag)
+    except AttributeError:  # a C library that does not have it
+        return errno.ENOSYS
+    return ctypes.get_errno() if failed else 0
+
+
+def flush_path(path: Path, flags: int = 0) -> None:
+    """Wait until what has been written to ``path`` is on stable storage."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        _flush(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _flush(descriptor: int) -> None:

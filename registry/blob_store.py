@@ -2,36 +2,33 @@
 
 ::
 
-    ROOT/FORMAT.json                 see ``rankmill.registry.files.format``; written once, before anything else
+    ROOT/FORMAT.json                 see ``rankmill.registry.registry_format``; written once, before anything else
          blobs/sha256/ab/<64 hex>    read-only; model bytes and manifests alike
-         models/<name>/log/          see ``rankmill.registry.history.log``
-         leases/, trash/             see ``rankmill.registry.retention``
+         models/<name>/log/          see ``rankmill.registry.commit_log``
+         leases/, trash/             see ``rankmill.registry.garbage``
          quarantine/                 see ``rankmill.registry.fsck``
-         tmp/                        see ``rankmill.registry.files.staging``
-         ballast                     see ``rankmill.registry.files.ballast``
+         tmp/                        files that are being written: see `rankmill.foundation.storage.staging.Staging`
+         ballast                     see `Ballast`
 
 A file is written under ``tmp/``, flushed, and gets its real name by one call that fails if the name is taken
-(`rankmill.registry.files.publishing`): there is no moment at which half a file can be seen, and of two writers one wins.  Nothing is
-ever replaced.  Symbolic links below ROOT are not followed, neither by readers nor by writers.
+(`rankmill.foundation.storage.publish.publish_new`): there is no moment at which half a file can be seen, and of two writers one wins.
+Nothing is ever replaced.  Symbolic links below ROOT are not followed, neither by readers nor by writers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rankmill.foundation.errors import InputError, IntegrityError
-from rankmill.registry.files.ballast import Ballast
-from rankmill.registry.files.disk import Disk
-from rankmill.registry.files.format import NEWEST, Format
-from rankmill.registry.files.probe import Way, way_to_publish
-from rankmill.registry.files.publishing import NO_ROOM, publish
-from rankmill.registry.files.staging import Staging
+from rankmill.foundation.storage.disk import Disk
+from rankmill.foundation.storage.publish import FULL, NOTHING_CHANGED, REFUSED, digest_of, explain_errors, publish_new
+from rankmill.foundation.storage.staging import Staging, Way
 from rankmill.registry.names import PRODUCTION
+from rankmill.registry.registry_format import NEWEST, Format, Initialised
 
 OURS = {"FORMAT.json", "ballast", "blobs", "leases", "models", "quarantine", "tmp", "trash"}
 NOBODYS = {"lost+found"}  # the root of a freshly made volume
@@ -40,18 +37,57 @@ LARGEST_ENTRY = 1 << 26  # bytes
 LARGEST_BLOB = 1 << 30  # bytes, where its size is not known before: manifests, reports and such
 ATTEMPTS = 3  # at a name that is taken whenever we publish and free whenever we look
 NO_FOLDER_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
-NOTHING_CHANGED = "nothing was changed"
 NOBODY_KNOWS = "whether it was written is not known: look at the log before you try again"
 NOT_FLUSHED = "what was written may not outlive a power cut"
-REFUSED = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "a file would be larger than is allowed here",
-    errno.EROFS: "nothing can be written here",
-    errno.EACCES: "nothing can be written here",
-    errno.EPERM: "nothing can be written here",
-    errno.EXDEV: "the folders of a registry must lie on one file system",
-}
+BALLAST_SIZE = 1 << 20  # bytes; an entry of the log takes a block and a file, and maybe a block for the name of each
+LEAST_BALLAST = 1 << 14  # less is not worth a file
+
+
+class Ballast:
+    """A file that holds room for a few small ones: removed when the disk is full, so that a rollback goes through, and put back later.
+
+    On a disk that stays full only less than what was removed fits in again, so it becomes smaller with each use.
+    """
+
+    def __init__(self, path: Path, staging: Staging, disk: Disk) -> None:
+        self._path, self._staging, self._disk = path, staging, disk
+        self._full = False  # looked at once by each process
+
+    def throw_off(self) -> None:
+        """Make room.  Somebody else may have been faster: then there is room too."""
+        self._full = False
+        with contextlib.suppress(OSError):
+            self._disk.unlink(self._path)
+
+    def take_in(self) -> None:
+        """Put it in its place if it is not there in full; best effort."""
+        if self._full:
+            return
+        with contextlib.suppress(OSError):
+            try:
+                there = self._disk.size(self._path)
+            except FileNotFoundError:
+                there = -1
+            size = BALLAST_SIZE
+            while size > there and size >= LEAST_BALLAST:
+                try:
+                    self._put(size, instead=there >= 0)
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    size //= 2
+                else:
+                    break
+            self._full = True
+
+    def _put(self, size: int, *, instead: bool) -> None:
+        staged = self._staging.write(os.urandom(size), flush=False)  # nothing that a file system could pack
+        try:
+            if instead:  # what a full disk or a pulled plug has left of it
+                self._disk.unlink(self._path)
+            publish_new(self._disk, staged, self._path)
+        finally:
+            self._staging.discard(staged)
 
 
 class Store:
@@ -150,11 +186,33 @@ class Store:
         self.exists()  # another writer may have made one with other rules meanwhile: those stand
         self._ballast.take_in()
 
-    def probe(self) -> tuple[Way, bool]:
-        """Tell how files are published here, and whether the names in folders can be flushed."""
+    def initialise(self, *, leave_open: bool = False, protect: Sequence[str] = ()) -> Initialised:
+        """Make the registry, with production protected unless ``leave_open`` and the aliases ``protect`` besides.
+
+        One that is there already stays as it is; asked for other protected aliases than it has, it says so.
+
+        Raises
+        ------
+        InputError
+            The folder holds something else, an alias may not be called so, or the registry that is there protects others.
+        IntegrityError
+            A registry is there and is damaged or of a later format.
+        OSError
+            Nothing can be written there, or its file system cannot keep a registry.
+        """
+        wanted = Format.new([*(() if leave_open else (PRODUCTION,)), *protect])
+        made = not self.exists()
+        self.prepare(wanted.protected)
+        found = self.format
+        if (leave_open or protect) and found.protected != wanted.protected:
+            said = [", ".join(protected) or "nothing" for protected in (found.protected, wanted.protected)]
+            raise InputError(
+                f"{self.root} is a registry already and protects {said[0]}, not {said[1]}, since it was made; "
+                "for one model rankmill models alias NAME ALIAS --protect or --open decides otherwise"
+            )
         way = self._way_to_publish()
-        self.put_if_absent(self.root / "FORMAT.json", self.format.to_bytes())  # is there; flushes the folder
-        return way, self._flushes_folders
+        self.put_if_absent(self.root / "FORMAT.json", found.to_bytes())  # is there; flushes the folder
+        return Initialised(self.root, made, found, way, self._flushes_folders)
 
     def read(self, path: Path, limit: int = LARGEST_ENTRY) -> bytes:
         """Read a file of the registry whole.
@@ -192,10 +250,10 @@ class Store:
         """
         self._walk(self._staging.folder)
         self._walk(target.parent)
-        with telling(self._staging.folder):
+        with explain_errors(self._staging.folder):
             staged = self._staging.write(data)
         try:
-            with telling(target.parent, NOBODY_KNOWS):
+            with explain_errors(target.parent, NOBODY_KNOWS):
                 held = self._publish(staged, target, data)
         finally:
             self._staging.discard(staged)
@@ -207,7 +265,7 @@ class Store:
         try:
             held = self.put_if_absent(target, data)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in FULL:
                 raise
             self._ballast.throw_off()
             held = self.put_if_absent(target, data)
@@ -222,10 +280,10 @@ class Store:
         """
         self._walk(self._staging.folder)
         self._walk(target)
-        with telling(self._staging.folder):
+        with explain_errors(self._staging.folder):
             staged = self._staging.write_folder(files)
         try:
-            with telling(target.parent):
+            with explain_errors(target.parent):
                 self.disk.move_folder(staged, target)
         except BaseException as error:
             self._staging.discard_folder(staged)
@@ -239,10 +297,10 @@ class Store:
         """Put ``data`` in the place of ``target`` in one step, but not durably: for what may be lost or torn."""
         self._walk(self._staging.folder)
         self._walk(target.parent)
-        with telling(self._staging.folder):
+        with explain_errors(self._staging.folder):
             staged = self._staging.write(data, flush=False)
         try:
-            with telling(target.parent):
+            with explain_errors(target.parent):
                 self.disk.replace(staged, target)
         except BaseException:
             self._staging.discard(staged)
@@ -260,7 +318,7 @@ class Store:
         IntegrityError
             A blob of this digest is here and holds other bytes.
         """
-        sha256 = hashlib.sha256(data).hexdigest()
+        sha256 = digest_of(data)
         path = self.blob_path(sha256)
         try:
             held = self._read(path, len(data) + 1) == data
@@ -286,7 +344,7 @@ class Store:
                     data = self._read(path, (LARGEST_BLOB if size is None else size) + 1)
                 except FileNotFoundError:
                     continue
-                if hashlib.sha256(data).hexdigest() != sha256:
+                if digest_of(data) != sha256:
                     raise _damaged(path)
                 if size is not None and len(data) != size:
                     raise IntegrityError(f"{path}: expected {size} bytes, found {len(data)}")
@@ -306,14 +364,14 @@ class Store:
         above = above or self.root
         for part in [part for part in (*reversed(folder.parents), folder) if above in part.parents]:
             self._walk(part)
-            with telling(part.parent), contextlib.suppress(FileExistsError):
+            with explain_errors(part.parent), contextlib.suppress(FileExistsError):
                 self.disk.make_folder(part)
             self.fsync_folder(part.parent)  # also where it stands: its maker may not have come so far yet
 
     def fsync_folder(self, folder: Path) -> None:
         """Make the names in ``folder`` durable; where the file system does not know how, it needs no asking (SMB)."""
         try:
-            with telling(folder, NOT_FLUSHED):
+            with explain_errors(folder, NOT_FLUSHED):
                 self.disk.fsync_folder(folder)
         except OSError as error:
             if error.errno not in NO_FOLDER_FSYNC:
@@ -332,12 +390,12 @@ class Store:
                 yield self.trash / name
 
     def _way_to_publish(self) -> Way:
-        with telling(self._staging.folder):
-            return way_to_publish(self.disk, self._staging)
+        with explain_errors(self._staging.folder):
+            return self._staging.probe()
 
     def _publish(self, staged: Path, target: Path, data: bytes) -> bool:
         for attempt in range(ATTEMPTS):
-            if publish(self.disk, staged, target):
+            if publish_new(self.disk, staged, target):
                 return True
             try:
                 return self._read(target, len(data) + 1) == data
@@ -373,20 +431,6 @@ class Store:
                 raise
             what = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
             raise IntegrityError(f"{path} is {what}; restore it from a backup") from None
-
-
-@contextlib.contextmanager
-def telling(folder: Path, what_then: str = NOTHING_CHANGED) -> Iterator[None]:
-    """Say of ``folder``, in an OSError, what went wrong and what then: of the staged file that it names nobody knows."""
-    try:
-        yield
-    except OSError as error:
-        said = os.strerror(error.errno or 0)
-        if error.strerror != said:  # told already
-            raise
-        known = REFUSED.get(error.errno or 0)
-        reason = f"{said}; {what_then}" if known is None else f"{known} ({said}); {NOTHING_CHANGED}"
-        raise OSError(error.errno, reason, str(folder)) from error
 
 
 def _damaged(path: Path) -> IntegrityError:

@@ -9,12 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import IntegrityError, InvalidName
-from rankmill.registry.manifest import canonical_json
+from rankmill.foundation.records import canonical_json
 from rankmill.registry.names import check_alias
 
+if TYPE_CHECKING:
+    from rankmill.foundation.storage.staging import Way
+
 NEWEST = 2
+WAYS = {"link": "hard links", "rename": "renames that never replace, since it has no hard links"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +71,43 @@ class Format:
 def _damaged(data: bytes) -> IntegrityError:
     expected = Format(NEWEST, ("production",)).to_bytes().decode().strip()
     return IntegrityError(f"expected such as {expected}, found {data[:60]!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Initialised:
+    """A registry that is there, and what its file system can do."""
+
+    root: Path
+    made: bool
+    """Whether it was not there before."""
+    format: Format
+    way: Way
+    """How files get their names."""
+    flushes_folders: bool
+    """Whether the file system can be told to make names durable; else it has to do so by itself."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "registry": str(self.root),
+            "made": self.made,
+            "format": self.format.number,
+            "protected": list(self.format.protected),
+            "publishes_by": self.way,
+            "flushes_folders": self.flushes_folders,
+        }
+
+    def render(self) -> str:
+        """Say it in a few lines."""
+        protected = ", ".join(self.format.protected)
+        lines = [
+            f"{'Made a registry in' if self.made else 'A registry was there already:'} {self.root}"
+            f" (format {self.format.number})",
+            f"Protected: {protected} (moves only to what has passed the gate)" if protected else "Protected: nothing",
+            f"Files appear by {WAYS[self.way]}.",
+        ]
+        if not self.flushes_folders:
+            lines.append(
+                "Names of files cannot be flushed here: whether the last changes outlive a power cut is not ours."
+            )
+        return "\n".join(lines)
