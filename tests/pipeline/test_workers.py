@@ -316,7 +316,7 @@ def test_a_block_whose_lines_could_not_be_counted_keeps_nobody_waiting(tmp_path,
 
 def test_folders_that_an_ingest_makes_survive_a_power_failure(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("rankmill.foundation.storage.publish.fsync_folder", synced.append)
+    monkeypatch.setattr("rankmill.foundation.storage.staging.fsync_folder", synced.append)
     with staging_folder(tmp_path / "a" / "b" / "out"):
         assert set(synced) == {tmp_path, tmp_path / "a"}
 
