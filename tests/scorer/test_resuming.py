@@ -26,14 +26,14 @@ class Killed(BaseException):
 @pytest.fixture
 def left_as_killed(monkeypatch):
     """Let staging folders stay when `Killed` comes through, as they do when a process is gone."""
-    from rankmill.foundation.storage import publish
+    from rankmill.foundation.storage import staging
 
     def remove(folder, ignore_errors=False):
         if not isinstance(sys.exception(), Killed):
             real(folder, ignore_errors=ignore_errors)
 
-    real = publish.shutil.rmtree
-    monkeypatch.setattr(publish.shutil, "rmtree", remove)
+    real = staging.shutil.rmtree
+    monkeypatch.setattr(staging.shutil, "rmtree", remove)
 
 
 @pytest.fixture
