@@ -27,6 +27,9 @@ MAX_CHANGE_POINTS = 1 << 24  # of all queries together: some 700 MB
 _CLOSE = 1e-10  # intervals whose running sums are so near to the greatest are evaluated anew
 _LOOKED_AT = 64
 _MeanAt: TypeAlias = Callable[[float], float]
+_Floats: TypeAlias = npt.NDArray[np.float64]
+_Integers: TypeAlias = npt.NDArray[np.int64]
+_Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,8 +112,9 @@ def combine(
     if not counted.any():
         raise InputError(f"no query counts in {metric}: none has anything relevant")
     at_ends = mean_at(low), mean_at(high)
-    cuts = _cuts(scores, np.maximum(grades, 0), starts, counted, low, high)
-    values = _values(_Lists(np.asarray(grades), starts, doc_order), metric, policy, scores, cuts)
+    lists = _Lists(np.asarray(grades), starts, doc_order)
+    cuts = _cuts(lists, scores, counted, low, high)
+    values = _values(lists, metric, policy, scores, cuts)
     borders, means = _mean_curve(cuts, values, counted, low, high)
     value, weight, interval = _best(borders, means, mean_at)
     for end, alone in zip((low, high), at_ends, strict=True):
@@ -127,42 +131,36 @@ class _Lists:
     """What is known of the documents but for their scores."""
 
     grades: npt.NDArray[np.int32]
-    starts: npt.NDArray[np.int64]
-    doc_order: npt.NDArray[np.int64] | None
+    starts: _Integers
+    doc_order: _Integers | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
     """The range of weights of each query, cut at its change points: intervals ``starts[q]`` to ``starts[q + 1] - 1``."""
 
-    starts: npt.NDArray[np.int64]
-    lower: npt.NDArray[np.float64]
-    middle: npt.NDArray[np.float64]
+    starts: _Integers
+    lower: _Floats
+    middle: _Floats
 
 
-def _cuts(
-    scores: list[npt.NDArray[np.float64]],
-    grades: npt.NDArray[np.int32],
-    starts: npt.NDArray[np.int64],
-    counted: npt.NDArray[np.bool_],
-    low: float,
-    high: float,
-) -> _Cuts:
+def _cuts(lists: _Lists, scores: list[_Floats], counted: _Mask, low: float, high: float) -> _Cuts:
+    grades, starts = np.maximum(lists.grades, 0), lists.starts
     longest = int(np.diff(starts).max(initial=0))
-    room = np.empty(min(longest * (longest - 1) // 2, MAX_CHANGE_POINTS + 1))
+    buffer = np.empty(min(longest * (longest - 1) // 2, MAX_CHANGE_POINTS + 1))
     lower, middle, counts = [], [], np.zeros(len(starts), dtype=np.int64)
     total = 0
     for q in range(len(starts) - 1):
         rows = slice(starts[q], starts[q + 1])
         n = 0
         if counted[q]:
-            n = _kernels.change_points(scores[0][rows], scores[1][rows], grades[rows], low, high, room)
+            n = _kernels.change_points(scores[0][rows], scores[1][rows], grades[rows], low, high, buffer)
         if total + n > MAX_CHANGE_POINTS:
             raise InputError(
                 f"the orders of the first {q + 1:,} queries change at more than {MAX_CHANGE_POINTS:,} weights; choose "
                 "fewer queries or a narrower range"
             )
-        borders = np.concatenate([[low], np.unique(room[:n]), [high]])
+        borders = np.concatenate([[low], np.unique(buffer[:n]), [high]])
         between = borders[:-1] + 0.5 * np.diff(borders)
         inside = (borders[:-1] < between) & (between < borders[1:])  # two neighbouring doubles have none between them
         lower.append(borders[:-1][inside])
@@ -172,9 +170,7 @@ def _cuts(
     return _Cuts(np.cumsum(counts), np.concatenate([*lower, []]), np.concatenate([*middle, []]))
 
 
-def _values(
-    lists: _Lists, metric: Metric, policy: Policy, scores: list[npt.NDArray[np.float64]], cuts: _Cuts
-) -> npt.NDArray[np.float64]:
+def _values(lists: _Lists, metric: Metric, policy: Policy, scores: list[_Floats], cuts: _Cuts) -> _Floats:
     """Evaluate every query in every interval: the i-th of all queries that have so many, then the next.
 
     Queries of many intervals go first, so that those that are not done are neighbours; but where a shuffle of ties is keyed by
@@ -183,7 +179,7 @@ def _values(
     counts = np.diff(cuts.starts)
     order = np.arange(len(counts)) if policy.ties == "random" else np.argsort(-counts, kind="stable")
     sizes = np.diff(lists.starts)[order]
-    rows = np.repeat(lists.starts[order], sizes) + _within(sizes)
+    rows = np.concatenate([np.arange(*lists.starts[q : q + 2]) for q in order])
     doc_order = None if lists.doc_order is None else lists.doc_order[rows]
     queries = PreparedQueries(lists.grades[rows], np.concatenate([[0], np.cumsum(sizes)]), policy, doc_order=doc_order)
     left, right = (column[rows] for column in scores)
@@ -194,32 +190,24 @@ def _values(
     active = np.arange(len(counts))
     for i in range(int(counts.max(initial=0))):
         active = active[counts[order[active]] > i]
-        at = np.zeros(len(counts))
-        at[active] = cuts.middle[begins[active] + i]
+        weights = np.zeros(len(counts))
+        weights[active] = cuts.middle[begins[active] + i]
         for first, last in _runs(active):
-            here = slice(queries.starts[first], queries.starts[last])
-            weight = np.repeat(at[first:last], sizes[first:last])
-            mixed[here] = (1.0 - weight) * left[here] + weight * right[here]
+            part = slice(queries.starts[first], queries.starts[last])
+            weight = np.repeat(weights[first:last], sizes[first:last])
+            mixed[part] = (1.0 - weight) * left[part] + weight * right[part]
             queries.evaluate_into([metric], mixed, first, last, out)
         values[begins[active] + i] = out[0, active]
     return values
 
 
-def _within(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the place of each row in its query, for queries of these sizes."""
-    ends = np.cumsum(sizes)
-    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - sizes, sizes)
-
-
-def _runs(numbers: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def _runs(numbers: _Integers) -> list[tuple[int, int]]:
     """Cut ascending numbers into runs (first, last + 1) of neighbours."""
     gaps = np.flatnonzero(np.diff(numbers) > 1) + 1
     return [(int(run[0]), int(run[-1]) + 1) for run in np.split(numbers, gaps) if len(run)]
 
 
-def _mean_curve(
-    cuts: _Cuts, values: npt.NDArray[np.float64], counted: npt.NDArray[np.bool_], low: float, high: float
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _mean_curve(cuts: _Cuts, values: _Floats, counted: _Mask, low: float, high: float) -> tuple[_Floats, _Floats]:
     """Add up the curves of the queries that count: borders (m + 1,) and the mean between them (m,)."""
     opening = np.zeros(len(values), dtype=np.bool_)
     opening[cuts.starts[:-1]] = True
@@ -234,9 +222,7 @@ def _mean_curve(
     return np.concatenate([[low], places, [high]]), means
 
 
-def _best(
-    borders: npt.NDArray[np.float64], means: npt.NDArray[np.float64], mean_at: _MeanAt
-) -> tuple[float, float, tuple[float, float]]:
+def _best(borders: _Floats, means: _Floats, mean_at: _MeanAt) -> tuple[float, float, tuple[float, float]]:
     """Return value, weight and interval of the best; those that a running sum cannot tell apart are evaluated anew."""
     middle = borders[:-1] + 0.5 * np.diff(borders)
     usable = np.flatnonzero((borders[:-1] < middle) & (middle < borders[1:]))

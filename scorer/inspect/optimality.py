@@ -24,7 +24,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.inspect import _kernels
-from rankmill.scorer.inspect.paths import Codes, Paths, leaf_paths
+from rankmill.scorer.inspect.paths import Codes, Paths, leaf_paths, on_threads
 from rankmill.scorer.links import apply_link
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.queries import PreparedQueries
@@ -164,18 +164,18 @@ def local_optimality(
         return trial.mean(paths.value + moves)
 
     reached = np.unique(trial.leaves)
-    chosen = np.sort(np.argsort(_gaussian(seed, n_directions, len(reached)), kind="stable")[:n_curves])
+    chosen = reached[np.sort(np.argsort(_gaussian(seed, n_directions, len(reached)), kind="stable")[:n_curves])]
     unit = length / math.sqrt(paths.n_paths)
-    moved = [(int(reached[i]), move * unit) for i in chosen for move in CURVE]
+    moves = [(path, move * unit) for path in chosen.tolist() for move in CURVE]
 
     def with_leaf(number: int) -> float:
-        path, move = moved[number]
+        path, move = moves[number]
         changed = paths.value.copy()
         changed[path] += move
         return trial.mean(changed)
 
-    means = np.array(_in_parallel(along, n_directions, n_threads))
-    curve = _in_parallel(with_leaf, len(moved), n_threads)
+    means = np.array(on_threads(along, n_directions, n_threads))
+    curve = on_threads(with_leaf, len(moves), n_threads)
     sign = 1.0 if metric.higher_is_better else -1.0
     changes = sign * (means - value)
     n_rising = int(np.count_nonzero(changes > 0.0))
@@ -197,7 +197,7 @@ def local_optimality(
         ),
         moves=CURVE if n_curves else (),
         curves=tuple(
-            trial.curve(int(reached[i]), curve[at * len(CURVE) : (at + 1) * len(CURVE)]) for at, i in enumerate(chosen)
+            trial.curve(path, curve[i * len(CURVE) : (i + 1) * len(CURVE)]) for i, path in enumerate(chosen.tolist())
         ),
     )
 
@@ -223,9 +223,7 @@ class _Trial:
         outputs = np.empty((forest.n_outputs, len(self.leaves)), dtype=np.float64)
         _kernels.move_outputs(self.leaves, contributions, forest.n_outputs, outputs)
         outputs += forest.base_score
-        values = self._queries.evaluate([self._metric], apply_link(forest.link, outputs))[self._metric]
-        counted = values[~np.isnan(values)].tolist()
-        return math.fsum(counted) / len(counted) if counted else math.nan
+        return self._queries.means([self._metric], apply_link(forest.link, outputs))[self._metric]
 
     def curve(self, path: int, means: list[float]) -> LeafCurve:
         """Return the curve of a path's leaf."""
@@ -257,8 +255,8 @@ def share_interval(successes: int, trials: int, delta: float) -> tuple[float, fl
     if successes == trials:
         return delta ** (1.0 / trials), 1.0
     half = delta / 2.0
-    low = _bisected(lambda p: 1.0 - _at_most(successes - 1, trials, p) < half)
-    high = _bisected(lambda p: _at_most(successes, trials, p) > half)
+    low = _turning_point(lambda p: 1.0 - _at_most(successes - 1, trials, p) < half)
+    high = _turning_point(lambda p: _at_most(successes, trials, p) > half)
     return low, high
 
 
@@ -271,25 +269,10 @@ def _at_most(k: int, n: int, p: float) -> float:
     return min(1.0, math.fsum(map(math.exp, terms)))
 
 
-def _bisected(is_below: Callable[[float], bool]) -> float:
+def _turning_point(is_below: Callable[[float], bool]) -> float:
     """Return where ``is_below`` turns from true to false in (0, 1)."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2.0
         low, high = (middle, high) if is_below(middle) else (low, middle)
     return (low + high) / 2.0
-
-
-def _in_parallel(work: Callable[[int], float], n: int, n_threads: int) -> list[float]:
-    """Return ``work(0) .. work(n - 1)``, shared out among ``n_threads`` by one call of joblib."""
-    if n_threads == 1 or n < 2:
-        return [work(i) for i in range(n)]
-    from joblib import Parallel, delayed
-
-    parts = min(n_threads, n)
-
-    def some(part: int) -> list[float]:
-        return [work(i) for i in range(part, n, parts)]
-
-    found = Parallel(n_jobs=parts, require="sharedmem")(delayed(some)(part) for part in range(parts))
-    return [found[i % parts][i // parts] for i in range(n)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from rankmill.scorer.inspect import _kernels
 from rankmill.scorer.predict import Predictor
 
 TILE = _kernels.TILE
+ResultT = TypeVar("ResultT")
 
 Codes = npt.NDArray[np.uint16]
 
@@ -197,7 +199,7 @@ def require_rows(paths: Paths, cure: str, *, or_cover: bool = False) -> None:
 
 
 def in_spans(n_rows: int, n_threads: int, work: Callable[[int, int, int], None]) -> None:
-    """Run ``work(thread, first, last)`` over tiles of ``TILE`` rows, shared out among ``n_threads`` by one call of joblib."""
+    """Run ``work(thread, first, last)`` over tiles of ``TILE`` rows, shared out among ``n_threads``."""
     n_tiles = -(-n_rows // TILE)
     parts = max(1, min(n_threads, n_tiles))
 
@@ -205,9 +207,12 @@ def in_spans(n_rows: int, n_threads: int, work: Callable[[int, int, int], None])
         for tile in range(n_tiles * part // parts, n_tiles * (part + 1) // parts):
             work(part, tile * TILE, min(n_rows, (tile + 1) * TILE))
 
-    if parts == 1:
-        span(0)
-        return
-    from joblib import Parallel, delayed
+    on_threads(span, parts, parts)
 
-    Parallel(n_jobs=parts, require="sharedmem")(delayed(span)(part) for part in range(parts))
+
+def on_threads(work: Callable[[int], ResultT], n: int, n_threads: int) -> list[ResultT]:
+    """Return ``work(0) .. work(n - 1)``, shared out among ``n_threads``."""
+    if n_threads == 1 or n < 2:
+        return [work(i) for i in range(n)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(work, range(n)))
