@@ -34,21 +34,20 @@ from rankmill.scorer.metrics import DEFAULT_METRICS, Metric, parse_metric
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
 from rankmill.scorer.opening import open_sources, read_options
 from rankmill.scorer.predict import Predictor
-from rankmill.scorer.progress import DocumentBar
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from rankmill.scorer.ranked_file import (
     BESIDE,
     FACTS,
     GRADE_TABLE,
     MANIFEST,
+    SCORED_ROW,
     counts_belong_to,
     is_ranked_folder,
     side_file,
 )
 from rankmill.scorer.rerank import PathLike
-from rankmill.scorer.schemas import SCORED_ROW
 from rankmill.scorer.scored_file import as_scored, read_scored
-from rankmill.scorer.scoring import Place, Scored, score_in_order
+from rankmill.scorer.scoring import Place, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.seen import Scope, TrainedModel, scope_of, scope_of_candidates
 from rankmill.scorer.slices import slices_of
 from rankmill.scorer.trec import read_qrels
@@ -308,21 +307,11 @@ def chosen_queries(
 def _scored_rows(sources: Sequence[Source], predictor: Predictor, options: ReadOptions, n_threads: int) -> pa.Table:
     """Return the rows of all ``sources`` with their scores, as ``SCORED_ROW``, in the order of the input."""
     rows: list[pa.RecordBatch] = []
-    with DocumentBar("scoring", sum(source.path.stat().st_size for source in sources)) as bar:
 
-        def take(results: list[list[Scored]], place: Place, used: int) -> None:
-            rows.extend(part.rows for part in results[0])
-            bar.update(place.all_rows, used)
+    def take(results: list[list[Scored]], _: Place) -> None:
+        rows.extend(part.rows for part in results[0])
 
-        score_in_order(
-            sources,
-            [predictor],
-            options,
-            take,
-            block_bytes=BLOCK_BYTES,
-            columns_bytes=COLUMNS_BYTES,
-            n_threads=n_threads,
-        )
+    score_in_order(sources, [predictor], options, take, ScoringLimits(n_threads, BLOCK_BYTES, COLUMNS_BYTES))
     return pa.Table.from_batches(rows, SCORED_ROW)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.scorer.schemas import GRADE_COUNTS
+from rankmill.scorer.ranked_file import GRADE_COUNTS
 from rankmill.scorer.trec import read_qrels
 
 Ideal = Literal["list", "qrels", "grade counts"]

@@ -18,7 +18,7 @@ FLOOR = 230 * MIB
 
 READER = 200 * MIB
 """What a Parquet file of some hundred columns takes while it is read: pages of all columns, the batch that is being made."""
-BLOCKS_FOR_BARS = 4
+BLOCKS_FOR_BEST = 4
 SHARE_OF_RUN = 8
 """One part in so many of what is left may be taken by the documents of a run; while it is read it takes four times as much."""
 GROWTH = 12
@@ -60,16 +60,16 @@ class MemoryPlan:
         return max(1, min(wanted, (self.total - FLOOR - READER - self.held) // (GROWTH * self.block_bytes)))
 
     @property
-    def bars_bytes(self) -> int:
-        """Bytes for the best scores of each query so far (`rankmill.scorer.best.Bars`)."""
-        return BLOCKS_FOR_BARS * self.block_bytes
+    def best_bytes(self) -> int:
+        """Bytes for the best scores of each query so far (`rankmill.scorer.top_k.BestScores`)."""
+        return BLOCKS_FOR_BEST * self.block_bytes
 
     def columns_bytes(self, n_threads: int) -> int:
         """Return what each of ``n_threads`` may take for a group of rows whose columns it reads one at a time.
 
         As much again is for what waits to be handed on, and for what the allocators keep.
         """
-        return max(self.total - FLOOR - self.held - self.bars_bytes, 0) // (2 * n_threads)
+        return max(self.total - FLOOR - self.held - self.best_bytes, 0) // (2 * n_threads)
 
     def render(self) -> str:
         """One line for a person.

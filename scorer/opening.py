@@ -4,14 +4,60 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
 from rankmill.pipeline.sources.columns import guesses_line, guesses_of
 from rankmill.scorer.forest import Forest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateOptions:
+    """How candidates are read and scored.
+
+    Attributes
+    ----------
+    input_format
+        The format of all files; ``auto`` goes by their suffixes.
+    absent, index_base, n_features
+        How to read text (see `rankmill.pipeline.sources.batch.ReadOptions`); None takes what the model was trained with.
+    columns
+        The columns of tables that are qid, doc_id and grade, by other names; the rest is inferred.
+    n_rounds
+        Use only the first so many rounds of the model; None: all.
+    n_threads
+        Worker threads; 0 takes all cores.
+    announce
+        Print on stderr which columns were inferred, and of a re-ranking its memory plan and speed.
+    """
+
+    input_format: Format = "auto"
+    absent: Literal["zero", "missing"] | None = None
+    index_base: Literal[0, 1] | None = None
+    n_features: int | None = None
+    columns: Mapping[str, str] | None = None
+    n_rounds: int | None = None
+    n_threads: int = 0
+    announce: bool = False
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that this means here."""
+        return self.n_threads or available_cores()
+
+    def reading(self, forest: Forest) -> ReadOptions:
+        """Return how to read candidates of ``forest``."""
+        return read_options(
+            forest,
+            absent=self.absent,
+            index_base=self.index_base,
+            n_features=self.n_features,
+            columns=self.columns,
+        )
 
 
 def read_options(

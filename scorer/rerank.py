@@ -1,7 +1,7 @@
 """Re-rank candidates of any number, in any order, in bounded memory.
 
 Batches of input are scored and reduced to narrow rows (qid, doc_id, score, grade), which are sorted on disk and written
-as ranked lists.  Everything is staged next to OUT and appears there in one step; what a killed run has staged is gone on with.
+as ranked lists.  Everything is staged next to OUT and appears there in one step; a run that was killed is resumed.
 """
 
 from __future__ import annotations
@@ -10,49 +10,78 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict, Unpack
+from typing import Any
 
-from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.foundation.units import parse_size
-from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
+from rankmill.pipeline.sources.batch import ReadOptions, Source
 from rankmill.pipeline.sources.columns import guesses_of
 from rankmill.pipeline.sources.files import find_files
-from rankmill.scorer import memory, ranked_file
+from rankmill.scorer import memory
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
 from rankmill.scorer.memory import MB, MemoryPlan, peak_bytes
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.opening import open_sources, read_options, say, shared_options
+from rankmill.scorer.opening import CandidateOptions, open_sources, say, shared_options
 from rankmill.scorer.predict import Predictor
-from rankmill.scorer.progress import DocumentBar
-from rankmill.scorer.ranked_file import MANIFEST, SEVERAL
+from rankmill.scorer.ranked_file import MANIFEST, SEVERAL, checked_suffix
+from rankmill.scorer.ranked_writer import RankedFiles, publish_file, write_lists
 from rankmill.scorer.replacing import replace_folder
-from rankmill.scorer.scoring import Place, Scored, score_in_order
+from rankmill.scorer.scoring import Place, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.sorting import Spill
 from rankmill.scorer.targets import check_apart, check_target, check_unchanged
-from rankmill.scorer.writing import Lists, publish_file, write_lists
 
 FORMAT = 1
 SETTLED_ROWS = 1_000_000
-"""After so many candidates what is known of them is settled on the disk: a later run need not score them again."""
+"""After so many candidates what is known of them is made durable: a later run need not score them again."""
 
 PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankOptions(CandidateOptions):
+    """How to re-rank, beside how candidates are read (`CandidateOptions`).
+
+    Attributes
+    ----------
+    top_k
+        Write only the first so many of each query, and beside them how often each grade occurs in the query's whole
+        list (``_grades.pq``, or ``OUT.grades.parquet`` beside a single file OUT), so that an evaluation of the
+        written part still knows the ideal list.
+    memory_limit
+        Bytes that the whole process may take, or a text such as "2GB"; at least 512 MB.
+    run
+        TREC runs of a first stage, or folders of them: only the documents that they list are ranked, and written as if
+        the candidates had their rows alone.  A document may be in several runs, once in each; it must have one row.
+    lacking
+        What to do about documents of ``run`` without a row: "reject" them, or "drop" them and say how many.
+    overwrite
+        Replace an existing output; a folder only if it is one of ranked lists.
+    fresh
+        Start over.  Else a killed run with the same model, candidates and options is resumed; the bytes are the same.
+    """
+
+    top_k: int | None = None
+    memory_limit: int | str = memory.DEFAULT
+    run: PathLike | Sequence[PathLike] = ()
+    lacking: Lacking = "reject"
+    overwrite: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankReport:
     """What was written where.  ``rows`` counts candidates, ``rows_written`` those among the first ``top_k``.
 
-    ``columns_guessed`` says which columns of the candidates were guessed to be qid, doc_id and grade; ``lacking`` how many
+    ``columns_guessed`` says which columns of the candidates were inferred to be qid, doc_id and grade; ``lacking`` how many
     documents of a first stage's run had no row of features, and were dropped.
     """
 
@@ -74,10 +103,10 @@ class RerankReport:
         """Return the report for a person."""
         kept = "" if self.top_k is None else f", {self.rows_written:,} among the first {self.top_k:,} of their query"
         lost = f"left out of the run, for want of a row of features: {self.lacking:,}\n" if self.lacking else ""
+        files = ", ".join(self.files) if len(self.files) <= 8 else f"{len(self.files)} files"
         return (
             f"re-ranked {self.rows:,} candidates of {self.queries:,} queries with {self.model}{kept}\n{lost}"
-            f"wrote {self.out}"
-            + (f" ({', '.join(self.files)})" if len(self.files) <= 8 else f" ({len(self.files)} files)")
+            f"wrote {self.out} ({files})"
         )
 
 
@@ -92,21 +121,8 @@ def rerank(
     model: Forest | PathLike,
     out: PathLike,
     *,
-    top_k: int | None = None,
-    memory_limit: int | str = memory.DEFAULT,
-    input_format: Format = "auto",
-    absent: Literal["zero", "missing"] | None = None,
-    index_base: Literal[0, 1] | None = None,
-    n_features: int | None = None,
-    columns: Mapping[str, str] | None = None,
-    run: PathLike | Sequence[PathLike] = (),
-    lacking: Lacking = "reject",
-    n_rounds: int | None = None,
-    n_threads: int = 0,
-    overwrite: bool = False,
-    fresh: bool = False,
     identity: ModelIdentity | None = None,
-    announce: bool = False,
+    **options: Any,
 ) -> RerankReport:
     """Score ``candidates`` with ``model`` and write each query's documents in order to ``out``.
 
@@ -124,80 +140,33 @@ def rerank(
     out
         A folder of shards (part-00000.parquet, .. of whole queries, ``_manifest.json``), or one file that ends in
         .parquet, .csv, .tsv or .run (TREC).
-    top_k
-        Write only the first so many of each query, and beside them how often each grade occurs in the query's whole
-        list (``_grades.pq``, or ``OUT.grades.parquet`` beside a single file OUT), so that an evaluation of the
-        written part still knows the ideal list.
-    memory_limit
-        Bytes that the whole process may take, or a text such as "2GB"; at least 512 MB.
-    absent, index_base, n_features
-        How to read text (see `rankmill.pipeline.sources.batch.ReadOptions`); None takes what the model was trained with.
-    columns
-        The columns of tables that are qid, doc_id and grade, by other names; what is left open is guessed.
-    run
-        TREC runs of a first stage, or folders of them: only the documents that they list are ranked, and written as if
-        ``candidates`` had their rows alone.  A document may be in several runs, once in each; it must have one row.
-    lacking
-        What to do about documents of ``run`` without a row: "reject" them, or "drop" them and say how many.
-    n_rounds
-        Use only so many rounds of the model.
-    n_threads
-        Threads for scoring and sorting; 0 takes all cores.
-    overwrite
-        Replace an ``out`` that exists; a folder only if it is one of ranked lists.
-    fresh
-        Start over.  Else what a run with the same model, candidates and options was killed over is gone on with; the bytes
-        are the same.
     identity
         What to record about the model; its digest if left out.
-    announce
-        Print the memory plan on stderr, and before it what was guessed of the columns.
+    **options
+        The fields of `RerankOptions` and of `rankmill.scorer.opening.CandidateOptions`, such as ``top_k=100``.
 
     Raises
     ------
     InputError
-        A file is missing or named twice, ``out`` exists or is, or holds, one of the candidates, an option has no sense, or
+        A file is missing or named twice, ``out`` exists or is, or holds, one of the candidates, an option makes no sense, or
         ``run`` has more documents than there is memory for.
     ConflictError
-        Another run has written ``out`` since this one began, and it is not to be replaced.
+        Another run has written ``out`` since this one began, and it is not to be overwritten.
     CandidatesRejected
         The candidates lack what the model needs, or hold nothing; a document of ``run`` has no row, or two.
     rankmill.foundation.errors.DataRejected
         The candidates break their format.
     """
     forest = model if isinstance(model, Forest) else Forest.load(model)
-    (report,) = _run(
-        candidates, {"": (forest, identity)}, Path(out), top_k=top_k, memory_limit=memory_limit, n_rounds=n_rounds,
-        input_format=input_format, absent=absent, index_base=index_base, n_features=n_features, columns=columns,
-        run=run, lacking=lacking, n_threads=n_threads, overwrite=overwrite, fresh=fresh, announce=announce,
-    )  # fmt: skip
+    (report,) = _rerank(candidates, {"": (forest, identity)}, Path(out), RerankOptions(**options), several=False)
     return report
-
-
-class RerankOptions(TypedDict, total=False):
-    """What `rerank` takes by name, but for the identity of the model."""
-
-    top_k: int | None
-    memory_limit: int | str
-    input_format: Format
-    absent: Literal["zero", "missing"] | None
-    index_base: Literal[0, 1] | None
-    n_features: int | None
-    columns: Mapping[str, str] | None
-    run: PathLike | Sequence[PathLike]
-    lacking: Lacking
-    n_rounds: int | None
-    n_threads: int
-    overwrite: bool
-    fresh: bool
-    announce: bool
 
 
 def rerank_several(
     candidates: PathLike | Sequence[PathLike],
     models: Mapping[str, tuple[Forest, ModelIdentity | None]],
     out: PathLike,
-    **options: Unpack[RerankOptions],
+    **options: Any,
 ) -> list[RerankReport]:
     """Rank ``candidates`` by each of ``models``, and read them once.
 
@@ -213,229 +182,252 @@ def rerank_several(
     for label in models:
         if not label or label.startswith(".") or "/" in label:
             raise InputError(f"{label!r} is no name for a folder in {os.fspath(out)}; give the model file another name")
-    return _run(candidates, models, Path(out), several=True, **options)
+    return _rerank(candidates, models, Path(out), RerankOptions(**options), several=True)
 
 
-def _run(
-    candidates: PathLike | Sequence[PathLike],
-    models: Mapping[str, tuple[Forest, ModelIdentity | None]],
-    target: Path,
-    *,
-    several: bool = False,
-    top_k: int | None = None,
-    memory_limit: int | str = memory.DEFAULT,
-    input_format: Format = "auto",
-    absent: Literal["zero", "missing"] | None = None,
-    index_base: Literal[0, 1] | None = None,
-    n_features: int | None = None,
-    columns: Mapping[str, str] | None = None,
-    run: PathLike | Sequence[PathLike] = (),
-    lacking: Lacking = "reject",
-    n_rounds: int | None = None,
-    n_threads: int = 0,
-    overwrite: bool = False,
-    fresh: bool = False,
-    announce: bool = False,
-) -> list[RerankReport]:
-    started = time.monotonic()
-    plan = MemoryPlan.of(parse_size(memory_limit, "--memory") if isinstance(memory_limit, str) else memory_limit)
-    if top_k is not None and top_k < 1:
-        raise InputError(f"--top-k must be 1 or more, got {top_k}")
-    paths = [file for path in _as_list(candidates) for file in _files_of(Path(path))]
-    runs = [file for path in _as_list(run) for file in _files_of(Path(path))]
-    if lacking not in LACKING:
-        raise InputError.unknown("value of --lacking", lacking, LACKING)
-    if lacking == "drop" and not runs:
-        raise InputError("--lacking says what becomes of documents of a run; name it with --run")
-    check_apart(target, [*paths, *runs])
-    check_target(target, overwrite=overwrite, several=several)
-    ranking = {
-        label: _Model(forest, identity or ModelIdentity(sha256=forest.sha256), Predictor(forest, n_rounds=n_rounds))
-        for label, (forest, identity) in models.items()
-    }
-    options = shared_options(
-        {
-            label: read_options(
-                model.forest, absent=absent, index_base=index_base, n_features=n_features, columns=columns
-            )
-            for label, model in ranking.items()
-        }
-    )
-    sources = open_sources(paths, input_format, options, announce=announce)
-    stage = FirstStage.read(runs, plan.run_bytes) if runs else None
-    if stage is not None:
-        plan = plan.with_run(len(stage) * BYTES_OF_A_DOCUMENT)
-    if announce:
-        say(plan.render())
-    told = {each.name: getattr(options, each.name) for each in fields(options)}
-    key = run_key(
-        [*paths, *(sizes for source in sources if (sizes := getattr(source, "sizes_path", None)) is not None), *runs],
-        {
-            "format": FORMAT,
-            "models": [[label, *asdict(model.identity).values()] for label, model in ranking.items()],
-            "reading": repr(told | {"known_features": sorted(options.known_features)}),
-            "input_format": input_format,
-            "n_rounds": n_rounds,
-            "top_k": top_k,
-            "block_bytes": plan.block_bytes,
-            "form": ranked_file.checked_suffix(target),
-            "several": several,
-            "runs": len(runs),
-            "lacking": lacking,
-        },
-    )
-    taking_over = not fresh
-    with (
-        staging_folder(target, lambda folder: taking_over and Journal.read(folder, key) is not None) as staging,
-        ExitStack() as stack,
-    ):
-        taking_over = True  # from here on it is about leaving the folder to a later run
-        journal = Journal.read(staging, key) or Journal(key=key, models={label: OfModel() for label in ranking})
-        if announce and journal.place.all_rows:
-            say(
-                f"going on after {journal.place.all_rows:,} candidates, which an earlier run scored; --fresh starts over"
-            )
-        scored_before = journal.place.all_rows
-        threads = n_threads or available_cores()
-        work = _Work(target, staging, ranking, journal, top_k, several, stage, lacking)
-        for number, label in enumerate(ranking):
-            folder = staging / f"spill-{number}"
-            folder.mkdir(exist_ok=True)
-            spill = Spill(folder, sort_bytes=plan.sort_bytes, n_threads=threads, written=journal.models[label].spilled)
-            work.spills.append(stack.enter_context(spill))
-        if not journal.scored:
-            work.score(sources, options, plan, plan.scoring_threads(threads))
-        lists = work.write()
-        check_unchanged(target, overwrite=overwrite)
-        work.publish(lists)
-    if announce:
-        seconds, scored = time.monotonic() - started, journal.place.all_rows - scored_before
-        say(
-            f"{scored:,} {'candidates' if stage is None else 'rows'} in {seconds:,.1f} s ({scored / seconds:,.0f}/s), peak memory {peak_bytes() / MB:,.0f} MB"
-        )
-    return [
-        RerankReport(
-            out=str(target / label if several else target),
-            model=model.identity,
-            rows=journal.place.ranked,
-            rows_written=sum(file.rows for file in of_model.ranked),
-            queries=sum(file.queries for file in of_model.ranked),
-            top_k=top_k,
-            files=of_model.names,
-            columns_guessed=guesses_of(sources),
-            lacking=journal.lacking,
-        )
-        for (label, model), of_model in zip(ranking.items(), lists, strict=True)
-    ]
-
-
-class _Model(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
     forest: Forest
     identity: ModelIdentity
     predictor: Predictor
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """One run over its staging folder: scoring, writing, publishing, each of which may have been begun by an earlier run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is ranked, by which models, to where and in how much memory; all of it checked before the first row is read."""
 
     target: Path
-    staging: Path
-    models: Mapping[str, _Model]
-    journal: Journal
-    top_k: int | None
     several: bool
+    models: Mapping[str, _Model]
+    sources: Sequence[Source]
+    reading: ReadOptions
     stage: FirstStage | None
-    lacking: Lacking
-    spills: list[Spill] = field(default_factory=list)
+    memory: MemoryPlan
+    options: RerankOptions
+    key: str
 
-    def score(self, sources: Sequence[Source], options: ReadOptions, plan: MemoryPlan, n_threads: int) -> None:
-        """Score what the journal does not have yet, and settle it on the disk now and then."""
+    @property
+    def single(self) -> bool:
+        """Whether OUT is one file."""
+        return bool(checked_suffix(self.target))
 
-        def take(results: list[list[Scored]], place: Place, used: int) -> None:
+
+def _planned(
+    candidates: PathLike | Sequence[PathLike],
+    models: Mapping[str, tuple[Forest, ModelIdentity | None]],
+    target: Path,
+    options: RerankOptions,
+    *,
+    several: bool,
+) -> _Plan:
+    limit = options.memory_limit
+    plan = MemoryPlan.of(parse_size(limit, "--memory") if isinstance(limit, str) else limit)
+    if options.top_k is not None and options.top_k < 1:
+        raise InputError(f"--top-k must be 1 or more, got {options.top_k}")
+    paths, runs = _files_of(candidates), _files_of(options.run)
+    if options.lacking not in LACKING:
+        raise InputError.unknown("value of --lacking", options.lacking, LACKING)
+    if options.lacking == "drop" and not runs:
+        raise InputError("--lacking says what becomes of documents of a run; name it with --run")
+    check_apart(target, [*paths, *runs])
+    check_target(target, overwrite=options.overwrite, several=several)
+    ranking = {
+        label: _Model(
+            forest=forest,
+            identity=identity or ModelIdentity(sha256=forest.sha256),
+            predictor=Predictor(forest, n_rounds=options.n_rounds),
+        )
+        for label, (forest, identity) in models.items()
+    }
+    reading = shared_options({label: options.reading(model.forest) for label, model in ranking.items()})
+    sources = open_sources(paths, options.input_format, reading, announce=options.announce)
+    stage = FirstStage.read(runs, plan.run_bytes) if runs else None
+    if stage is not None:
+        plan = plan.with_run(len(stage) * BYTES_OF_A_DOCUMENT)
+    read_as = {each.name: getattr(reading, each.name) for each in fields(reading)}
+    key = run_key(
+        [*paths, *(sizes for source in sources if (sizes := getattr(source, "sizes_path", None)) is not None), *runs],
+        {
+            "format": FORMAT,
+            "models": [[label, *asdict(model.identity).values()] for label, model in ranking.items()],
+            "reading": repr(read_as | {"known_features": sorted(reading.known_features)}),
+            "input_format": options.input_format,
+            "n_rounds": options.n_rounds,
+            "top_k": options.top_k,
+            "block_bytes": plan.block_bytes,
+            "form": checked_suffix(target),
+            "several": several,
+            "runs": len(runs),
+            "lacking": options.lacking,
+        },
+    )
+    return _Plan(
+        target=target, several=several, models=ranking, sources=sources, reading=reading, stage=stage, memory=plan,
+        options=options, key=key,
+    )  # fmt: skip
+
+
+def _rerank(
+    candidates: PathLike | Sequence[PathLike],
+    models: Mapping[str, tuple[Forest, ModelIdentity | None]],
+    target: Path,
+    options: RerankOptions,
+    *,
+    several: bool,
+) -> list[RerankReport]:
+    """Rank ``candidates`` by all ``models``; ``several`` gives each a folder of its own."""
+    started = time.monotonic()
+    plan = _planned(candidates, models, target, options, several=several)
+    if options.announce:
+        say(plan.memory.render())
+    with _started(plan) as run:
+        before = run.journal.place.all_rows
+        if options.announce and before:
+            say(f"going on after {before:,} candidates, which an earlier run scored; --fresh starts over")
+        if not run.journal.scored:
+            run.score()
+        written = run.write()
+        check_unchanged(target, overwrite=options.overwrite)
+        run.publish(written)
+    if options.announce:
+        seconds, scored = time.monotonic() - started, run.journal.place.all_rows - before
+        rows = "candidates" if plan.stage is None else "rows"
+        rate = f"{scored:,} {rows} in {seconds:,.1f} s ({scored / seconds:,.0f}/s)"
+        say(f"{rate}, peak memory {peak_bytes() / MB:,.0f} MB")
+    return [
+        RerankReport(
+            out=str(target / label if several else target),
+            model=model.identity,
+            rows=run.journal.place.ranked,
+            rows_written=files.rows,
+            queries=files.queries,
+            top_k=options.top_k,
+            files=files.names,
+            columns_guessed=guesses_of(plan.sources),
+            lacking=run.journal.lacking,
+        )
+        for (label, model), files in zip(plan.models.items(), written, strict=True)
+    ]
+
+
+@contextmanager
+def _started(plan: _Plan) -> Iterator[_Run]:
+    """Open a staging folder, that of a killed run of the same ``plan`` if there is one, with a spill for each model."""
+    may_resume = not plan.options.fresh
+
+    def resumable(folder: Path) -> bool:
+        return may_resume and Journal.read(folder, plan.key) is not None
+
+    with staging_folder(plan.target, resumable) as staging, ExitStack() as stack:
+        may_resume = True  # from here on it is about leaving the folder to a later run
+        journal = Journal.read(staging, plan.key) or Journal(
+            key=plan.key, models={each: OfModel() for each in plan.models}
+        )
+        spills = []
+        for number, of_model in enumerate(journal.models.values()):
+            folder = staging / f"spill-{number}"
+            folder.mkdir(exist_ok=True)
+            sort_bytes, n_threads = plan.memory.sort_bytes, plan.options.threads
+            spill = Spill(folder, sort_bytes=sort_bytes, n_threads=n_threads, written=of_model.spilled)
+            spills.append(stack.enter_context(spill))
+        yield _Run(plan, staging, journal, spills)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of a plan over its staging folder: scoring, writing, publishing, each of which an earlier run may have begun."""
+
+    plan: _Plan
+    staging: Path
+    journal: Journal
+    spills: Sequence[Spill]
+
+    def score(self) -> None:
+        """Score what the journal does not have yet, and make it durable now and then."""
+        plan, stage = self.plan, self.plan.stage
+
+        def take(results: list[list[Scored]], place: Place) -> None:
             for spill, parts in zip(self.spills, results, strict=True):
                 for part in parts:
                     spill.write(part.rows, part.dropped)
             if place.all_rows - self.journal.place.all_rows >= SETTLED_ROWS:
                 self._settle(place)
-            bar.update(place.all_rows, used)
 
-        begin = self.journal.place
-        if self.stage is not None:
-            self.stage.go_on(self.journal.seen)
-        with DocumentBar("scoring", sum(source.path.stat().st_size for source in sources), done=begin.all_rows) as bar:
-            end = score_in_order(
-                sources, [model.predictor for model in self.models.values()], options, take,
-                block_bytes=plan.block_bytes, columns_bytes=plan.columns_bytes(n_threads), bars_bytes=plan.bars_bytes,
-                n_threads=n_threads, top_k=self.top_k, begin=begin,
-                stage=self.stage,
-            )  # fmt: skip
-        if self.stage is not None:
-            self.stage.check_seen(self.lacking)
-            self.journal.lacking = self.stage.lacking
+        if stage is not None:
+            stage.go_on(self.journal.seen)
+        n_threads = plan.memory.scoring_threads(plan.options.threads)
+        limits = ScoringLimits(
+            n_threads, plan.memory.block_bytes, plan.memory.columns_bytes(n_threads), plan.memory.best_bytes
+        )
+        predictors = [model.predictor for model in plan.models.values()]
+        top_k, begin = plan.options.top_k, self.journal.place
+        end = score_in_order(
+            plan.sources, predictors, plan.reading, take, limits, top_k=top_k, begin=begin, stage=stage
+        )
+        if stage is not None:
+            stage.check_seen(plan.options.lacking)
+            self.journal.lacking = stage.lacking
         self.journal.scored = True
         self._settle(end)
 
-    def write(self) -> list[Lists]:
+    def write(self) -> list[RankedFiles]:
         """Sort and write the lists of each model, after the shards that are there."""
         out = self.staging / "out"
-        if ranked_file.checked_suffix(self.target):
+        if self.plan.single:
             shutil.rmtree(out, ignore_errors=True)
         out.mkdir(exist_ok=True)
-        lists = []
-        for (label, model), spill in zip(self.models.items(), self.spills, strict=True):
-            folder = out / label
-            folder.mkdir(exist_ok=True)
-            of_model = self.journal.models[label]
-            if of_model.dealt is None:
-                of_model.dealt = spill.deal_out()
-                self.journal.write(self.staging)
-            of_model.keep_whole_shards(folder)
+        return [
+            self._written(out / label, model, self.journal.models[label], spill)
+            for (label, model), spill in zip(self.plan.models.items(), self.spills, strict=True)
+        ]
 
-            def finished(shard: Shard, of_model: OfModel = of_model) -> None:
-                of_model.shards.append(shard)
-                self.journal.write(self.staging)
+    def _written(self, folder: Path, model: _Model, of_model: OfModel, spill: Spill) -> RankedFiles:
+        folder.mkdir(exist_ok=True)
+        if of_model.dealt is None:
+            of_model.dealt = spill.deal_out()
+            self.journal.write(self.staging)
+        of_model.keep_whole_shards(folder)
 
-            facts = {
-                "format": FORMAT,
-                "kind": "ranked",
-                "max_grade": model.forest.info.get("max_grade"),
-                "model": asdict(model.identity),
-                "top_k": self.top_k,
-            }
-            spill.close_for_reading(of_model.dealt)
-            lists.append(
-                write_lists(
-                    spill, folder, self.target, facts, rows=self.journal.place.ranked, top_k=self.top_k,
-                    done=list(of_model.shards), finished=finished,
-                )
-            )  # fmt: skip
-            spill.close()
-        return lists
+        def finished(shard: Shard) -> None:
+            of_model.shards.append(shard)
+            self.journal.write(self.staging)
 
-    def publish(self, lists: Sequence[Lists]) -> None:
+        facts = {
+            "format": FORMAT,
+            "kind": "ranked",
+            "max_grade": model.forest.info.get("max_grade"),
+            "model": asdict(model.identity),
+            "top_k": self.plan.options.top_k,
+        }
+        spill.close_for_reading(of_model.dealt)
+        rows, done = self.journal.place.ranked, list(of_model.shards)
+        written = write_lists(spill, folder, self.plan.target, facts, rows=rows, done=done, finished=finished)
+        spill.close()
+        return written
+
+    def publish(self, lists: Sequence[RankedFiles]) -> None:
         """Put what was written in the place of OUT."""
-        if ranked_file.checked_suffix(self.target):
-            publish_file(lists[0], self.target)
+        if self.plan.single:
+            publish_file(lists[0], self.plan.target)
             return
         out = self.staging / "out"
-        if self.several:
-            each = [{"label": label, "sha256": file_digest(out / label / MANIFEST)} for label in self.models]
+        if self.plan.several:
+            each = [{"label": label, "sha256": file_digest(out / label / MANIFEST)} for label in self.plan.models]
             (out / MANIFEST).write_bytes(canonical_json({"format": FORMAT, "kind": SEVERAL, "models": each}) + b"\n")
         shutil.rmtree(self.staging / "ready", ignore_errors=True)
-        replace_folder(out, self.target, self.staging)
+        replace_folder(out, self.plan.target, self.staging)
 
     def _settle(self, place: Place) -> None:
-        for label, spill in zip(self.models, self.spills, strict=True):
+        """Make what was scored up to ``place`` durable."""
+        for label, spill in zip(self.plan.models, self.spills, strict=True):
             self.journal.models[label].spilled = spill.settle()
+        stage = self.plan.stage
         self.journal.place = place
-        self.journal.seen = "" if self.stage is None or self.journal.scored else self.stage.seen_as_text()
+        self.journal.seen = "" if stage is None or self.journal.scored else stage.seen_as_text()
         self.journal.write(self.staging)
 
 
-def _as_list(candidates: PathLike | Sequence[PathLike]) -> Sequence[PathLike]:
-    return [candidates] if isinstance(candidates, (str, os.PathLike)) else candidates
-
-
-def _files_of(path: Path) -> list[Path]:
-    return find_files([path]) if path.is_dir() else [path]
+def _files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    """Return the files that ``paths`` name, those in folders among them."""
+    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    return [file for path in map(Path, several) for file in (find_files([path]) if path.is_dir() else [path])]

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rankmill.foundation.progress import TerminalBar
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask, ReadOptions, ReadTask, RowBatch, Source, tasks_of
 from rankmill.pipeline.sources.columnar import ColumnarSource
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.pipeline.workers import Failure, in_order
-from rankmill.scorer.best import Bars, first_of_queries
 from rankmill.scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row
 from rankmill.scorer.first_stage import FirstStage, Listed, columns_of, rows_of
 from rankmill.scorer.predict import Predictor
-from rankmill.scorer.schemas import SCORED_ROW
+from rankmill.scorer.ranked_file import SCORED_ROW
+from rankmill.scorer.top_k import BestScores, first_of_queries
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,18 @@ COPIES_OF_IDS = 3
 WAITING = 2
 """So many parts a thread may be scored before those in front of them are: the threads need not wait for one another."""
 
-Take = Callable[[list[list[Scored]], Place, int], None]
-"""Called in the order of the input with what each model makes of a part, how far that is, and the bytes used up."""
+
+class ScoringLimits(NamedTuple):
+    """Threads, and the bytes of: a block of input, a group of rows whose columns are read one at a time, in a thread each; the best scores of all queries."""
+
+    n_threads: int
+    block_bytes: int
+    columns_bytes: int
+    best_bytes: int = 0
+
+
+Take = Callable[[list[list[Scored]], Place], None]
+"""Called in the order of the input with what each model makes of a part, and how far that is."""
 
 
 def score_in_order(
@@ -71,11 +85,8 @@ def score_in_order(
     predictors: Sequence[Predictor],
     options: ReadOptions,
     take: Take,
+    limits: ScoringLimits,
     *,
-    block_bytes: int,
-    n_threads: int,
-    columns_bytes: int | None = None,
-    bars_bytes: int | None = None,
     top_k: int | None = None,
     begin: Place | None = None,
     stage: FirstStage | None = None,
@@ -90,76 +101,49 @@ def score_in_order(
     ----------
     take
         Gets what comes of the parts of the input, one after the other.
-    columns_bytes
-        What a group of rows may take, in a thread, whose columns are read one at a time; the default is ``block_bytes``.
-    bars_bytes
-        What the best scores of the queries may take, by which rows are left out; the default is ``block_bytes``.
     begin
-        Where to go on: a place that ``take`` was given in another run over the same input with the same ``block_bytes``.
+        Where to resume: a place that ``take`` was given in another run over the same input with the same ``block_bytes``.
     stage
         The documents that are candidates, and have a row each; the others are left out.  Default: every row is one.
 
     Raises
     ------
     CandidatesRejected
-        A feature that a model asks for is lacking, there is no document, one of ``stage`` has two rows, or a score is not a
+        A feature that a model asks for is missing, there is no document, one of ``stage`` has two rows, or a score is not a
         finite number.
     """
     begin = begin or Place()
-    wanted = {name for predictor in predictors for name in predictor.feature_names}
-    for source in sources:
-        if isinstance(source, ColumnarSource):
-            for predictor in predictors:
-                locate_features(source, predictor, options)  # complains of all that it has, before any is left out
-            source.leave_out_features(wanted)
-    layouts = [[locate_features(source, predictor, options) for predictor in predictors] for source in sources]
-    for_bars = (bars_bytes or block_bytes) // len(predictors)
-    best = None if top_k is None else _Best(top_k, [Bars(top_k, for_bars) for _ in predictors])
-    line = _Line(begin, WAITING * n_threads)
+    scoring = _Scoring(sources, predictors, options, limits, top_k, stage)
+    queue = _InOrder(begin, WAITING * limits.n_threads)
     sizes = [source.path.stat().st_size for source in sources]
+    with DocumentBar("scoring", sum(sizes), done=begin.all_rows) as bar:
 
-    def work(item: _Item) -> None:
-        try:
-            pieces = item.pieces(predictors, layouts[item.source], options.absent_value, best, stage)
-        except BaseException:
-            line.broken(item.number)
-            raise
-        needed = layouts[item.source][0].needed
+        def work(item: _Item) -> None:
+            try:
+                pieces = scoring.pieces(item)
+            except BaseException:
+                queue.broken(item.number)
+                raise
 
-        def hand_over(place: Place) -> Place:
-            if pieces is None:
+            def hand_over(place: Place) -> Place:
+                if pieces is None:
+                    return place
+                results, place = scoring.results(item, pieces, place)
+                take(results, place)
+                bar.update(place.all_rows, sum(sizes[: item.source]) + item.task.position)
                 return place
-            results: list[list[Scored]] = [[] for _ in predictors]
-            before = place if place.source == item.source else Place(item.source)
-            path, rows, left_out = sources[item.source].path, place.all_rows, place.left_out
-            for piece in pieces:
-                if stage is not None and piece.listed is not None:
-                    stage.see(piece.listed, path, before.rows + rows - place.all_rows)
-                    left_out += piece.n - len(piece.listed.place)
-                piece.hand_over(results, rows, str(path))
-                rows += piece.n
-            width = max([place.width, *(piece.width for piece in pieces if needed)])
-            place = Place(item.source, before.tasks + 1, before.rows + rows - place.all_rows, rows, width, left_out)
-            take(results, place, sum(sizes[: item.source]) + item.task.position)
-            return place
 
-        line.add(item.number, hand_over)
+            queue.add(item.number, hand_over)
 
-    row_bytes = NARROW + sum(predictor.code_bytes for predictor in predictors)
-    with closing(_items(sources, block_bytes, columns_bytes or block_bytes, row_bytes, n_threads, begin)) as items:
-        failures = in_order(items, work, n_threads)
-    if line.failure is not None:
-        failures = sorted([line.failure, *failures], key=lambda failure: failure.number)
+        with closing(scoring.items(begin)) as items:
+            failures = in_order(items, work, limits.n_threads)
+    if queue.failure is not None:
+        failures = sorted([queue.failure, *failures], key=lambda failure: failure.number)
     if failures:
         raise failures[0].error
-    check_rows(
-        sources,
-        [layout for of_source in layouts for layout in of_source],
-        options,
-        line.place.all_rows,
-        line.place.width,
-    )
-    return line.place
+    layouts = [layout for of_source in scoring.layouts for layout in of_source]
+    check_rows(sources, layouts, options, queue.place.all_rows, queue.place.width)
+    return queue.place
 
 
 def check_first_rows(
@@ -187,12 +171,24 @@ def check_first_rows(
         check_rows(sources, layouts, options, rows, width)
 
 
-@dataclass(frozen=True, slots=True)
-class _Best:
-    """How many of each query are kept, and where the bars are for each model."""
+class DocumentBar(TerminalBar):
+    """Context manager that shows how much of the input is used up, documents a second and the time left.
 
-    top_k: int
-    bars: list[Bars]
+    ``total`` is the size of the whole input in the unit that ``update``'s ``at`` counts in; ``done`` documents were done by
+    an earlier run.
+    """
+
+    def __init__(self, what: str, total: float, console: Console | None = None, *, done: int = 0) -> None:
+        super().__init__(
+            "{task.description}", "{task.fields[documents]:,} documents, {task.fields[rate]:,.0f}/s", console
+        )
+        self._task = self._progress.add_task(what, total=total, documents=0, rate=0.0)
+        self._since, self._done = time.monotonic(), done
+
+    def update(self, documents: int, at: float) -> None:
+        """Say that ``documents`` are done in all and the input is used up to ``at``."""
+        rate = (documents - self._done) / max(time.monotonic() - self._since, 1e-9)
+        self._progress.update(self._task, completed=at, documents=documents, rate=rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,55 +199,105 @@ class _Item:
     known: bool
     """Whether an earlier run scored its rows, and they are only read past."""
 
-    def pieces(
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The narrow part of a batch of ``n`` rows with its scores; ``of_models`` has the rows that each model keeps."""
+
+    n: int
+    width: int
+    listed: Listed | None
+    of_models: list[_Kept]
+
+
+class _Scoring:
+    """What the threads share: sources, models, where their features are, and the best scores of each query so far."""
+
+    def __init__(
         self,
+        sources: Sequence[Source],
         predictors: Sequence[Predictor],
-        layouts: Sequence[Columns],
-        absent: float,
-        best: _Best | None,
+        options: ReadOptions,
+        limits: ScoringLimits,
+        top_k: int | None,
         stage: FirstStage | None,
-    ) -> list[_Piece] | None:
-        """Read the rows and score them; None where they are ``known``."""
-        if isinstance(self.task, ColumnTask):
-            by_column = self.task.batch()
+    ) -> None:
+        wanted = {name for predictor in predictors for name in predictor.feature_names}
+        for source in sources:
+            if isinstance(source, ColumnarSource):
+                for predictor in predictors:
+                    locate_features(source, predictor, options)  # complains of all that it has, before any is left out
+                source.leave_out_features(wanted)
+        self.layouts = [[locate_features(source, predictor, options) for predictor in predictors] for source in sources]
+        self._sources, self._predictors, self._limits, self._stage = sources, predictors, limits, stage
+        self._absent, self._top_k = options.absent_value, top_k
+        self._best = [
+            None if top_k is None else BestScores(top_k, limits.best_bytes // len(predictors)) for _ in predictors
+        ]
+
+    def items(self, begin: Place) -> Generator[_Item, None, None]:
+        """Yield the parts of the input after ``begin``, in order."""
+        number, row_bytes = 0, NARROW + sum(predictor.code_bytes for predictor in self._predictors)
+        block_bytes = self._limits.block_bytes
+        for index, source in enumerate(self._sources):
+            if index < begin.source:
+                continue
+            here = begin if index == begin.source else Place()
+            tasks: Iterator[ReadTask | ColumnTask]
+            if isinstance(source, ColumnarSource):
+                most_rows = self._limits.columns_bytes // (row_bytes + COPIES_OF_IDS * source.id_bytes())
+                skipped = 0
+                tasks = source.column_tasks(block_bytes, most_rows, here.rows, self._limits.n_threads)
+            else:
+                skipped, tasks = here.tasks, tasks_of(source, block_bytes)
+            for task in tasks:
+                yield _Item(number, index, task, skipped > 0)
+                number, skipped = number + 1, skipped - 1
+
+    def pieces(self, item: _Item) -> list[_Piece] | None:
+        """Read the rows of ``item`` and score them; None where they are ``known``."""
+        layouts, stage = self.layouts[item.source], self._stage
+        if isinstance(item.task, ColumnTask):
+            by_column = item.task.batch()
             n, listed = len(by_column), None
             if stage is not None:
                 listed = stage.listed(by_column.rows)
                 by_column = columns_of(by_column, listed)
-            scores = _scores_by_column(predictors, by_column, layouts)
-            return [_Piece.of(by_column.rows, scores, best, n=n, width=0, listed=listed)]
-        if self.known:
-            for _ in self.task.rows():
-                pass
-            return None
+            scores = _scores_by_column(self._predictors, by_column, layouts)
+            return [self._piece(by_column.rows, scores, n, 0, listed)]
         pieces = []
-        for batch in self.task.rows():
-            if len(batch):
+        for batch in item.task.rows():
+            if len(batch) and not item.known:
                 listed = None if stage is None else stage.listed(batch)
                 chosen = batch if listed is None else rows_of(batch, listed)
-                scores = [_scores(p, chosen, at, absent) for p, at in zip(predictors, layouts, strict=True)]
-                width = batch.values.shape[1]
-                pieces.append(_Piece.of(chosen, scores, best, n=len(batch), width=width, listed=listed))
-        return pieces
+                scores = [_scores(p, chosen, at, self._absent) for p, at in zip(self._predictors, layouts, strict=True)]
+                pieces.append(self._piece(chosen, scores, len(batch), batch.values.shape[1], listed))
+        return None if item.known else pieces
 
+    def _piece(
+        self, batch: RowBatch, scores: list[npt.NDArray[np.float64]], n: int, width: int, listed: Listed | None
+    ) -> _Piece:
+        """Keep what is needed of ``batch``, the ``listed`` rows of one of ``n`` rows."""
+        place = np.arange(n) if listed is None else listed.place
+        kept = [_Kept.of(batch, own, place, best) for own, best in zip(scores, self._best, strict=True)]
+        return _Piece(n, width, listed, kept)
 
-def _items(
-    sources: Sequence[Source], block_bytes: int, room: int, row_bytes: int, n_threads: int, begin: Place
-) -> Generator[_Item, None, None]:
-    number = 0
-    for index, source in enumerate(sources):
-        if index < begin.source:
-            continue
-        here = begin if index == begin.source else Place()
-        tasks: Iterator[ReadTask | ColumnTask]
-        if isinstance(source, ColumnarSource):
-            most_rows = room // (row_bytes + COPIES_OF_IDS * source.id_bytes())
-            skipped, tasks = 0, source.column_tasks(block_bytes, most_rows, here.rows, n_threads)
-        else:
-            skipped, tasks = here.tasks, tasks_of(source, block_bytes)
-        for task in tasks:
-            yield _Item(number, index, task, skipped > 0)
-            number, skipped = number + 1, skipped - 1
+    def results(self, item: _Item, pieces: list[_Piece], place: Place) -> tuple[list[list[Scored]], Place]:
+        """Return what comes of ``pieces``, which begin at ``place``, for each model, and where they end."""
+        results: list[list[Scored]] = [[] for _ in self._predictors]
+        before = place if place.source == item.source else Place(item.source)
+        path, rows, left_out = self._sources[item.source].path, 0, place.left_out
+        for piece in pieces:
+            if self._stage is not None and piece.listed is not None:
+                self._stage.see(piece.listed, path, before.rows + rows)
+                left_out += piece.n - len(piece.listed.place)
+            for kept, result in zip(piece.of_models, results, strict=True):
+                result.append(kept.scored(place.all_rows + rows, str(path)))
+            rows += piece.n
+        needed = self.layouts[item.source][0].needed
+        width = max([place.width, *(piece.width for piece in pieces if needed)])
+        end = Place(item.source, before.tasks + 1, before.rows + rows, place.all_rows + rows, width, left_out)
+        return results, end
 
 
 def _scores(predictor: Predictor, batch: RowBatch, layout: Columns, absent: float) -> npt.NDArray[np.float64]:
@@ -273,43 +319,6 @@ def _scores_by_column(
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """The narrow part of a batch of ``n`` rows with its scores; ``of_models`` has the rows that each model keeps."""
-
-    n: int
-    width: int
-    listed: Listed | None
-    of_models: list[_Kept]
-
-    @classmethod
-    def of(
-        cls,
-        batch: RowBatch,
-        scores: list[npt.NDArray[np.float64]],
-        best: _Best | None,
-        *,
-        n: int,
-        width: int,
-        listed: Listed | None,
-    ) -> _Piece:
-        """Return what is kept of ``batch``, the ``listed`` rows of one of ``n`` rows."""
-        kept = []
-        for m, of_model in enumerate(scores):
-            keep, dropped = None, None
-            finite = bool(np.isfinite(of_model).all())
-            if finite and best is not None:
-                keep, dropped = first_of_queries(batch, of_model, best.top_k, best.bars[m])
-            place = np.arange(n) if listed is None else listed.place
-            kept.append(_Kept.of(batch, of_model, keep, dropped, place, finite=finite))
-        return cls(n, width, listed, kept)
-
-    def hand_over(self, results: list[list[Scored]], rows_before: int, where: str) -> None:
-        """Add to ``results`` of each model; the batch begins after ``rows_before`` rows."""
-        for kept, result in zip(self.of_models, results, strict=True):
-            result.append(kept.scored(rows_before, where))
-
-
-@dataclass(frozen=True, slots=True)
 class _Kept:
     """Rows of a batch, their places in it, and how often grades occur in those left out."""
 
@@ -326,12 +335,14 @@ class _Kept:
         cls,
         batch: RowBatch,
         scores: npt.NDArray[np.float64],
-        keep: npt.NDArray[np.bool_] | None,
-        dropped: pa.RecordBatch | None,
         place: npt.NDArray[np.int64],
-        *,
-        finite: bool,
+        best: BestScores | None,
     ) -> _Kept:
+        """Keep the rows of ``batch`` that may be among the first of their query; all where scores are not finite."""
+        keep, dropped = None, None
+        finite = bool(np.isfinite(scores).all())
+        if finite and best is not None:
+            keep, dropped = first_of_queries(batch, scores, best)
         qid: pa.Array[Any] = batch.qid
         doc_id: pa.Array[Any] | None = batch.doc_id
         grade = batch.grade
@@ -358,7 +369,7 @@ class _Kept:
         return Scored(pa.record_batch(columns, schema=SCORED_ROW), self.dropped)
 
 
-class _Line:
+class _InOrder:
     """Hands parts on one after the other, in the order of their numbers, up to the first that failed.
 
     Whoever brings the next one hands it on, and those behind it that wait; whoever is far ahead waits itself.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.pipeline.workers import ahead
-from rankmill.scorer.schemas import GRADE_COUNTS, RANKED, SCORED_ROW
+from rankmill.scorer.ranked_file import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count
 BATCH_ROWS = 131_072  # rows of a batch of the spill, and of one that comes back, at most
@@ -149,7 +149,8 @@ class Spill:
         files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in _SCHEMAS}
         n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * self.written.n_bytes // self._sort_bytes))
         if n_parts > 1:
-            bounds = _sample(files["scored"]).bounds(n_parts)
+            ids = (batch.column(0) for batch in _batches_of(files["scored"], [SCORED_ROW.get_field_index("qid")]))
+            bounds = _range_bounds(ids, self.written.n_rows, n_parts)
             if len(bounds) > 0:
                 for kind, schema in _SCHEMAS.items():
                     paths = [self._dealt(kind, part) for part in range(len(bounds) + 1)]
@@ -288,39 +289,21 @@ class Spill:
             raise OSError(errno.EIO, f"the sort failed: {first_line}") from error
 
 
-class _Sample:
-    """At most ``SAMPLE`` ids, evenly spaced over all that were added, in bounded memory."""
+def _range_bounds(ids: Iterable[pa.Array[Any]], n_rows: int, n_parts: int) -> pa.Array[Any]:
+    """Return ids in ascending order that cut the ``n_rows`` of ``ids`` into at most ``n_parts`` ranges of about equal size.
 
-    def __init__(self) -> None:
-        self._ids: pa.Array[Any] = pa.array([], pa.string())
-        self._step = 1
-        self._skip = 0
-
-    def add(self, ids: pa.Array[Any]) -> None:
-        chosen = np.arange(self._skip, len(ids), self._step)
-        self._skip = (self._skip - len(ids)) % self._step
-        self._ids = pa.concat_arrays([self._ids, ids.take(chosen)])
-        while len(self._ids) > SAMPLE:
-            # Every second of those kept; the next one is as far away as it would have been.
-            if len(self._ids) % 2 == 1:
-                self._skip += self._step
-            self._ids = self._ids.take(np.arange(0, len(self._ids), 2))
-            self._step *= 2
-
-    def bounds(self, n_parts: int) -> pa.Array[Any]:
-        """Return ids in ascending order that cut the sample into at most ``n_parts`` ranges of about equal size."""
-        if n_parts < 2 or len(self._ids) == 0:
-            return pa.array([], pa.string())
-        ascending = self._ids.take(pc.sort_indices(self._ids))
-        places = np.unique(np.arange(1, n_parts) * len(ascending) // n_parts)
-        return ascending.take(places).unique()
-
-
-def _sample(paths: Sequence[Path]) -> _Sample:
-    sample = _Sample()
-    for batch in _batches_of(paths, [SCORED_ROW.get_field_index("qid")]):
-        sample.add(batch.column("qid"))
-    return sample
+    They are taken from at most ``SAMPLE`` of the rows, evenly spaced.
+    """
+    step, at = max(1, -(-n_rows // SAMPLE)), 0
+    sample: list[pa.Array[Any]] = [pa.array([], pa.string())]
+    for batch in ids:
+        sample.append(batch.take(np.arange(-at % step, len(batch), step)))
+        at += len(batch)
+    chosen: pa.Array[Any] = pa.concat_arrays(sample)
+    ascending = chosen.take(pc.sort_indices(chosen))
+    if len(ascending) == 0:
+        return ascending
+    return ascending.take(np.unique(np.arange(1, n_parts) * len(ascending) // n_parts)).unique()
 
 
 def _open_writer(path: Path, schema: pa.Schema) -> pa.RecordBatchStreamWriter:

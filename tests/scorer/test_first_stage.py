@@ -182,7 +182,7 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
         monkeypatch.setattr(scoring, name, lambda *a, real=real: scored.append(len(a[1])) or real(*a))
 
     def kill_in_the_middle():
-        settle = rerank._Work._settle
+        settle = rerank._Run._settle
 
         def settle_and_die(self, place):
             settle(self, place)
@@ -190,7 +190,7 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(rerank._Work, "_settle", settle_and_die)
+            patch.setattr(rerank._Run, "_settle", settle_and_die)
             with pytest.raises(KeyboardInterrupt):
                 rerank.rerank(source, forest, tmp_path / "out", run=run, top_k=9, overwrite=True, n_threads=1)
         scored.clear()

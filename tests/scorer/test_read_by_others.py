@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.scorer import ranked_file
+from rankmill.scorer import ranked_writer
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.rerank import rerank
 from tests.readers import READERS, rows_of
@@ -34,7 +34,7 @@ def rows():
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("top_k", [None, 3])
 def test_a_folder_is_read_as_it_is(tmp_path, forest, rows, monkeypatch, reader, top_k):
-    monkeypatch.setattr(ranked_file, "SHARD_ROWS", 50)
+    monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 50)
     rerank(write_letor(tmp_path / "c.txt", rows), forest, tmp_path / "ranked", top_k=top_k)
     assert ((tmp_path / "ranked" / "_grades.pq").exists(), len(list((tmp_path / "ranked").glob("*.parquet"))) > 1) == (
         top_k is not None,

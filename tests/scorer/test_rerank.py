@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import CandidatesRejected, ConflictError, InputError, MalformedLine, ModelFormatError
 from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.scorer import memory, ranked_file, scoring, sorting
+from rankmill.scorer import memory, ranked_file, ranked_writer, scoring, sorting
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.model_service import ModelIdentity
+from rankmill.scorer.ranked_file import RANKED, SCORED_ROW
 from rankmill.scorer.rerank import rerank
-from rankmill.scorer.schemas import RANKED, SCORED_ROW
 from rankmill.scorer.scored_file import read_scored
 from tests.scorer.candidate_files import (
     as_table,
@@ -115,7 +115,7 @@ def test_the_same_bytes_for_any_memory_threads_and_blocks(tmp_path, forest, monk
 
 
 def test_shards_hold_whole_queries_and_their_bytes_do_not_show_the_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranked_file, "ROW_GROUP_ROWS", 16)
+    monkeypatch.setattr(ranked_writer, "ROW_GROUP_ROWS", 16)
     rng = np.random.default_rng(4)
     sizes = rng.integers(1, 30, size=40)
     qids = np.repeat([f"q{i:02d}" for i in range(40)], sizes)
@@ -128,7 +128,7 @@ def test_shards_hold_whole_queries_and_their_bytes_do_not_show_the_batches(tmp_p
     for step in (1, 7, 50, n):
         folder = tmp_path / str(step)
         folder.mkdir()
-        writer = ranked_file.ShardWriter(folder, {"rankmill": "{}"}, shard_rows=100)
+        writer = ranked_writer.ParquetWriter(folder, "part-{:05d}.parquet", {"rankmill": "{}"}, shard_rows=100)
         for i in range(0, n, step):
             writer.write(sorting.RankedBatch(table.slice(i, step), first[i : i + step]))
         shards = writer.close()
@@ -322,7 +322,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
     def full(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
-    for name in ("replacing.publish_folder", "writing.file_digest"):
+    for name in ("replacing.publish_folder", "ranked_writer.file_digest"):
         with monkeypatch.context() as patch:
             patch.setattr(f"rankmill.scorer.{name}", full)
             with pytest.raises(OSError, match="No space"):
@@ -339,7 +339,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_our_own(tmp_path, fores
             rerank(source, forest, tmp_path / name)
         assert tree_of(tmp_path / name) == before
         with monkeypatch.context() as patch:
-            patch.setattr("rankmill.scorer.writing.file_digest", lambda _path: 1 / 0)
+            patch.setattr("rankmill.scorer.ranked_writer.file_digest", lambda _path: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 rerank(source, forest, tmp_path / name, overwrite=True)
         assert tree_of(tmp_path / name) == before
@@ -470,16 +470,12 @@ def test_what_has_the_name_of_the_grade_counts_is_treated_like_out(tmp_path, for
     st.integers(1, 7),
 )
 def test_rows_are_dealt_out_by_ranges_of_their_query(batches, size, n_parts):
-    sample = sorting._Sample()
+    ids = [pa.array(batch, pa.string()) for batch in batches]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorting, "SAMPLE", size)
-        for batch in batches:
-            sample.add(pa.array(batch, pa.string()))
-    ids = [qid for batch in batches for qid in batch]
-    assert sample._ids.to_pylist() == ids[:: sample._step]
-    assert len(sample._ids) <= size
-    bounds = sample.bounds(n_parts)
+        bounds = sorting._range_bounds(ids, sum(map(len, ids)), n_parts)
     assert len(bounds) < n_parts
+    assert set(bounds.to_pylist()) <= {qid for batch in batches for qid in batch}
     cut = [qid.encode() for qid in bounds.to_pylist()]
     assert cut == sorted(set(cut))
     for batch in batches:
@@ -504,14 +500,14 @@ def test_the_sorter_is_bounded_private_and_silent(tmp_path):
 
 
 def test_row_groups_of_long_ids_are_short_and_do_not_show_the_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranked_file, "ROW_GROUP_BYTES", 1000)
+    monkeypatch.setattr(ranked_writer, "ROW_GROUP_BYTES", 1000)
     ids = ["x" * n for n in [10] * 300 + [400] * 4 + [3000, 1] + [10] * 300]
     n = len(ids)
     columns = [["q"] * n, ids, [0.0] * n, range(1, n + 1), [None] * n]
     rows = pa.table([pa.array(c, f.type) for c, f in zip(columns, RANKED, strict=True)], schema=RANKED)
     files = []
     for size in (1, 7, 100, n):
-        writer = ranked_file.ParquetWriter(tmp_path / f"{size}.parquet", {})
+        writer = ranked_writer.ParquetWriter(tmp_path, f"{size}.parquet", {})
         for first in range(0, n, size):
             part = rows.slice(first, size)
             writer.write(sorting.RankedBatch(part, np.arange(first, first + len(part)) == 0))
@@ -555,7 +551,7 @@ def test_the_memory_plan_adds_up():
             held = memory.READER + threads * memory.GROWTH * plan.block_bytes
             assert threads == 1 or memory.FLOOR + held <= total
             by_column = 2 * threads * plan.columns_bytes(threads)  # read in groups, and waiting
-            assert memory.FLOOR + by_column + plan.bars_bytes <= total
+            assert memory.FLOOR + by_column + plan.best_bytes <= total
 
 
 def peak_of_a_fresh_process(*arguments, n_threads=0):

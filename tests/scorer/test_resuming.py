@@ -12,7 +12,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from rankmill.scorer import ranked_file, rerank, scoring, sorting, writing
+from rankmill.scorer import ranked_writer, rerank, scoring, sorting
 from rankmill.scorer.journal import NAME, Journal
 from tests.scorer.candidate_files import as_table, random_candidates, write_csv, write_letor
 from tests.scorer.forests import random_forest
@@ -40,7 +40,7 @@ def left_as_killed(monkeypatch):
 def small_steps(monkeypatch):
     """Settle often, and cut small batches, parts and shards."""
     monkeypatch.setattr(rerank, "SETTLED_ROWS", 100)
-    monkeypatch.setattr(ranked_file, "SHARD_ROWS", 60)
+    monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
     monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", 1 << 16)
     monkeypatch.setattr("rankmill.pipeline.sources.columnar.ROWS", (1, 40))
@@ -65,9 +65,9 @@ def killed_at(monkeypatch, number):
         (sorting.Spill, "settle"),
         (sorting.Spill, "deal_out"),
         (Journal, "write"),
-        (ranked_file.ShardWriter, "write"),
-        (writing, "fsync_file"),
-        (ranked_file, "write_grade_counts"),
+        (ranked_writer.ParquetWriter, "write"),
+        (ranked_writer, "fsync_file"),
+        (ranked_writer, "write_grade_counts"),
         (rerank, "replace_folder"),
         (rerank, "publish_file"),
     ):
@@ -193,8 +193,8 @@ def test_processes_killed_at_random_moments(tmp_path):
         for _ in range(60):
             writer.write_table(table, row_group_size=5000)
     code = (
-        "import sys; from rankmill.scorer import rerank, ranked_file; rerank.SETTLED_ROWS = 50_000; "
-        "ranked_file.SHARD_ROWS = 40_000; rerank.rerank(*sys.argv[1:], memory_limit='512MB', n_threads=2)"
+        "import sys; from rankmill.scorer import rerank, ranked_writer; rerank.SETTLED_ROWS = 50_000; "
+        "ranked_writer.SHARD_ROWS = 40_000; rerank.rerank(*sys.argv[1:], memory_limit='512MB', n_threads=2)"
     )
 
     def start(out):

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
-from rankmill.scorer.best import BYTES_OF_A_QUERY, Bars, can_be_kept, counts_of_dropped, runs_of
 from rankmill.scorer.rerank import rerank
+from rankmill.scorer.top_k import BYTES_OF_A_QUERY, BestScores, can_be_kept, counts_of_dropped, runs_of
 from tests.scorer.candidate_files import as_table, random_candidates, ranked, read_ranked, write_parquet
 from tests.scorer.forests import random_forest
 from tests.scorer.test_rerank import tree_of
@@ -48,14 +48,14 @@ def test_a_row_is_dropped_only_if_enough_of_its_run_are_above_it(rows, top_k):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(ROWS, max_size=6), st.integers(1, 5), st.integers(0, 4))
-def test_bars_strike_out_what_has_enough_above_it_in_the_parts_so_far(parts, top_k, most_queries):
-    bars = Bars(top_k, most_queries * (8 * top_k + BYTES_OF_A_QUERY))
+def test_best_scores_strike_out_what_has_enough_above_it_in_the_parts_so_far(parts, top_k, most_queries):
+    bars = BestScores(top_k, most_queries * (8 * top_k + BYTES_OF_A_QUERY))
     before: list[tuple[str, int]] = []
     for part in parts:
         qid, scores = pa.array([row[0] for row in part], pa.string()), np.array([row[1] for row in part], np.float64)
         keep = np.array([row[2] >= 0 for row in part], dtype=bool)  # others have been struck out already
         were = [(row[0], row[1]) for row, kept in zip(part, keep, strict=True) if kept]
-        bars.pass_by(qid.dictionary_encode(), scores, keep)
+        bars.strike_out(qid.dictionary_encode(), scores, keep)
         before += were
         for i, row in enumerate(part):
             above = sum(other[0] == row[0] and other[1] > row[1] for other in before)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer import _kernels
-from rankmill.scorer.schemas import GRADE_COUNTS
+from rankmill.scorer.ranked_file import GRADE_COUNTS
 
 if TYPE_CHECKING:
     from rankmill.pipeline.sources.batch import RowBatch
@@ -57,7 +57,7 @@ def can_be_kept(
     return keep
 
 
-class Bars:
+class BestScores:
     """The best scores of each query so far, in whatever parts of the input: a row that has enough above it there is not kept.
 
     Parts may come in any order: it says which rows are left out early, not which are ranked.  Safe to share between threads.
@@ -71,13 +71,14 @@ class Bars:
     """
 
     def __init__(self, top_k: int, most_bytes: int) -> None:
+        self.top_k = top_k
         self._most = most_bytes // (8 * top_k + BYTES_OF_A_QUERY)
         self._heaps = np.empty((self._most, top_k))  # on loan from the system until they are written to
         self._sizes = np.zeros(self._most, dtype=np.int64)
         self._known: pa.Array[Any] = pa.array([], pa.string())
         self._own = threading.Lock()
 
-    def pass_by(
+    def strike_out(
         self, ids: pa.DictionaryArray[Any, Any], scores: npt.NDArray[np.float64], keep: npt.NDArray[np.bool_]
     ) -> None:
         """Take the rows to ``keep`` (n,) in, and strike out those that have ``top_k`` of their query above them.
@@ -136,20 +137,20 @@ def counts_of_dropped(
 
 
 def first_of_queries(
-    batch: RowBatch, scores: npt.NDArray[np.float64], top_k: int, bars: Bars
+    batch: RowBatch, scores: npt.NDArray[np.float64], best: BestScores
 ) -> tuple[npt.NDArray[np.bool_] | None, pa.RecordBatch | None]:
-    """Return which rows of ``batch`` (n,) may be among the first ``top_k`` of their query, and the grades of the others.
+    """Return which rows of ``batch`` (n,) may be among the first of their query, and how often grades occur in the others.
 
     None: all of them, and no grades.  ``scores`` (n,) are finite.
     """
     starts = runs_of(batch.qid)
-    keep = can_be_kept(starts, scores, top_k)
+    keep = can_be_kept(starts, scores, best.top_k)
     if keep is not None and np.count_nonzero(keep) * FEW < len(keep):  # of whole lists: there is little more to find
         run = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         return keep, counts_of_dropped(batch.qid.take(as_array(starts[:-1])), run, batch.grade, keep)
     ids = batch.qid.dictionary_encode()
     keep = np.ones(len(batch), dtype=np.bool_) if keep is None else keep
-    bars.pass_by(ids, scores, keep)
+    best.strike_out(ids, scores, keep)
     if keep.all():
         return None, None
     return keep, counts_of_dropped(ids.dictionary, ids.indices.to_numpy(), batch.grade, keep)

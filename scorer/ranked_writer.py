@@ -1,0 +1,366 @@
+"""Write ranked lists: a folder of Parquet shards with its manifest, or one Parquet, CSV, TSV or TREC run file.
+
+Row groups and shards are cut by the rows alone (their number, their queries, how long their ids are), and the writer's
+settings are fixed, so the bytes do not depend on the batches that the rows came in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rankmill.foundation.errors import CandidatesRejected
+from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
+from rankmill.pipeline.workers import ahead
+from rankmill.scorer.journal import Shard
+from rankmill.scorer.ranked_file import (
+    BELONGS,
+    FACTS,
+    GRADE_COUNTS,
+    MANIFEST,
+    RANKED,
+    RUN_TAG,
+    Written,
+    checked_suffix,
+    grades_path,
+)
+from rankmill.scorer.sorting import RankedBatch, Spill
+
+SHARD_ROWS = 1_000_000  # a shard ends with the query in which it gets so long
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 8 << 20  # of ids: a group ends with the row in which they get so long
+
+
+@dataclass(frozen=True, slots=True)
+class RankedFiles:
+    """The files of a ranked list in the folder that they were written to; ``grades`` is None where no grade is known."""
+
+    folder: Path
+    ranked: tuple[Written, ...]
+    grades: Written | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the files of rows, in their order."""
+        return tuple(file.name for file in self.ranked) + (() if self.grades is None else (self.grades.name,))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows written."""
+        return sum(file.rows for file in self.ranked)
+
+    @property
+    def queries(self) -> int:
+        """Number of queries."""
+        return sum(file.queries for file in self.ranked)
+
+
+def write_lists(
+    spill: Spill,
+    folder: Path,
+    target: Path,
+    facts: Mapping[str, Any],
+    *,
+    rows: int,
+    done: Sequence[Shard] = (),
+    finished: Callable[[Shard], None] = lambda _: None,
+) -> RankedFiles:
+    """Write what ``spill`` holds to ``folder`` in the form that the name ``target`` asks for.
+
+    Parameters
+    ----------
+    facts
+        What the metadata and the manifest say, ``top_k`` among it; the manifest says besides what was written.
+    rows
+        Number of candidates, for the manifest.
+    done
+        Shards that an earlier run left in ``folder``: the rest is written.
+    finished
+        Called with each further shard but the last once it is on the disk.
+    """
+    single, top_k = bool(checked_suffix(target)), facts["top_k"]
+    metadata = {FACTS: canonical_json(dict(facts)).decode()}
+    digests = {shard.name: shard.sha256 for shard in done}
+
+    def shard_written(written: Written, part: int, row: int) -> None:
+        fsync_file(folder / written.name)
+        fsync_folder(folder)
+        digests[written.name] = file_digest(folder / written.name)
+        finished(Shard(**asdict(written), sha256=digests[written.name], part=part, row=row))
+
+    writer = open_writer(target, folder, metadata, [shard.written for shard in done], shard_written)
+    try:
+        begin = (done[-1].part, done[-1].row) if done else (0, 0)
+        with closing(spill.ranked(top_k, *begin)) as ranked, closing(ahead(ranked)) as batches:
+            for batch in batches:
+                writer.write(batch)
+        files = tuple(writer.close())
+    except BaseException:
+        writer.abandon()
+        raise
+    listed = [asdict(file) | {"sha256": digests.get(file.name) or file_digest(folder / file.name)} for file in files]
+    counted = None
+    if top_k is not None:
+        belongs = {BELONGS: listed[0]["sha256"]} if single else {}
+        counted = write_grade_counts(folder / grades_path(target).name, spill.grade_counts(), metadata | belongs)
+    written = RankedFiles(folder, files, counted)
+    if not single:
+        grades = counted and {"name": counted.name, "sha256": file_digest(folder / counted.name)}
+        manifest = dict(facts) | {"grades": grades, "queries": written.queries, "rows": rows}
+        manifest |= {"rows_written": written.rows, "shards": listed}
+        (folder / MANIFEST).write_bytes(canonical_json(manifest) + b"\n")
+    return written
+
+
+def publish_file(lists: RankedFiles, target: Path) -> None:
+    """Put the ranked file in its place; between the steps it stands beside a side table that is not of it.
+
+    Whoever reads it then is told so.  A new side table hence goes first, an old one that has no successor goes last.
+    """
+    grades = grades_path(target)
+    for path in lists.folder.iterdir():
+        fsync_file(path)
+    if lists.grades is not None:
+        (lists.folder / grades.name).replace(grades)
+        fsync_folder(target.parent)
+    (lists.folder / target.name).replace(target)
+    fsync_folder(target.parent)
+    if lists.grades is None and os.path.lexists(grades):
+        grades.unlink()
+        fsync_folder(target.parent)
+
+
+def write_grade_counts(path: Path, counts: Iterable[pa.Table], metadata: Mapping[str, str]) -> Written | None:
+    """Write the side table of grade counts; None, and no file, where no grade is known."""
+    file: _ParquetFile | None = None
+    try:
+        for table in counts:
+            file = file or _ParquetFile(path, GRADE_COUNTS, metadata)
+            file.write(table, 0)
+        return None if file is None else file.close()
+    except BaseException:
+        if file is not None:
+            file.abandon()
+        raise
+
+
+class _ParquetFile:
+    """One Parquet file with row groups of exactly ``ROW_GROUP_ROWS`` rows, but for the last one and where ids are long."""
+
+    def __init__(self, path: Path, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
+        schema = schema.with_metadata(dict(metadata)) if metadata else schema
+        self.path, self.rows, self.queries = path, 0, 0
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            version="2.6",
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=False,
+            data_page_version="1.0",
+            data_page_size=1 << 20,
+            write_batch_size=1024,
+            write_statistics=True,
+        )
+        self._schema = schema
+        self._held: list[pa.Table] = []
+        self._n_held = self._bytes_held = 0
+        self._texts = [field.name for field in schema if pa.types.is_string(field.type)]
+
+    def write(self, table: pa.Table, queries: int) -> None:
+        self._held.append(table)
+        self._n_held += table.num_rows
+        self._bytes_held += table.nbytes
+        self.rows += table.num_rows
+        self.queries += queries
+        while end := self._end_of_group():
+            self._write_group(end)
+
+    def close(self) -> Written:
+        if self._n_held or self.rows == 0:
+            self._write_group(self._n_held)
+        self._writer.close()
+        return Written(self.path.name, self.rows, self.queries)
+
+    def abandon(self) -> None:
+        with suppress(OSError):  # a full disk, most likely, is what we are giving up for
+            self._writer.close()
+
+    def _end_of_group(self) -> int:
+        """Return how many of the rows held make a whole group; 0: they do not yet."""
+        if self._bytes_held >= ROW_GROUP_BYTES:
+            long = np.zeros(self._n_held, dtype=np.int64)
+            for name in self._texts:
+                texts: list[Any] = [chunk for table in self._held for chunk in table[name].chunks]
+                long += np.concatenate([pc.binary_length(text).to_numpy() for text in texts])
+            end = int(np.searchsorted(np.cumsum(long), ROW_GROUP_BYTES)) + 1
+            if end <= min(self._n_held, ROW_GROUP_ROWS):
+                return end
+        return ROW_GROUP_ROWS if self._n_held >= ROW_GROUP_ROWS else 0
+
+    def _write_group(self, rows: int) -> None:
+        held = pa.concat_tables(self._held) if self._held else self._schema.empty_table()
+        # One chunk: the pages of a column are cut per chunk, and must not show the batches that the rows came in.
+        group = held.slice(0, rows).combine_chunks().replace_schema_metadata(self._schema.metadata)
+        self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        rest = held.slice(rows)
+        self._held, self._n_held, self._bytes_held = ([rest] if rest.num_rows else []), rest.num_rows, rest.nbytes
+
+
+Finished = Callable[[Written, int, int], None]
+"""Called with each shard but the last once it is written, and with the part and row of what was sorted where the next begins."""
+
+
+class ParquetWriter:
+    """Parquet files ``name.format(number)``: one, or shards of whole queries of about ``shard_rows`` rows, after those that are ``done``."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        metadata: Mapping[str, str],
+        *,
+        shard_rows: int | None = None,
+        done: Iterable[Written] = (),
+        finished: Finished = lambda *_: None,
+    ) -> None:
+        self._folder, self._name, self._metadata = folder, name, metadata
+        self._shard_rows, self._finished = shard_rows, finished
+        self._done = list(done)
+        self._open = self._next()
+
+    def write(self, batch: RankedBatch) -> None:
+        """Add the next rows; a query stays in one shard."""
+        rows, first, begin = batch.rows, batch.first_of_query, 0
+        starts = np.flatnonzero(first)
+        while self._shard_rows is not None:
+            short_by = self._shard_rows - self._open.rows
+            ends = starts[(starts >= begin) & (starts >= begin + short_by)]
+            if len(ends) == 0:
+                break
+            end = int(ends[0])
+            self._open.write(rows.slice(begin, end - begin), int(first[begin:end].sum()))
+            self._done.append(self._open.close())
+            self._finished(self._done[-1], batch.part, batch.row + end)
+            self._open, begin = self._next(), end
+        self._open.write(rows.slice(begin), int(first[begin:].sum()))
+
+    def close(self) -> list[Written]:
+        """Finish the last file, and say what was written, in order."""
+        return [*self._done, self._open.close()]
+
+    def abandon(self) -> None:
+        """Let go of the open file, finished or not; its folder is to be removed."""
+        self._open.abandon()
+
+    def _next(self) -> _ParquetFile:
+        return _ParquetFile(self._folder / self._name.format(len(self._done)), RANKED, self._metadata)
+
+
+class LinesWriter:
+    """One text file; ``lines_of`` turns rows into lines without their line ends."""
+
+    def __init__(self, path: Path, header: str, lines_of: Callable[[pa.Table], pa.ChunkedArray[Any]]) -> None:
+        self._path, self._lines_of, self._rows, self._queries = path, lines_of, 0, 0
+        self._file: BinaryIO = path.open("xb")
+        self._file.write(header.encode())
+
+    def write(self, batch: RankedBatch) -> None:
+        """Add the next rows."""
+        lines = self._lines_of(batch.rows).to_pylist()
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+        self._rows += len(lines)
+        self._queries += int(batch.first_of_query.sum())
+
+    def close(self) -> list[Written]:
+        """Finish the file."""
+        self._file.close()
+        return [Written(self._path.name, self._rows, self._queries)]
+
+    def abandon(self) -> None:
+        """Let go of the file."""
+        with suppress(OSError):
+            self._file.close()
+
+
+def open_writer(
+    path: Path,
+    folder: Path,
+    metadata: Mapping[str, str],
+    done: Iterable[Written] = (),
+    finished: Finished = lambda *_: None,
+) -> ParquetWriter | LinesWriter:
+    """Open the writer that the name ``path`` asks for, with its files in ``folder``; no suffix asks for shards.
+
+    Shards go on after those that are ``done``; of each that is complete ``finished`` is told.
+
+    Raises
+    ------
+    InputError
+        The suffix is none of ``SUFFIXES``.
+    """
+    suffix = checked_suffix(path)
+    if not suffix:
+        return ParquetWriter(
+            folder, "part-{:05d}.parquet", metadata, shard_rows=SHARD_ROWS, done=done, finished=finished
+        )
+    if suffix == ".parquet":
+        return ParquetWriter(folder, path.name.replace("{", "{{").replace("}", "}}"), metadata)
+    if suffix == ".run":
+        return LinesWriter(folder / path.name, "", _run_lines)
+    separator, lines_of = ("\t", _tsv_lines) if suffix == ".tsv" else (",", _csv_lines)
+    return LinesWriter(folder / path.name, separator.join(RANKED.names) + "\n", lines_of)
+
+
+def _run_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    _refuse(rows, r"[\s\v]|^$", "white space in it, or is empty", "a TREC run")
+    rank, score = rows["rank"].cast(pa.string()), rows["score"].cast(pa.string())
+    return _joined(rows["qid"], pa.scalar("Q0"), rows["doc_id"], rank, score, pa.scalar(RUN_TAG), " ")
+
+
+def _tsv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    _refuse(rows, '[\t\r\n]|^"', "a tab, a line end or a quotation mark at its start", "TSV")
+    return _joined(rows["qid"], rows["doc_id"], *_numbers(rows), "\t")
+
+
+def _csv_lines(rows: pa.Table) -> pa.ChunkedArray[Any]:
+    """RFC 4180: what has a comma or a quotation mark in it stands between quotation marks, those in it doubled."""
+    _refuse(rows, r"[\r\n]", "a line end", "CSV")
+    cells = []
+    for name in ("qid", "doc_id"):
+        text: Any = rows[name]
+        quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
+        cells.append(pc.if_else(pc.match_substring_regex(text, '[",]'), quoted, text))
+    return _joined(*cells, *_numbers(rows), ",")
+
+
+def _numbers(rows: pa.Table) -> tuple[Any, Any, Any]:
+    """Score, rank and grade as text; an unknown grade is empty."""
+    score, rank, grade = (rows[name].cast(pa.string()) for name in ("score", "rank", "grade"))
+    return score, rank, pc.fill_null(cast("Any", grade), "")
+
+
+def _joined(*parts: Any) -> pa.ChunkedArray[Any]:
+    """Join columns and scalars row by row; the last of ``parts`` goes between them."""
+    lines: pa.ChunkedArray[Any] = pc.binary_join_element_wise(*parts)
+    return lines
+
+
+def _refuse(rows: pa.Table, pattern: str, what: str, where: str) -> None:
+    for name in ("qid", "doc_id"):
+        bad = pc.match_substring_regex(rows[name], pattern)
+        if pc.any(bad).as_py():
+            found = rows[name].filter(bad)[0].as_py()
+            raise CandidatesRejected(
+                f"the {name} {found!r} has {what}, which {where} cannot hold; write a .parquet file or a folder instead"
+            )
