@@ -1,12 +1,13 @@
-"""The report as one HTML page: no address outside of it; made from the facts alone.
+"""The report as one HTML page and as Markdown, both from templates and made from the facts alone.
 
-Its only script adds buttons that copy digests.  It is named by its hash in the page's policy, so no other script can act.
+The page has no address outside of it.  Its only script adds buttons that copy digests.  It is named by its hash in the page's policy, so no other script can act.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -31,24 +32,59 @@ def page(facts: dict[str, Any]) -> str:
     from markupsafe import Markup
 
     script = resources.files("rankmill.report").joinpath("templates/copy.js").read_text(encoding="utf-8")
+    return _rendered(
+        "page.html.jinja",
+        facts,
+        chart=_charts(facts),
+        deciding=metric_of(facts),
+        rival=_rival(facts),
+        script=Markup(script),  # noqa: S704 (our own file)
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def markdown(facts: dict[str, Any]) -> str:
+    """Return the report as Markdown, for a pull request or a chat: the same findings and figures, without the charts."""
+    return re.sub(r"\n{3,}", "\n\n", _rendered("report.md.jinja", facts)).strip() + "\n"
+
+
+def _rendered(template: str, facts: dict[str, Any], **others: Any) -> str:
     return (
         _environment()
-        .get_template("page.html.jinja")
+        .get_template(template)
         .render(
             f=facts,
             found=facts["findings"],
             primary=primary_difference(facts),
-            deciding=metric_of(facts),
-            rival=_rival(facts),
-            chart=_charts(facts),
             outcome=outcome(facts),
             called=called,
-            script=Markup(script),  # noqa: S704 (our own file)
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             names=both_lists(facts),
             recorded_note=recorded_note(facts),
+            **others,
         )
     )
+
+
+def plain(words: object) -> str:
+    r"""Return ``words`` so that they mean themselves in Markdown and in HTML.
+
+    >>> print(plain("<b> a|b"))
+    &lt;b&gt; a\|b
+    """
+    text = " ".join(str(words).split())
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]#|~])", r"\\\1", text)
+
+
+def code(words: object) -> str:
+    """Return ``words`` as code in a cell of a Markdown table."""
+    text = str(words).replace("`", "'").replace("|", "\\|")
+    return f"`{' '.join(text.split())}`"
+
+
+def fenced(command: str) -> str:
+    """Return ``command`` as a block of code in Markdown."""
+    return "```sh\n" + command.replace("```", "'''") + "\n```"
 
 
 def outcome(facts: dict[str, Any]) -> dict[str, str]:
@@ -212,18 +248,18 @@ def _both(draw: Callable[[float], Markup], wide: float = WIDE, phone: float = PH
 @cache
 def _environment() -> Environment:
     """Return the templates, which escape what is put into them, and know of no name that is not there."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(
         loader=PackageLoader("rankmill.report"),
-        autoescape=True,
+        autoescape=select_autoescape(["html.jinja"]),  # the Markdown escapes for itself
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     tools = (
         words.metric_name, words.number, words.signed, words.count, words.counted, words.percent, words.short,
-        words.interval, words.few, words.size, words.slice_name, words.slice_title,
+        words.interval, words.few, words.size, words.slice_name, words.slice_title, plain, code, fenced,
     )  # fmt: skip
     environment.filters |= {tool.__name__: tool for tool in tools}
     return environment

@@ -18,8 +18,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.drift.compare import compare as drifted
 from rankmill.report import words
 from rankmill.report.findings import findings_of
-from rankmill.report.markdown import markdown
-from rankmill.report.page import page
+from rankmill.report.page import markdown, page
 from rankmill.report.provenance import drift_facts
 from rankmill.report.subject import Known
 from rankmill.report.writing import to_bytes, write_report

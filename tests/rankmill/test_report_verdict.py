@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from rankmill.report import words
 from rankmill.report.findings import findings_of
-from rankmill.report.markdown import markdown
-from rankmill.report.page import outcome, page
+from rankmill.report.page import markdown, outcome, page
 from rankmill.report.subject import Known
 from rankmill.report.writing import write_report
 from tests.rankmill.report_case import Work

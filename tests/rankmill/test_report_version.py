@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.report.markdown import markdown
 from rankmill.report.model_charts import dependence
-from rankmill.report.page import page
+from rankmill.report.page import markdown, page
 from tests.rankmill.report_case import Work
 
 UNKNOWN = ("metrics", "queries", "slices", "learning", "scores", "drift", "date")
