@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError, RankmillError
-from rankmill.foundation.errors import InputError as UnknownColumn
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
 from rankmill.scorer.forest import Forest
@@ -147,48 +146,29 @@ def subject_of(work: Path, store: Registry, known: Known, by: Sequence[str] = ()
     found = {name: _read(work / path) for name, path in _JSON}
     dataset = Dataset.open(work / "dataset")
     _check_columns(dataset, by)
-    gate = known.gate or found["gate"]
+    gate, evaluation = known.gate or found["gate"], found["evaluation"]
     version = store.resolve(_version(work, known, gate, found), bare="latest")
-    if known.gate is None and ((gate or {}).get("candidate") or {}).get("version") != str(version):
+    if ((gate or {}).get("candidate") or {}).get("version") != str(version):
         gate = None  # of another run
-    notes: list[str] = []
-    alias = known.alias or _alias(version)
-    present = _present(store, version, gate, alias)
-    evaluation = found["evaluation"]
     if evaluation is not None and (evaluation.get("model") or {}).get("version") not in {None, str(version)}:
         evaluation = None  # of another run
-    if gate is not None and (gate.get("candidate") or {}).get("version") != str(version):
-        gate = None
     split = known.split or (gate or {}).get("split") or (evaluation or {}).get("split")
     filled = {name for name, count in dataset.manifest.splits.items() if count.rows}
     if split not in filled:
         split = next(iter(dataset.manifest.unseen), None)
+    notes: list[str] = []
     if gate is not None and split is not None and gate.get("split") not in {None, split}:
         notes.append(f"the gate judged on the split {gate['split']}, this report is on {split}")
-    forest = Forest.from_bytes(version.read(), str(version))
-    present_forest = None
-    if present is not None:
-        present_forest, fault = _forest_of(present, dataset)
-        notes += [] if fault is None else [fault]
-    forests = [forest, *([] if present_forest is None else [present_forest])]
-    convention = _convention(known, evaluation, gate, dataset.max_grade, forests)
-    return Subject(
-        version=version,
-        forest=forest,
-        present=present,
-        present_forest=present_forest,
-        alias=alias,
-        dataset=dataset,
+    known = replace(
+        known,
+        alias=known.alias or _alias(version),
         split=split,
-        convention=convention,
-        metrics=_metrics(known, evaluation, gate, forest, convention),
         gate=gate,
         training=known.training or _of_version(found["training"], version),
         drift=known.drift or found["drift"],
         date=known.date or _date(found["report_stage"], version),
-        by=tuple(by),
-        notes=notes,
     )
+    return _subject(store, version, known, notes, dataset, evaluation, by)
 
 
 def subject_of_version(store: Registry, reference: str) -> Subject:
@@ -212,26 +192,46 @@ def subject_of_version(store: Registry, reference: str) -> Subject:
             gate = stored_result(store, str(version), alias).report
         except RankmillError as error:
             notes.append(f"the result of the gate cannot be read: {error}")
+    return _subject(store, version, Known(alias=alias, gate=gate), notes)
+
+
+def _subject(
+    store: Registry,
+    version: Version,
+    known: Known,
+    notes: list[str],
+    dataset: Dataset | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    by: Sequence[str] = (),
+) -> Subject:
+    """Return the subject of which all that is recorded is ``known``, with the models read."""
+    alias = known.alias or PRODUCTION
     forest = Forest.from_bytes(version.read(), str(version))
-    present, present_forest = _present(store, version, gate, alias), None
+    present, present_forest = _present(store, version, known.gate, alias), None
     if present is not None:
-        present_forest, fault = _forest_of(present, None)
+        present_forest, fault = _forest_of(present, dataset)
         notes += [] if fault is None else [fault]
-    known = Known()
-    convention = _convention(known, None, gate, version.manifest.get("max_grade"), [forest])
+    if dataset is None:
+        grades = [version.manifest.get("max_grade"), forest.info.get("max_grade")]
+    else:
+        forests = [forest, *([] if present_forest is None else [present_forest])]
+        grades = [dataset.max_grade, *(each.info.get("max_grade") for each in forests)]
+    convention = _convention(known, evaluation, grades)
     return Subject(
         version=version,
         forest=forest,
         present=present,
         present_forest=present_forest,
         alias=alias,
-        dataset=None,
-        split=None,
+        dataset=dataset,
+        split=known.split,
         convention=convention,
-        metrics=_metrics(known, None, gate, forest, convention),
-        gate=gate,
-        training=None,
-        drift=None,
+        metrics=_metrics(known, evaluation, forest, convention),
+        gate=known.gate,
+        training=known.training,
+        drift=known.drift,
+        date=known.date,
+        by=tuple(by),
         notes=notes,
     )
 
@@ -241,7 +241,7 @@ def _check_columns(dataset: Dataset, by: Iterable[str]) -> None:
     known = (QUERY_SIZE, GRADE_MIX, "qid", "doc_id", "grade", *dataset.optional_columns, *dataset.feature_names)
     for name in by:
         if name not in known:
-            raise UnknownColumn.unknown("column", name, known)
+            raise InputError.unknown("column", name, known)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -316,14 +316,8 @@ def _forest_of(present: Version, dataset: Dataset | None) -> tuple[Forest | None
     return forest, None
 
 
-def _convention(
-    known: Known,
-    evaluation: Mapping[str, Any] | None,
-    gate: Mapping[str, Any] | None,
-    max_grade: int | None,
-    forests: Iterable[Forest],
-) -> Convention:
-    """Measure as the caller says, else as the run's evaluation did, else as its gate did."""
+def _convention(known: Known, evaluation: Mapping[str, Any] | None, grades: Sequence[object]) -> Convention:
+    """Measure as the caller says, else as the run's evaluation did, else as its gate did; on the scale of the ``grades`` known."""
     if known.conventions is not None:
         given = dict(known.conventions)
         found = named_convention(given.pop("convention", None) or OURS).but(**given)
@@ -331,29 +325,23 @@ def _convention(
         policy, told = evaluation["policy"], evaluation["convention"]
         changed = {*told["changed"], "max_grade"}
         found = named_convention(told["name"]).but(**{name: policy[name] for name in sorted(changed)})
-    elif gate is not None:
-        found = named_convention(gate["convention"]["name"])
     else:
-        found = named_convention(OURS)
+        found = named_convention(OURS if known.gate is None else known.gate["convention"]["name"])
     if found.policy.max_grade is None:
-        scales = [max_grade, 1, *(forest.info.get("max_grade") for forest in forests)]
-        scale = max(grade for grade in scales if isinstance(grade, int))
+        scale = max([1, *(grade for grade in grades if isinstance(grade, int))])
         found = found.but(max_grade=scale) if scale <= _HIGHEST_SCALE else found
     return found
 
 
 def _metrics(
-    known: Known,
-    evaluation: Mapping[str, Any] | None,
-    gate: Mapping[str, Any] | None,
-    forest: Forest,
-    convention: Convention,
+    known: Known, evaluation: Mapping[str, Any] | None, forest: Forest, convention: Convention
 ) -> tuple[Metric, ...]:
     """Return what to measure: first what decides, the gate's metric, else the one that was learnt for; then the others in order."""
     names = list(known.metrics or (evaluation or {}).get("metrics") or METRICS)
-    first = (gate or {}).get("metric") or forest.parameters.get("metric")
-    if known.metrics is None or (gate or {}).get("metric"):
-        names = [str(first), *names] if first else names
+    judged = (known.gate or {}).get("metric")
+    first = judged or forest.parameters.get("metric")
+    if first and (known.metrics is None or judged):
+        names = [str(first), *names]
     found = dict.fromkeys(parse_metric(name) for name in names)
     scale = convention.policy.max_grade
     kept = [metric for metric in found if metric.name != "err" or scale is not None]
