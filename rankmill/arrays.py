@@ -1,61 +1,44 @@
-"""From what users hold in memory (numpy, Polars, Arrow, pandas) to rows that the trainer takes."""
+"""Numbers that users hold in memory (numpy, Polars, Arrow, pandas) as NumPy's arrays: features, queries, vectors."""
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rankmill.extras import Extras, check_finite
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.scalars import whole_number
-from rankmill.pipeline.binspec import BinSpec, apply_bins
-from rankmill.pipeline.group.hashing import digest_of_rows
-from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
-from rankmill.trainer.rows import Preferences, RankedRows
-from rankmill.vectors import NUMBERS, array, vector
+
+NUMBERS = "biuf"  # kinds of NumPy's types that are numbers
+
+
+def array(values: Any, name: str) -> npt.NDArray[Any]:
+    """Return ``values`` as an array of whatever they are; TrainingDataRejected where rows are of several lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:  # NumPy's own words speak of inhomogeneous shapes and sequences
+        raise TrainingDataRejected(f"{name} is ragged; give rows that are all of one length") from None
+
+
+def vector(values: Any, name: str) -> npt.NDArray[Any]:
+    """Return numbers as NumPy holds them; pandas' own kinds, and lists with None, come as objects."""
+    found = array(values, name)
+    if found.dtype != object:
+        return found
+    try:
+        return found.astype(np.float64)
+    except (TypeError, ValueError):
+        return found
+
 
 Matrix = npt.NDArray[np.float32]
 
 _QUERIES = "qid"
 _CURE = "give every feature as a number, for example by its codes"
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayRows:
-    """Rows in an order that depends on what is in them and not on how they came, and the digest of that."""
-
-    values: Matrix  # (n, n_features)
-    grades: npt.NDArray[np.int32]  # (n,)
-    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
-    digest: str
-    weights: npt.NDArray[np.float64] | None = None  # (n,)
-    labels: npt.NDArray[np.float64] | None = None  # (n,)
-    events: npt.NDArray[np.uint8] | None = None  # (n,)
-    offsets: npt.NDArray[np.float64] | None = None  # (n,)
-    query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,)
-    pairs: Preferences | None = None
-
-    def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
-        """Return them as the trainer takes them."""
-        bins = apply_bins(self.values, binspec, n_threads=n_threads)
-        return RankedRows(
-            grades=self.grades,
-            starts=self.starts,
-            bins=[bins],
-            weights=self.weights,
-            labels=self.labels,
-            events=self.events,
-            offsets=self.offsets,
-            query_weights=self.query_weights,
-            pairs=self.pairs,
-        )
 
 
 def names_of(frame: object) -> tuple[str, ...] | None:
@@ -208,88 +191,6 @@ def queries_of(qid: Any, group: Any, n_rows: int, where: str = "") -> npt.NDArra
     return ids
 
 
-def rows_of(
-    values: Matrix, y: Any, queries: npt.NDArray[Any], extras: Extras | None = None, *, regression: bool = False
-) -> ArrayRows:
-    """Bring the rows of a query together.
-
-    Parameters
-    ----------
-    values
-        (n, n_features).
-    y
-        (n,) grades, whole numbers of 0 or more.
-    queries
-        (n,) query of each row.
-    extras
-        What is given besides.
-    regression
-        ``y`` may hold any finite numbers.  If one of them is no whole number from 0 to 31, all are
-        labels, and no document is known to be relevant: metrics of rankings have no value then.
-
-    Raises
-    ------
-    InvalidParameter
-        Weights of pairs without pairs.
-    TrainingDataRejected
-        There are no rows, or shapes do not fit together, or a grade or one of the ``extras`` is none, or ids are of
-        several kinds.
-    """
-    extras = extras or Extras()
-    given = vector(y, "y")
-    if given.ndim != 1 or queries.ndim != 1:
-        raise TrainingDataRejected(f"y and qid must have shape (n,), got {given.shape} and {queries.shape}")
-    n_rows = len(values)
-    if not n_rows == len(given) == len(queries):
-        raise TrainingDataRejected(f"X, y and qid have {n_rows}, {len(given)} and {len(queries)} rows")
-    if not n_rows:
-        raise TrainingDataRejected("there are no rows; X, y and qid need one or more")
-    labels = extras.labels(n_rows)
-    if regression and labels is None and not _are_grades(given):
-        grades, labels = np.zeros(n_rows, dtype=np.int32), given.astype(np.float64)
-        check_finite("label in y", labels)
-    else:
-        grades = _grades(given)
-    weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
-    try:
-        _, number = np.unique(queries, return_inverse=True)
-    except (TypeError, ValueError):  # of objects, which are sorted by comparing them
-        kinds = sorted({type(query).__name__ for query in queries.tolist()})
-        raise TrainingDataRejected(
-            f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
-        ) from None
-    digest = digest_of_rows(values, grades)
-    columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
-    known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
-    order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
-    starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
-    known = {name: column[order] for name, column in known.items()}
-    query_weights = extras.query_weights(queries, number)
-    pairs = extras.preferences(number, order, starts)
-    # what is not given leaves no trace, so that digests are those of models trained before it could be
-    name = _Digest()
-    name.add("", starts, digest[order], *(known[""],) if "" in known else ())
-    for column in ("label", "event", "offset"):
-        if column in known:
-            name.add(column, known[column])
-    if query_weights is not None:
-        name.add("query_weight", query_weights)
-    if pairs is not None:
-        name.add("pairs", pairs.better, pairs.worse, pairs.weight, pairs.probability)
-    return ArrayRows(
-        values=values[order],
-        grades=grades[order],
-        starts=starts,
-        weights=known.get(""),
-        labels=known.get("label"),
-        events=known.get("event"),
-        offsets=known.get("offset"),
-        query_weights=query_weights,
-        pairs=pairs,
-        digest=name.hexdigest(),
-    )
-
-
 def directions_by_name(monotone: Any, names: Sequence[str]) -> dict[str, int]:
     """Return directions by feature name, given by name, by column number, or as one number for every column.
 
@@ -402,40 +303,3 @@ def _numbers(values: Any) -> Matrix:
             return found.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise TrainingDataRejected(f"X holds something that is no number ({error}); {_CURE}") from None
-
-
-def _are_grades(given: npt.NDArray[Any]) -> bool:
-    """Whether all are whole numbers that can be grades; true for what is no number at all, for :func:`_grades` to refuse."""
-    if given.dtype.kind not in NUMBERS:
-        return True
-    with np.errstate(invalid="ignore"):
-        whole = given.astype(np.int32)
-    return bool(
-        np.equal(whole, given).all() and whole.min(initial=0) >= 0 and whole.max(initial=0) <= HIGHEST_LABEL_AS_GRADE
-    )
-
-
-class _Digest:
-    """SHA-256 of arrays, each kind under its name; the first under none."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, name: str, *arrays: npt.NDArray[Any]) -> None:
-        self._hash.update(name.encode())
-        for part in arrays:
-            self._hash.update(np.ascontiguousarray(part).data.cast("B") if part.size else b"")
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
-
-
-def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    if grades.dtype.kind not in NUMBERS:
-        raise TrainingDataRejected(f"y holds {grades.dtype}; grades are whole numbers of 0 or more")
-    with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is then not equal to it
-        whole = grades.astype(np.int32)
-    if len(grades) and not (np.equal(whole, grades).all() and whole.min() >= 0):
-        row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
-        raise TrainingDataRejected(f"row {row}: expected a grade, a whole number of 0 or more, found {grades[row]}")
-    return whole

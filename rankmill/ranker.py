@@ -11,18 +11,8 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.arrays import (
-    ArrayRows,
-    check_same_rows,
-    directions_by_name,
-    made_up_names,
-    matrix_of,
-    queries_of,
-    rows_of,
-    with_queries,
-)
-from rankmill.eval_sets import EvalSet, eval_sets_of
-from rankmill.extras import Extras
+from rankmill.array_rows import ArrayRows, EvalSet, Extras, eval_sets_of, rows_of
+from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, matrix_of, queries_of, with_queries
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
 from rankmill.foundation.scalars import whole_number

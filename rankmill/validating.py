@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rankmill.arrays import check_same_rows, made_up_names, matrix_of, queries_of, rows_of, with_queries
-from rankmill.extras import Extras
+from rankmill.array_rows import Extras, rows_of
+from rankmill.arrays import check_same_rows, made_up_names, matrix_of, queries_of, with_queries
 from rankmill.peers import checked_metrics
 from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker

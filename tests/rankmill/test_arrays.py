@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from rankmill import Ranker
-from rankmill.arrays import directions_by_name, matrix_of, rows_of
-from rankmill.extras import Extras
+from rankmill.array_rows import Extras, rows_of
+from rankmill.arrays import directions_by_name, matrix_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 
 COLUMNS = {"a": [1, None, 3], "b": [0.5, 1e300, -2.25], "c": [True, False, None], "d": [None, None, None]}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rankmill import Ranker
-from rankmill.arrays import rows_of
-from rankmill.extras import Extras
+from rankmill.array_rows import Extras, rows_of
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from tests.rankmill.small_ranker import planted_arrays, small
 

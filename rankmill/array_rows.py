@@ -1,19 +1,23 @@
-"""What may be given besides features, grades and queries: weights, labels, events, offsets and pairs of documents."""
+"""Rows in memory as the trainer takes them: features, grades and queries, with weights, labels, events, offsets and pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.arrays import NUMBERS, Matrix, check_same_rows, matrix_of, names_of, queries_of, vector, with_queries
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.pipeline.binspec import BinSpec, apply_bins
+from rankmill.pipeline.group.hashing import digest_of_rows
+from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from rankmill.trainer.objectives.weights import check_weights
-from rankmill.trainer.rows import Preferences
-from rankmill.vectors import NUMBERS, vector
+from rankmill.trainer.rows import Preferences, RankedRows
 
 Floats = npt.NDArray[np.float64]
 
@@ -223,3 +227,225 @@ def _no_pair(bad: npt.NDArray[np.bool_], pairs: npt.NDArray[Any], expected: str)
     if bad.any():
         at = int(np.argmax(bad))
         raise TrainingDataRejected(f"pair {at}, rows {pairs[at, 0]} and {pairs[at, 1]}: {expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRows:
+    """Rows in an order that depends on what is in them and not on how they came, and the digest of that."""
+
+    values: Matrix  # (n, n_features)
+    grades: npt.NDArray[np.int32]  # (n,)
+    starts: npt.NDArray[np.int64]  # (n_queries + 1,)
+    digest: str
+    weights: npt.NDArray[np.float64] | None = None  # (n,)
+    labels: npt.NDArray[np.float64] | None = None  # (n,)
+    events: npt.NDArray[np.uint8] | None = None  # (n,)
+    offsets: npt.NDArray[np.float64] | None = None  # (n,)
+    query_weights: npt.NDArray[np.float64] | None = None  # (n_queries,)
+    pairs: Preferences | None = None
+
+    def ranked(self, binspec: BinSpec, n_threads: int) -> RankedRows:
+        """Return them as the trainer takes them."""
+        bins = apply_bins(self.values, binspec, n_threads=n_threads)
+        return RankedRows(
+            grades=self.grades,
+            starts=self.starts,
+            bins=[bins],
+            weights=self.weights,
+            labels=self.labels,
+            events=self.events,
+            offsets=self.offsets,
+            query_weights=self.query_weights,
+            pairs=self.pairs,
+        )
+
+
+def rows_of(
+    values: Matrix, y: Any, queries: npt.NDArray[Any], extras: Extras | None = None, *, regression: bool = False
+) -> ArrayRows:
+    """Bring the rows of a query together.
+
+    Parameters
+    ----------
+    values
+        (n, n_features).
+    y
+        (n,) grades, whole numbers of 0 or more.
+    queries
+        (n,) query of each row.
+    extras
+        What is given besides.
+    regression
+        ``y`` may hold any finite numbers.  If one of them is no whole number from 0 to 31, all are
+        labels, and no document is known to be relevant: metrics of rankings have no value then.
+
+    Raises
+    ------
+    InvalidParameter
+        Weights of pairs without pairs.
+    TrainingDataRejected
+        There are no rows, or shapes do not fit together, or a grade or one of the ``extras`` is none, or ids are of
+        several kinds.
+    """
+    extras = extras or Extras()
+    given = vector(y, "y")
+    if given.ndim != 1 or queries.ndim != 1:
+        raise TrainingDataRejected(f"y and qid must have shape (n,), got {given.shape} and {queries.shape}")
+    n_rows = len(values)
+    if not n_rows == len(given) == len(queries):
+        raise TrainingDataRejected(f"X, y and qid have {n_rows}, {len(given)} and {len(queries)} rows")
+    if not n_rows:
+        raise TrainingDataRejected("there are no rows; X, y and qid need one or more")
+    labels = extras.labels(n_rows)
+    if regression and labels is None and not _are_grades(given):
+        grades, labels = np.zeros(n_rows, dtype=np.int32), given.astype(np.float64)
+        check_finite("label in y", labels)
+    else:
+        grades = _grades(given)
+    weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
+    try:
+        _, number = np.unique(queries, return_inverse=True)
+    except (TypeError, ValueError):  # of objects, which are sorted by comparing them
+        kinds = sorted({type(query).__name__ for query in queries.tolist()})
+        raise TrainingDataRejected(
+            f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
+        ) from None
+    digest = digest_of_rows(values, grades)
+    columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
+    known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
+    order = np.lexsort([*known.values(), digest[:, 1], digest[:, 0], number])
+    starts = np.concatenate(([0], np.cumsum(np.bincount(number)))).astype(np.int64)
+    known = {name: column[order] for name, column in known.items()}
+    query_weights = extras.query_weights(queries, number)
+    pairs = extras.preferences(number, order, starts)
+    # what is not given leaves no trace, so that digests are those of models trained before it could be
+    name = _Digest()
+    name.add("", starts, digest[order], *(known[""],) if "" in known else ())
+    for column in ("label", "event", "offset"):
+        if column in known:
+            name.add(column, known[column])
+    if query_weights is not None:
+        name.add("query_weight", query_weights)
+    if pairs is not None:
+        name.add("pairs", pairs.better, pairs.worse, pairs.weight, pairs.probability)
+    return ArrayRows(
+        values=values[order],
+        grades=grades[order],
+        starts=starts,
+        weights=known.get(""),
+        labels=known.get("label"),
+        events=known.get("event"),
+        offsets=known.get("offset"),
+        query_weights=query_weights,
+        pairs=pairs,
+        digest=name.hexdigest(),
+    )
+
+
+def _are_grades(given: npt.NDArray[Any]) -> bool:
+    """Whether all are whole numbers that can be grades; true for what is no number at all, for :func:`_grades` to refuse."""
+    if given.dtype.kind not in NUMBERS:
+        return True
+    with np.errstate(invalid="ignore"):
+        whole = given.astype(np.int32)
+    return bool(
+        np.equal(whole, given).all() and whole.min(initial=0) >= 0 and whole.max(initial=0) <= HIGHEST_LABEL_AS_GRADE
+    )
+
+
+class _Digest:
+    """SHA-256 of arrays, each kind under its name; the first under none."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, name: str, *arrays: npt.NDArray[Any]) -> None:
+        self._hash.update(name.encode())
+        for part in arrays:
+            self._hash.update(np.ascontiguousarray(part).data.cast("B") if part.size else b"")
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    if grades.dtype.kind not in NUMBERS:
+        raise TrainingDataRejected(f"y holds {grades.dtype}; grades are whole numbers of 0 or more")
+    with np.errstate(invalid="ignore"):  # NaN becomes some integer, which is then not equal to it
+        whole = grades.astype(np.int32)
+    if len(grades) and not (np.equal(whole, grades).all() and whole.min() >= 0):
+        row = int(np.argmin(np.equal(whole, grades) & (whole >= 0)))
+        raise TrainingDataRejected(f"row {row}: expected a grade, a whole number of 0 or more, found {grades[row]}")
+    return whole
+
+
+EvalSet: TypeAlias = (
+    "tuple[npt.ArrayLike, npt.ArrayLike] | tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike | Mapping[str, Any]]"
+    # X, y, perhaps qid, or what is given by name
+)
+
+
+def eval_sets_of(
+    eval_set: Any,
+    eval_names: Sequence[str] | None,
+    eval_qid: Sequence[Any] | None,
+    eval_group: Sequence[Any] | None,
+    names: tuple[str, ...],
+    *,
+    regression: bool = False,
+) -> list[tuple[str, ArrayRows]]:
+    """Return (name, rows) of every set; see :meth:`rankmill.ranker.Ranker.fit` for the forms in which they may come.
+
+    Raises
+    ------
+    InvalidParameter, TrainingDataRejected
+        Arguments do not go together, or a set is not what it should be.
+    """
+    sets = [] if eval_set is None else list(eval_set) if _is_several(eval_set) else [eval_set]
+    if eval_names is None:
+        eval_names = ["valid"] if len(sets) == 1 else [f"valid_{i}" for i in range(len(sets))]
+    for what, given in (("eval_names", eval_names), ("eval_qid", eval_qid), ("eval_group", eval_group)):
+        if given is not None and len(given) != len(sets):
+            raise InvalidParameter(f"{what} has {len(given)} entries for {len(sets)} eval sets")
+    found = []
+    for i, (name, parts) in enumerate(zip(eval_names, sets, strict=True)):
+        if not isinstance(parts, tuple) or len(parts) not in {2, 3}:
+            raise InvalidParameter(
+                f"an eval set must be (X, y, qid), or (X, y) with eval_qid or eval_group, or"
+                f" (X, y, {{'qid': .., 'offset': ..}}); {name!r} is not"
+            )
+        more: dict[str, Any] = {} if len(parts) == 2 else dict(parts[2]) if _is_by_name(parts[2]) else {"qid": parts[2]}
+        qid, group = more.pop("qid", None), more.pop("group", None)
+        if qid is None and group is None:
+            qid = None if eval_qid is None else eval_qid[i]
+            group = None if eval_group is None else eval_group[i]
+        where = f"eval set {name!r}: "
+        try:
+            check_same_rows({"X": parts[0], "y": parts[1], "qid": qid, **more})
+            _, qid = with_queries(parts[0], qid, group)
+            values = matrix_of(parts[0], names)
+            extras = Extras.of(more)
+            rows = rows_of(values, parts[1], queries_of(qid, group, len(values)), extras, regression=regression)
+            found.append((name, rows))
+        except (InvalidParameter, TrainingDataRejected) as error:
+            raise type(error)(f"{where}{error}") from None
+    return found
+
+
+def _is_by_name(part: object) -> bool:
+    return isinstance(part, Mapping)
+
+
+def _is_several(eval_set: Any) -> bool:
+    """Tell a list or tuple of eval sets from one set, a tuple of arrays of which the first is a table."""
+    if not isinstance(eval_set, tuple):
+        return isinstance(eval_set, list)
+    return all(isinstance(one, tuple) and len(one) in {2, 3} and _is_table(one[0]) for one in eval_set)
+
+
+def _is_table(values: Any) -> bool:
+    if names_of(values) is not None:
+        return True
+    if isinstance(values, list | tuple):  # of rows, which may be ragged and so have no shape
+        return bool(values) and isinstance(values[0], list | tuple | np.ndarray)
+    return len(getattr(values, "shape", ())) == 2
