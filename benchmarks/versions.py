@@ -21,11 +21,10 @@ if __name__ == "__main__":
 
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history.changes import Change, Move, Register
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.history.log import Log
-from rankmill.registry.history.state import GENESIS
-from rankmill.registry.registry import Registry
+from rankmill.registry.commit_log import Log
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.model_state import GENESIS
+from rankmill.registry.stored_records import Change, Entry, Move, Register
 
 FACTS = {"features": ["f1"], "dataset_digest": None, "parameters": {}, "metrics": {"valid": {"ndcg@10": 0.5}}}
 

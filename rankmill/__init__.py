@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rankmill.loading import load_model, register_model
     from rankmill.pipeline.dataset import Dataset
     from rankmill.ranker import Ranker
-    from rankmill.registry.registry import Registry
+    from rankmill.registry.model_registry import Registry
     from rankmill.scorer.evaluate import evaluate
     from rankmill.scorer.rerank import rerank
     from rankmill.trainer.objectives.user import check_lambdas
@@ -40,7 +40,7 @@ _HOME = {
     "cross_validate": "rankmill.validating",
     "load_model": "rankmill.loading",
     "register_model": "rankmill.loading",
-    "Registry": "rankmill.registry.registry",
+    "Registry": "rankmill.registry.model_registry",
     "evaluate": "rankmill.scorer.evaluate",
     "rerank": "rankmill.scorer.rerank",
     "check_lambdas": "rankmill.trainer.objectives.user",

@@ -11,7 +11,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.gate.rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
 from rankmill.registry.names import PRODUCTION
-from rankmill.registry.telling.printing import print_json, print_table, safe
+from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.cli import (
     Discount,
     Gain,

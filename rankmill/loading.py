@@ -6,7 +6,7 @@ import os
 
 from rankmill.model_files import facts_of, load_forest
 from rankmill.ranker import Ranker
-from rankmill.registry.registry import Registry, Version
+from rankmill.registry.model_registry import Registry, Version
 from rankmill.scorer.forest import Forest
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
+from rankmill.registry.model_registry import Registry, Version
 from rankmill.registry.names import check_name, default_folder
-from rankmill.registry.registry import Registry, Version
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import find_model
 from rankmill.trainer.model_facts import dataset_facts, shape_of

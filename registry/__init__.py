@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rankmill.registry.registry import Registry, Version
+    from rankmill.registry.model_registry import Registry, Version
 
 __all__ = ["Registry", "Version"]
 
@@ -13,7 +13,7 @@ __all__ = ["Registry", "Version"]
 def __getattr__(name: str) -> object:
     """Load the registry when it is first asked for: the command line must start without pydantic."""
     if name in __all__:
-        from rankmill.registry import registry
+        from rankmill.registry import model_registry
 
-        return getattr(registry, name)
+        return getattr(model_registry, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from rankmill.registry import cli_bundles, cli_gc, cli_keep, cli_look, cli_move
+from rankmill.registry import cli_look, cli_maintain, cli_move
 
 app = typer.Typer(no_args_is_help=True, help="Versions of models: look at them, promote them, roll back, check them.")
-for part in (cli_look, cli_move, cli_keep, cli_gc, cli_bundles):
+for part in (cli_look, cli_move, cli_maintain):
     app.registered_commands += part.app.registered_commands

@@ -8,11 +8,11 @@ import typer
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
-from rankmill.registry.telling.printing import print_json, print_lines, print_table, safe, size_text
+from rankmill.registry.rendering import print_json, print_lines, print_table, safe, size_text
 
 if TYPE_CHECKING:
     from rankmill.registry import Registry
-    from rankmill.registry.history.state import State
+    from rankmill.registry.model_state import State
 
 app = typer.Typer()
 
@@ -78,23 +78,23 @@ def _told(store: Registry, model: str) -> dict[str, Any]:
 
 
 def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
-    from rankmill.registry.telling import listing
+    from rankmill.registry import listings
 
-    wanted, total = listing.parse_tags(tags), 0
+    wanted, total = listings.parse_tags(tags), 0
 
     def choose(state: State) -> list[int]:
         nonlocal total
         total = len(state.versions)
-        return listing.chosen(state, wanted, every=every)
+        return listings.chosen(state, wanted, every=every)
 
     shown = store.versions(name, choose)
     if as_json:
-        print_json({"name": name, "of": total, "versions": [listing.json_of(version) for version in shown]})
+        print_json({"name": name, "of": total, "versions": [listings.version_json(version) for version in shown]})
         return
     if wanted and not shown:
         typer.echo(f"no version of {name} has {' and '.join(f'the tag {key}={text}' for key, text in wanted.items())}")
         return
-    print_table(listing.HEADER, [listing.row_of(version) for version in shown])
+    print_table(listings.VERSIONS_HEADER, [listings.version_row(version) for version in shown])
     rest = total - len(shown)
     if rest and not wanted:
         typer.echo(f"and {rest:,} older versions that no alias means: rankmill models list {name} --all")
@@ -111,7 +111,7 @@ def show(
     Example: rankmill models show web@production
     """
     from rankmill.registry import Registry
-    from rankmill.registry.telling.story import Story
+    from rankmill.registry.show_version import Story
 
     store = Registry(registry)
     version = store.resolve(model, bare="latest")
@@ -134,7 +134,7 @@ def log(
     Example: rankmill models log web --last 20
     """
     from rankmill.registry import Registry
-    from rankmill.registry.telling.sentences import entry_json, stands_out, what_of, when_of, who_of, why_of
+    from rankmill.registry.rendering import entry_json, stands_out, what_of, when_of, who_of, why_of
 
     store = Registry(registry)
     after = 0 if last is None else max(0, store.state(bare_name(name)).head - last)

@@ -10,12 +10,11 @@ import typer
 from rankmill.foundation.errors import InputError, InvalidName
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
 from rankmill.registry.names import PRODUCTION, check_tag
-from rankmill.registry.telling.printing import print_json, print_table, safe
-from rankmill.registry.telling.sentences import entry_json, what_of, when_of
+from rankmill.registry.rendering import entry_json, print_json, print_table, safe, what_of, when_of
 
 if TYPE_CHECKING:
-    from rankmill.registry.history.entry import Entry
-    from rankmill.registry.history.promotion import Expected
+    from rankmill.registry.promotion import Expected
+    from rankmill.registry.stored_records import Entry
 
 app = typer.Typer()
 
@@ -119,8 +118,7 @@ def alias(
 
     Example: rankmill models alias web production --protect --metric ndcg@10 --margin 0.002
     """
-    from rankmill.registry import Registry
-    from rankmill.registry.telling import aliases
+    from rankmill.registry import Registry, listings
 
     bare_name(name)
     asked = [f"--{word}" for word, given in (("unset", unset), ("protect", protect), ("open", open_)) if given]
@@ -139,20 +137,20 @@ def alias(
         raise InputError("--expect goes with --unset")
     store = Registry(registry)
     if chosen is None or not asked:
-        report = aliases.report_of(store, name, chosen)
+        report = listings.alias_report(store, name, chosen)
         if as_json:
             print_json(report)
         elif not report["aliases"]:
             typer.echo(f"no alias of {name} was ever set: rankmill models promote {name}@latest")
         else:
-            print_table(aliases.HEADER, aliases.rows_of(report))
+            print_table(listings.ALIASES_HEADER, listings.alias_rows(report))
         return
     before = store.state(name).head
     entry: Entry | None
     if unset:
         entry = store.unset(name, chosen, expect=_expected(expect), reason=reason)
     else:
-        entry = store.protect(name, chosen, aliases.policy_of(terms) if protect else None, reason=reason)
+        entry = store.protect(name, chosen, listings.policy_of(terms) if protect else None, reason=reason)
     _report_move(name, chosen, entry, changed=entry is not None and entry.number > before, as_json=as_json)
 
 
@@ -172,7 +170,7 @@ def tag(
     Example: rankmill models tag web@7 owner=search-team season=autumn
     """
     from rankmill.registry import Registry
-    from rankmill.registry.telling.listing import parse_tags
+    from rankmill.registry.listings import parse_tags
 
     if "@" not in model:
         raise InvalidName(f"{model!r}: say which version to tag, such as {model}@7 or {model}@latest")

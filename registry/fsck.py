@@ -1,6 +1,7 @@
-"""Look at every file of a registry, say what is wrong and what cures it, and do what can be done without losing more.
+"""Check every byte that the registry answers for, say what is wrong and what cures it, and repair what can be repaired.
 
-Damage is what readers or writers stumble over; a remark is what a crash leaves, and the next run of something removes.
+``verify`` reads the entries, the chain and the blobs of given models, and only says what is wrong.  ``fsck`` looks at every file.
+There, damage is what readers or writers stumble over; a remark is what a crash leaves, and the next run of something removes.
 A repair deletes nothing but checkpoints and leases of the dead, which say nothing: what is damaged or foreign is moved to
 ``quarantine/<time>/`` under its own path.
 """
@@ -12,7 +13,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -20,14 +21,106 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError, LaterEntry
+from rankmill.registry import leases
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history import checkpoint
-from rankmill.registry.history.changes import Register
-from rankmill.registry.history.log import Log, is_entry_name
-from rankmill.registry.history.state import State
+from rankmill.registry.commit_log import Log, checkpoint_path, is_entry_name, parse_checkpoint
+from rankmill.registry.garbage import Trashed, blobs, in_quarantine, is_whole, listed, put_back
+from rankmill.registry.model_state import State
 from rankmill.registry.names import NAME
-from rankmill.registry.retention import leases, trash
-from rankmill.registry.retention.collecting import blobs, in_quarantine
+from rankmill.registry.stored_records import Register
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was read, and what is wrong with it: one line each, beginning with the file."""
+
+    models: int = 0
+    entries: int = 0
+    versions: int = 0
+    bytes_read: int = 0
+    findings: list[str] = field(default_factory=list)
+    unread: list[OSError] = field(default_factory=list)  # those of the findings that say nothing of the bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def add(self, error: IntegrityError | OSError) -> None:
+        """Take down what an entry or a blob could not be read for."""
+        if isinstance(error, OSError):
+            self.findings.append(f"{error.filename}: {error.strerror}; it was not checked")
+            self.unread.append(error)
+        else:
+            self.findings.append(str(error))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "ok": self.ok,
+            "models": self.models,
+            "entries": self.entries,
+            "versions": self.versions,
+            "bytes_read": self.bytes_read,
+            "findings": list(self.findings),
+        }
+
+
+def verify(store: Store, names: Iterable[str]) -> VerifyReport:
+    """Check the models ``names``, one after the other; damage is reported, not raised, and the rest still checked."""
+    report = VerifyReport()
+    for name in names:
+        _verify_model(Log(store, name), report)
+    return report
+
+
+def _verify_model(log: Log, report: VerifyReport) -> None:
+    report.models += 1
+    registered: list[Register] = []
+    state, chained = State(), True  # behind the first fault the chain says nothing, the entries still do
+    for name in log.store.names(log.folder):
+        if not is_entry_name(name) and not name.startswith("."):  # NFS keeps .nfs files of what was open
+            report.findings.append(f"{log.folder / name}: no entry of the log")
+    for number in range(1, log.listed() + 1):
+        try:
+            entry = log.read(number)
+        except FileNotFoundError:
+            report.findings.append(f"{log.path(number)}: the entry is missing")
+            chained = False
+            continue
+        except (IntegrityError, OSError) as error:
+            report.add(error)
+            chained = False
+            continue
+        report.entries += 1
+        if chained:
+            try:
+                state.apply(entry)
+            except IntegrityError as error:
+                report.findings.append(f"{log.path(number)}: {error}")
+                chained = False
+        if isinstance(entry.change, Register):
+            registered.append(entry.change)
+    for change in registered:
+        _verify_version(log.store, change, report, swept=change.version in state.swept)
+    for sha256 in sorted(state.reports):
+        _verify_blob(log.store, sha256, report)
+
+
+def _verify_version(store: Store, change: Register, report: VerifyReport, *, swept: bool) -> None:
+    report.versions += 1
+    if not swept:  # of a swept version all but the model is left
+        _verify_blob(store, change.model, report, change.size)
+    for sha256 in (change.manifest, *change.attachments.values()):
+        _verify_blob(store, sha256, report)
+
+
+def _verify_blob(store: Store, sha256: str, report: VerifyReport, size: int | None = None) -> None:
+    try:
+        report.bytes_read += len(store.read_blob(sha256, size))
+    except (IntegrityError, OSError) as error:
+        report.add(error)
+
 
 OLD = 24 * 3600.0  # seconds; a file is staged for moments
 WRITABLE = 0o222
@@ -159,12 +252,12 @@ class _Check:
         if fault:
             self._cut(log, state.head + 1, tail, fault)
         elif not fits:
-            path = checkpoint.path_of(self.store, log.name)
+            path = checkpoint_path(self.store, log.name)
             self._find(path, "does not fit the log", "remove it", self._drop(path), damage=True)
         return state
 
     def _checkpoint(self, log: Log) -> State | None:
-        path = checkpoint.path_of(self.store, log.name)
+        path = checkpoint_path(self.store, log.name)
         try:
             data = self.store.read(path)
         except FileNotFoundError:
@@ -172,7 +265,7 @@ class _Check:
         except IntegrityError as error:
             self._find(path, str(error), "remove it", self._drop(path), damage=True)
             return None
-        kept = checkpoint.parse(data)
+        kept = parse_checkpoint(data)
         if kept is None:  # nobody believes it
             self._find(path, "torn, or of another format", "remove it", self._drop(path))
         return kept
@@ -188,7 +281,7 @@ class _Check:
 
     def _cut(self, log: Log, first: int, tail: list[int], fault: str) -> None:
         """Report a broken log; a repair leaves the longest beginning that holds, and no checkpoint beyond it."""
-        path = checkpoint.path_of(self.store, log.name)
+        path = checkpoint_path(self.store, log.name)
         move = self._set_aside(*(log.path(number) for number in tail))
 
         def mend() -> bool:
@@ -257,7 +350,7 @@ class _Check:
 
             def mend() -> bool:
                 aside()
-                return user is None or (copy is not None and trash.put_back(self.store, copy))
+                return user is None or (copy is not None and put_back(self.store, copy))
 
             cure = "register or import it again, or restore it from a backup"
             self._find(path, f"the bytes do not have the digest that names them; {of}", cure, mend, damage=True)
@@ -277,18 +370,18 @@ class _Check:
             return
 
         def mend() -> bool:
-            return trash.put_back(self.store, copy)
+            return put_back(self.store, copy)
 
         self._find(path, f"lies in the trash: the {user}", "models gc puts it back", mend)
 
-    def _copy(self, sha256: str) -> trash.Trashed | None:
-        copies = (item for item in trash.listed(self.store) if item.sha256 == sha256)
-        return next((item for item in copies if trash.is_whole(self.store, item)), None)
+    def _copy(self, sha256: str) -> Trashed | None:
+        copies = (item for item in listed(self.store) if item.sha256 == sha256)
+        return next((item for item in copies if is_whole(self.store, item)), None)
 
     # -- what comes and goes ------------------------------------------------------------------------------------------
 
     def _check_trash(self) -> None:
-        ours = {item.path.name for item in trash.listed(self.store)}
+        ours = {item.path.name for item in listed(self.store)}
         for name in self.store.names(self.store.trash):
             if name not in ours and not name.startswith("."):
                 file = self.store.trash / name

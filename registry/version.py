@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError, UnknownModel
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.history.log import Log
-from rankmill.registry.history.state import Registered, State
+from rankmill.registry.commit_log import Log
+from rankmill.registry.model_state import Registered, State
+from rankmill.registry.stored_records import Entry
 
 
 @dataclass(unsafe_hash=True)  # not frozen: ten thousand of them are made for a list, and that would take twice as long

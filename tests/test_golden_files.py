@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rankmill.pipeline.dataset import Dataset
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.checkpoint import Checkpoint
 from tests.pinned_story import run

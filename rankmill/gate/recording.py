@@ -12,15 +12,15 @@ from rankmill.foundation.terminal import page_width
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.gate.rules import rules_under
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
-from rankmill.registry.history.changes import Gate
 from rankmill.registry.names import PRODUCTION, check_alias
+from rankmill.registry.stored_records import Gate
 from rankmill.scorer.evaluation import text_table
 from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry, Version
-    from rankmill.registry.history.entry import Entry
+    from rankmill.registry.stored_records import Entry
     from rankmill.scorer.metrics.conventions import Convention
 
 

@@ -12,7 +12,7 @@ from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
 
 if TYPE_CHECKING:
-    from rankmill.registry.history.changes import Policy
+    from rankmill.registry.stored_records import Policy
 
 METRIC = "ndcg@10"
 MARGIN = 0.002

@@ -151,7 +151,7 @@ def split_for(rules: Rules, dataset: Dataset) -> str:
 def refuse_protected(work: Work) -> None:
     """Raise ConfigError if ``[promote]`` names an alias that asks for a gate: before the training, not after."""
     from rankmill.foundation.errors import ConfigError
-    from rankmill.registry.history.state import State
+    from rankmill.registry.model_state import State
 
     if work.config.promote is None:
         return

@@ -14,7 +14,7 @@ from rankmill.foundation.records import canonical_json
 from rankmill.gate.recording import gate, stored_result
 from rankmill.gate.rules import convention_digest
 from rankmill.registry import Registry
-from rankmill.registry.history.changes import Policy
+from rankmill.registry.stored_records import Policy
 from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 

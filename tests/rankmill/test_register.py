@@ -12,7 +12,7 @@ from rankmill import cli
 from rankmill.foundation.errors import InputError, ModelFormatError
 from rankmill.model_files import register_file
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.model_facts import attachments_of, dataset_facts
 from tests.rankmill.gate_case import dataset_of, rows_of, trained

@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.storage.disk import Disk
-from rankmill.registry import blob_store
-from rankmill.registry.history import log
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.registry import Registry
-from rankmill.registry.retention import leases
+from rankmill.registry import blob_store, commit_log, leases
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.stored_records import Entry
 from rankmill.registry.version import Version
 
 FACTS = {
@@ -57,7 +55,7 @@ class OpenRegistry(Registry):
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not pause before trying again, hold little room, and let nobody wait for one that was told to stop in between."""
-    monkeypatch.setattr(log, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
     monkeypatch.setattr(blob_store, "BALLAST_SIZE", blob_store.LEAST_BALLAST)
     for member in vars(Version).values():
         if isinstance(member, cached_property) and hasattr(member, "lock"):  # up to Python 3.11: one for all objects

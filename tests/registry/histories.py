@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import RankmillError
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS
 
 Step = Callable[[Registry, str], object]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from rankmill.foundation.storage.disk import Disk
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
 CALLS = tuple(name for name, member in vars(Disk).items() if callable(member) and not name.startswith("_"))

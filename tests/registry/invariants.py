@@ -7,8 +7,8 @@ from collections import Counter
 from functools import lru_cache
 from typing import Any
 
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.stored_records import Entry
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
 LITTER = re.compile(rf"{re.escape(str(ROOT))}/(tmp|trash|leases)/|{re.escape(str(ROOT))}/ballast$|/checkpoint\.json$")

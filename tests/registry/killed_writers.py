@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rankmill.foundation.errors import ConflictError, UnknownModel
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.registry import Registry
-from rankmill.registry.retention.keeping import Rules
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.retention_rules import Rules
+from rankmill.registry.stored_records import Entry
 from tests.registry.conftest import FACTS
 
 NAME, ALIASES = "web", ("blue", "green", "red")

@@ -8,13 +8,11 @@ from functools import cache
 from pathlib import Path
 from unittest import mock
 
-from rankmill.registry import blob_store
-from rankmill.registry.history.changes import Policy
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.registry import Registry
-from rankmill.registry.retention import trash
-from rankmill.registry.retention.collecting import clock
-from rankmill.registry.retention.keeping import Rules
+from rankmill.registry import blob_store, garbage
+from rankmill.registry.garbage import clock
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.retention_rules import Rules
+from rankmill.registry.stored_records import Entry, Policy
 from tests.registry.conftest import FACTS
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
@@ -87,7 +85,7 @@ def one_is_in_the_trash(registry: Registry) -> None:
     """The bytes of version 3 have lain in the trash for long, though production means it."""
     three_versions(registry)
     store, sha256 = registry._store, registry.resolve("web@3", bare="latest").sha256
-    trash.throw(store, sha256, clock(store) - 1000.0)
+    garbage.throw(store, sha256, clock(store) - 1000.0)
     for folder in (store.trash, store.blob_path(sha256).parent):
         store.fsync_folder(folder)
 

@@ -18,13 +18,12 @@ import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
 from rankmill.foundation.records import canonical_json
-from rankmill.registry.bundle import tar as bundle_tar
-from rankmill.registry.bundle.contents import blob_member
-from rankmill.registry.bundle.opening import OpenedBundle
-from rankmill.registry.history.changes import Move, Policy, Protect, Register, Tag
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.history.state import GENESIS
-from rankmill.registry.registry import Registry
+from rankmill.registry import bundle_format as bundle_tar
+from rankmill.registry.bundle_format import blob_member
+from rankmill.registry.bundle_import import OpenedBundle
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.model_state import GENESIS
+from rankmill.registry.stored_records import Entry, Move, Policy, Protect, Register, Tag
 from tests.registry.conftest import FACTS, QuickDisk
 
 Parts = list[tuple[str, bytes]]

@@ -10,9 +10,9 @@ import pytest
 
 from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.storage import publish
-from rankmill.registry.bundle import exporting
-from rankmill.registry.bundle.opening import OpenedBundle
-from rankmill.registry.registry import Registry
+from rankmill.registry import bundle_export
+from rankmill.registry.bundle_import import OpenedBundle
+from rankmill.registry.model_registry import Registry
 from tests.registry.interposed import Interposed, Killed
 from tests.registry.model_disk import ROOT, Machine, ModelDisk, everything, nothing_new
 from tests.registry.operations import BESIDE, started
@@ -20,7 +20,7 @@ from tests.registry.test_every_fsync import Site, only, sites_of, without
 
 OUT = BESIDE / "web.tar"
 OLD = b"what was there"
-SITES = [site for module in (exporting, publish) for site in sites_of(Path(module.__file__))]
+SITES = [site for module in (bundle_export, publish) for site in sites_of(Path(module.__file__))]
 
 
 @pytest.fixture(params=[True, False], ids=["replaces", "new"])

@@ -14,11 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName, UnknownModel
-from rankmill.registry import blob_store
-from rankmill.registry.bundle import exporting
-from rankmill.registry.history.checkpoint import read_checkpoint
-from rankmill.registry.registry import Registry
-from rankmill.registry.telling.story import Story
+from rankmill.registry import blob_store, bundle_export
+from rankmill.registry.commit_log import read_checkpoint
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.show_version import Story
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.registry.golden.write import seen
 from tests.registry.histories import HISTORIES, STEPS, Step, play
@@ -252,8 +251,8 @@ def test_what_cannot_be_written_or_read_is_named(web: Registry, tmp_path: Path) 
 def test_a_version_without_its_bytes_travels_in_a_history_only(
     web: Registry, other: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankmill.registry.history.changes import Mark, Sweep
-    from rankmill.registry.history.log import Log
+    from rankmill.registry.commit_log import Log
+    from rankmill.registry.stored_records import Mark, Sweep
 
     log = Log(web._store, "web")
     log.commit(lambda _: Mark(op="mark", versions=(2,)))
@@ -271,8 +270,8 @@ def test_a_version_without_its_bytes_travels_in_a_history_only(
 
 
 def test_what_was_swept_here_stays_swept(web: Registry, other: Registry, tmp_path: Path) -> None:
-    from rankmill.registry.history.changes import Mark, Sweep
-    from rankmill.registry.history.log import Log
+    from rankmill.registry.commit_log import Log
+    from rankmill.registry.stored_records import Mark, Sweep
 
     web.export("web", tmp_path / "web.tar")
     other.import_(tmp_path / "web.tar")
@@ -332,7 +331,7 @@ def test_a_long_history_comes_with_a_checkpoint(web: Registry, other: Registry, 
 def test_models_too_large_for_a_tar_member_are_named(
     web: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "LARGEST", 6)
+    monkeypatch.setattr(bundle_export, "LARGEST", 6)
     with pytest.raises(InputError, match=r"has .* bytes; a bundle takes 6 at most"):
         web.export("web", tmp_path / "web.tar")
 
@@ -350,7 +349,7 @@ def test_a_model_larger_than_any_other_blob_may_be_travels(
 ) -> None:
     """How large a model is, the log says; of other blobs nobody does, so they have a limit that registering knows, too."""
     monkeypatch.setattr(blob_store, "LARGEST_BLOB", 4000)
-    monkeypatch.setattr("rankmill.registry.registry.LARGEST_BLOB", 4000)
+    monkeypatch.setattr("rankmill.registry.model_registry.LARGEST_BLOB", 4000)
     registry.register("web", bytes(5000), manifest=FACTS)
     registry.export("web", tmp_path / "web.tar")
     other.import_(tmp_path / "web.tar")

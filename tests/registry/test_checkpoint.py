@@ -12,11 +12,11 @@ import pytest
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
+from rankmill.registry import commit_log
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history import checkpoint
-from rankmill.registry.history.log import Log
-from rankmill.registry.history.state import State
-from rankmill.registry.registry import Registry
+from rankmill.registry.commit_log import Log
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.model_state import State
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 
 
@@ -32,7 +32,7 @@ class CountingDisk(QuickDisk):
 def keep(registry: Registry) -> Path:
     """Write a checkpoint of ``web`` as it stands."""
     store = Store(registry.root, QuickDisk())
-    checkpoint.write_checkpoint(store, "web", registry.state("web"))
+    commit_log.write_checkpoint(store, "web", registry.state("web"))
     return registry.root / "models" / "web" / "checkpoint.json"
 
 
@@ -61,7 +61,7 @@ def busy(web: Registry) -> Registry:
 
 
 def checkpoint_policy() -> object:
-    from rankmill.registry.history.changes import Policy
+    from rankmill.registry.stored_records import Policy
 
     return Policy(metric="ndcg@10", margin=0.01)
 
@@ -69,7 +69,7 @@ def checkpoint_policy() -> object:
 def test_a_checkpoint_holds_all_that_the_fold_holds(busy: Registry) -> None:
     before = folded(busy)
     keep(busy)
-    found = checkpoint.read_checkpoint(Store(busy.root), "web")
+    found = commit_log.read_checkpoint(Store(busy.root), "web")
     assert found == before
     assert busy.state("web") == before
     busy.register("web", b"model 5", manifest=FACTS)
@@ -92,8 +92,8 @@ def test_each_byte_of_a_checkpoint_matters(web: Registry) -> None:
     before, path = web.state("web"), keep(web)
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
-        assert checkpoint.parse(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]) is None
-    assert checkpoint.parse(whole) == before
+        assert commit_log.parse_checkpoint(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]) is None
+    assert commit_log.parse_checkpoint(whole) == before
 
 
 def test_a_checkpoint_of_another_log_is_not_believed(
@@ -130,7 +130,7 @@ def test_an_entry_missing_behind_the_checkpoint_is_noticed(web: Registry) -> Non
 
 
 def test_after_a_checkpoint_few_files_are_read(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "is_due", lambda head, last: False)
+    monkeypatch.setattr(commit_log, "is_due", lambda head, last: False)
     for number in range(60):
         registry.register("web", b"%d" % number, manifest=FACTS)
     registry.promote("web", 60)
@@ -148,7 +148,7 @@ def test_writers_keep_checkpoints_and_readers_write_nothing(registry: Registry, 
     path = registry.root / "models/web/checkpoint.json"
     for number in range(101):
         registry.register("web", b"%d" % number, manifest=FACTS)
-    found = checkpoint.parse(path.read_bytes())
+    found = commit_log.parse_checkpoint(path.read_bytes())
     assert found is not None
     assert found.head == 100
     before = tree(registry.root)
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_cannot_be_written_is_no_error(web: Registry, monkeypa
         def replace(self, source: Path, target: Path) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rankmill.registry.history.log.is_due", lambda head, last: True)
+    monkeypatch.setattr("rankmill.registry.commit_log.is_due", lambda head, last: True)
     full = Registry(web.root, disk=Full())
     full.promote("web", 1)
     assert web.resolve("web", bare="production").number == 1

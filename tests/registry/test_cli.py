@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidName, RankmillError, UnknownModel
 from rankmill.registry.blob_store import Store
 from rankmill.registry.cli import app
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import ConflictError, IntegrityError
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import QuickDisk
 from tests.registry.shell import Shell
 

@@ -17,7 +17,7 @@ import pytest
 
 import rankmill
 from rankmill.foundation.errors import RankmillError
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.interposed import Interposed, Killed
 from tests.registry.invariants import Witness
 from tests.registry.model_disk import ROOT, Choice, Machine, ModelDisk, everything, nothing_new

@@ -17,14 +17,12 @@ import pytest
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
-from rankmill.registry import fsck
+from rankmill.registry import commit_log, fsck, garbage, leases
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history import log
-from rankmill.registry.history.state import State
-from rankmill.registry.registry import Registry
-from rankmill.registry.retention import leases, trash
-from rankmill.registry.retention.collecting import blobs
-from rankmill.registry.retention.keeping import DAY, Rules
+from rankmill.registry.garbage import blobs
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.model_state import State
+from rankmill.registry.retention_rules import DAY, Rules
 from tests.registry.conftest import FACTS
 from tests.registry.faults import CRASHES, Failing
 from tests.registry.interposed import Interposed, Killed
@@ -54,7 +52,7 @@ def tear(path: Path) -> None:
 
 
 def to_trash(registry: Registry, version: int) -> None:
-    trash.throw(registry._store, blob(registry, version).name, time.time())
+    garbage.throw(registry._store, blob(registry, version).name, time.time())
 
 
 def damage_beside_a_copy(registry: Registry) -> None:
@@ -114,7 +112,7 @@ def files(root: Path) -> set[bytes]:
 def test_in_a_healthy_registry_there_is_nothing_to_find(
     web: Registry, tree: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "is_due", lambda head, checkpoint: True)
+    monkeypatch.setattr(commit_log, "is_due", lambda head, checkpoint: True)
     web.promote("web", 2, alias="canary")
     assert (web.root / "models/web/checkpoint.json").exists()
     before = tree(web.root)
@@ -167,7 +165,7 @@ def test_what_cannot_be_repaired_stays_damage_and_a_whole_one_can_be_put_again(w
 def test_of_a_broken_log_the_longest_beginning_stays_and_what_is_lost_is_said(
     web: Registry, broken: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "is_due", lambda head, checkpoint: True)
+    monkeypatch.setattr(commit_log, "is_due", lambda head, checkpoint: True)
     web.register("web", b"model 4", manifest=FACTS)
     entries = web.log("web")
     entry(web, 8).unlink()
@@ -187,13 +185,13 @@ def test_of_a_broken_log_the_longest_beginning_stays_and_what_is_lost_is_said(
 
 
 def test_a_checkpoint_that_tells_another_story_is_removed(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rankmill.registry.history.checkpoint import path_of, write_checkpoint
+    from rankmill.registry.commit_log import checkpoint_path, write_checkpoint
 
     state = web.state("web")
     state.tags[1] = {"made": "up"}
     write_checkpoint(web._store, "web", state)
     (finding,) = web.fsck().findings
-    assert finding.file == str(path_of(web._store, "web"))
+    assert finding.file == str(checkpoint_path(web._store, "web"))
     assert web.fsck(repair=True).ok
     assert web.fsck().findings == []
 
@@ -293,10 +291,10 @@ def test_a_repair_leaves_alone_what_was_registered_since_it_looked(
 
 
 def test_a_checkpoint_that_came_while_it_looked_is_no_damage(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "is_due", lambda head, checkpoint: True)
+    monkeypatch.setattr(commit_log, "is_due", lambda head, checkpoint: True)
     read = fsck._Check._checkpoint
 
-    def late(self: fsck._Check, of: log.Log) -> State | None:
+    def late(self: fsck._Check, of: commit_log.Log) -> State | None:
         opened(web).promote("web", 2, alias="canary")
         return read(self, of)
 

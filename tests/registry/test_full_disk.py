@@ -16,7 +16,7 @@ import pytest
 
 from rankmill.registry import blob_store
 from rankmill.registry.blob_store import Store
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 
 ROOT = Path(__file__).parents[2]
@@ -167,7 +167,7 @@ def test_a_registry_of_format_1_gets_one(web: Registry) -> None:
 LIMITED = """
 import os, resource, sys
 from pathlib import Path
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 root = Path(sys.argv[1])
 def state():
@@ -207,7 +207,7 @@ def test_a_limit_for_the_size_of_files_at_any_byte(web: Registry) -> None:
 MOUNTED = """
 import errno, json, os, subprocess, sys
 from pathlib import Path
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS
 mount = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=64", "small", mount], check=True)

@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from rankmill.registry.history.changes import Change, as_json
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.stored_records import Change, as_json
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.registry.golden.write import seen
 

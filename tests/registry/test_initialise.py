@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry.cli import app
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import QuickDisk
 from tests.registry.test_publishing import Neither, NoLinks
 

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import UnknownModel
-from rankmill.registry.history.changes import Change, Mark, Move, Register, Sweep, Tag, Unset
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.history.promotion import rollback
-from rankmill.registry.history.state import State
-from rankmill.registry.retention.keeping import DAY, Plan, Rules, plan, reasons
+from rankmill.registry.model_state import State
+from rankmill.registry.promotion import rollback
+from rankmill.registry.retention_rules import DAY, Plan, Rules, plan, reasons
+from rankmill.registry.stored_records import Change, Entry, Mark, Move, Register, Sweep, Tag, Unset
 
 NOW = 1000 * DAY
 ALIASES = ["production", "shadow"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS
 from tests.registry.killed_writers import ALIASES, NAME
 from tests.waiting import LIMIT

@@ -8,13 +8,12 @@ import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
+from rankmill.registry import commit_log
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history import log
-from rankmill.registry.history.changes import Register
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.history.log import Log
-from rankmill.registry.history.state import GENESIS, State
-from rankmill.registry.registry import Registry
+from rankmill.registry.commit_log import Log
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.model_state import GENESIS, State
+from rankmill.registry.stored_records import Entry, Register
 
 
 def files(registry: Registry, kind: str) -> list[Path]:
@@ -160,7 +159,7 @@ def test_a_listing_that_lags_behind_hides_nothing(web: Registry, monkeypatch: py
 
 
 def test_an_entry_that_no_reader_would_take_is_not_written(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "LARGEST_ENTRY", 2000)
+    monkeypatch.setattr(commit_log, "LARGEST_ENTRY", 2000)
     before = web.log("web")
     with pytest.raises(InputError, match="an entry of the log has at most 2000 bytes"):
         web.tag("web", 1, "notes", "n" * 2000)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import ConflictError, RankmillError, UnknownModel
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.stored_records import Entry
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer
 from tests.registry.invariants import Witness

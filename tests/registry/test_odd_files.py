@@ -12,7 +12,7 @@ import pytest
 from rankmill.foundation.errors import IntegrityError
 from rankmill.registry import blob_store
 from rankmill.registry.blob_store import Store
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 
 

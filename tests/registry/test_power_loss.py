@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rankmill.foundation.errors import ConflictError, UnknownModel
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.registry import Registry
-from rankmill.registry.retention.keeping import Rules
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.retention_rules import Rules
+from rankmill.registry.stored_records import Entry
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Writer
 from tests.registry.invariants import Witness

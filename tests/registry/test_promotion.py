@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidName, UnknownModel
-from rankmill.registry.history.changes import as_json
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.stored_records import as_json
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 
 

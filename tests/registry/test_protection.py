@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import InputError, PromotionRefused, UnknownModel
-from rankmill.registry.history.changes import Gate, Move, Policy, as_json
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.stored_records import Entry, Gate, Move, Policy, as_json
 from tests.registry.conftest import FACTS, QuickDisk
 
 DATA, CONVENTION = "d" * 64, "c" * 64

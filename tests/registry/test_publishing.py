@@ -11,9 +11,9 @@ import pytest
 
 from rankmill.foundation.storage.disk import Disk
 from rankmill.foundation.storage.publish import publish_new
+from rankmill.registry import commit_log
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history import log
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.model_disk import ModelDisk
 from tests.registry.test_every_fsync import Search
@@ -239,7 +239,7 @@ def test_no_acknowledged_commit_of_sixteen_writers_is_lost(registry: Registry, l
     for number in range(1, 17):
         registry.register("web", b"%d" % number, manifest=FACTS)
 
-    def work(i: int) -> list[log.Entry]:
+    def work(i: int) -> list[commit_log.Entry]:
         mine = Registry(registry.root, disk=QuickDisk() if i in linking else NoLinks())
         return [mine.promote("web", (i + step) % 16 + 1, alias=f"a{i % 3}") for step in range(4)]
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 import pytest
 
 from rankmill.foundation.errors import ConflictError
-from rankmill.registry.history import log
-from rankmill.registry.registry import Registry
+from rankmill.registry import commit_log
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.waiting import LIMIT
 
@@ -52,7 +52,7 @@ def test_of_sixteen_that_expect_the_same_one_wins(registry: Registry) -> None:
     registry.promote("web", 17)
     current = 17
 
-    def work(i: int) -> log.Entry:
+    def work(i: int) -> commit_log.Entry:
         return opened(registry).promote("web", (current + i) % 17 + 1, expect=current)
 
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_no_acknowledged_commit_of_sixteen_writers_is_lost(registry: Registry) -
     for number in range(1, 17):
         registry.register("web", b"%d" % number, manifest=FACTS)
 
-    def work(i: int) -> list[log.Entry]:
+    def work(i: int) -> list[commit_log.Entry]:
         mine = opened(registry)
         return [mine.promote("web", (i + step) % 16 + 1, alias=f"a{i % 3}") for step in range(4)]
 
@@ -123,7 +123,7 @@ def test_a_promotion_overtaken_is_decided_anew(web: Registry, monkeypatch: pytes
 
 def test_whoever_never_wins_gives_up_with_a_conflict(web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web._store, "put_if_absent", lambda target, data: False)
-    monkeypatch.setattr(log, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
     with pytest.raises(ConflictError, match="try again"):
         web.promote("web", 1)
 

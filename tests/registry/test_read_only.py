@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmill.registry.registry import Registry
+from rankmill.registry.model_registry import Registry
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.scorer.candidate_files import random_candidates, write_letor
 from tests.scorer.forests import random_forest

@@ -9,7 +9,7 @@ import pytest
 from rankmill.foundation.errors import InputError, IntegrityError, InvalidName, UnknownModel
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import Registry, Version
-from rankmill.registry.retention.keeping import Rules
+from rankmill.registry.retention_rules import Rules
 
 
 def test_a_version_gives_back_what_was_registered(registry: Registry, facts: dict[str, Any]) -> None:

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
+from rankmill.registry import commit_log, garbage, leases
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history import log
-from rankmill.registry.registry import Registry
-from rankmill.registry.retention import collecting, leases, trash
-from rankmill.registry.retention.keeping import DAY, Rules
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.retention_rules import DAY, Rules
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 from tests.registry.shell import Shell
 from tests.registry.test_races import all_at_once, opened
@@ -44,8 +43,8 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal days
         days += more
 
-    monkeypatch.setattr(collecting, "clock", clock)
-    monkeypatch.setattr(log, "datetime", Later)
+    monkeypatch.setattr(garbage, "clock", clock)
+    monkeypatch.setattr(commit_log, "datetime", Later)
     return forward
 
 
@@ -90,7 +89,7 @@ def test_a_version_is_marked_swept_thrown_away_and_deleted(shop: Registry, wait:
     before = size_of(shop.root)
     report = shop.gc(rules=RULES)
     assert report.freed == 600 == before - size_of(shop.root)
-    assert trash.listed(shop._store) == []
+    assert garbage.listed(shop._store) == []
     assert shop.verify().ok
 
 
@@ -120,7 +119,7 @@ def test_a_dry_run_says_what_a_run_does_and_writes_nothing(
     shop: Registry, wait: Callable[[float], None], tree: Tree
 ) -> None:
     shop._store.put_blob(b"nobody's")
-    trash.throw(shop._store, digest(shop, "shop@2"), time.time())
+    garbage.throw(shop._store, digest(shop, "shop@2"), time.time())
     leases.take(shop._store, [])
     for day in range(6):
         wait(5.3)
@@ -154,7 +153,7 @@ def test_sixteen_collectors_at_once_do_what_one_does(shop: Registry, wait: Calla
         assert not [result for result in results if isinstance(result, BaseException)], results
         assert shop.verify().ok
     assert [v.number for v in shop.versions("shop") if v.swept_in] == [1, 5]
-    assert trash.listed(shop._store) == []
+    assert garbage.listed(shop._store) == []
     swept = [entry.change.versions for entry in shop.log("shop") if entry.change.op == "sweep"]
     assert sorted(version for versions in swept for version in versions) == [1, 5]
 
@@ -210,19 +209,19 @@ def test_a_blob_of_nobody_is_deleted_when_it_is_old(registry: Registry, wait: Ca
 
 def test_what_is_needed_comes_back_from_the_trash(shop: Registry, wait: Callable[[float], None]) -> None:
     sha256 = digest(shop, "shop@4")
-    trash.throw(shop._store, sha256, time.time() - 100 * DAY)
+    garbage.throw(shop._store, sha256, time.time() - 100 * DAY)
     assert not is_there(shop, sha256)
     assert shop.resolve("shop", bare="production").read() == bytes([4]) * 400
     assert shop.verify().ok
     assert list(shop.gc().put_back) == [sha256]
     assert is_there(shop, sha256)
-    assert trash.listed(shop._store) == []
+    assert garbage.listed(shop._store) == []
 
 
 def test_a_damaged_blob_does_not_come_back_and_a_whole_one_beside_it_does(shop: Registry) -> None:
     store, sha256 = shop._store, digest(shop, "shop@4")
-    trash.throw(store, sha256, time.time() - 100 * DAY)
-    whole = trash.listed(store)[0].path
+    garbage.throw(store, sha256, time.time() - 100 * DAY)
+    whole = garbage.listed(store)[0].path
     damaged = whole.with_name(f"{sha256}.20200101T000000Z.00000000")
     damaged.write_bytes(b"damaged")
     assert list(shop.gc().put_back) == [sha256]
@@ -232,8 +231,8 @@ def test_a_damaged_blob_does_not_come_back_and_a_whole_one_beside_it_does(shop: 
 
 def test_what_is_referred_to_is_not_deleted_though_it_cannot_be_put_back(shop: Registry) -> None:
     store, sha256 = shop._store, digest(shop, "shop@4")
-    trash.throw(store, sha256, time.time() - 100 * DAY)
-    damaged = trash.listed(store)[0].path
+    garbage.throw(store, sha256, time.time() - 100 * DAY)
+    damaged = garbage.listed(store)[0].path
     damaged.chmod(0o644)
     damaged.write_bytes(b"damaged")
     report = shop.gc()
@@ -319,7 +318,7 @@ class TestLeases:
         code = f"""
 import os
 from pathlib import Path
-from rankmill.registry.retention import leases
+from rankmill.registry.garbage import leases
 from rankmill.registry.blob_store import Store
 leases.take(Store(Path({str(web.root)!r})), ["b" * 64])
 os._exit(0)
@@ -344,9 +343,9 @@ class TestClocks:
     def test_now_is_the_earlier_of_two(self, web: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
         now = time.time()
         monkeypatch.setattr(time, "time", lambda: now + 30 * DAY)
-        assert collecting.clock(web._store) < now + DAY
+        assert garbage.clock(web._store) < now + DAY
         monkeypatch.setattr(time, "time", lambda: now - 30 * DAY)
-        assert collecting.clock(web._store) == now - 30 * DAY
+        assert garbage.clock(web._store) == now - 30 * DAY
         assert not list((web.root / "tmp").iterdir())
 
     def test_an_entry_was_written_at_the_later_of_two(self, web: Registry) -> None:
@@ -354,7 +353,7 @@ class TestClocks:
         now = time.time()
         for seconds, expected in ((-30 * DAY, now), (30 * DAY, now + 30 * DAY)):
             os.utime(entries.path(1), (now + seconds, now + seconds))
-            assert collecting.written(entries, 1) == pytest.approx(expected, abs=DAY)
+            assert garbage.written(entries, 1) == pytest.approx(expected, abs=DAY)
 
 
 class TestCommand:
@@ -388,7 +387,7 @@ class TestCommand:
 def test_a_blob_in_the_trash_gets_its_place_again_where_its_folder_is_gone(shop: Registry) -> None:
     """Registries are copied by programs that leave empty folders behind."""
     version = shop.resolve("shop@4", bare="latest")
-    trash.throw(shop._store, version.sha256, time.time())
+    garbage.throw(shop._store, version.sha256, time.time())
     version.model_path.parent.rmdir()
     assert list(shop.gc(rules=RULES).put_back) == [version.sha256]
     assert version.model_path.exists()
@@ -408,17 +407,17 @@ def test_what_came_and_was_marked_since_it_looked_is_swept_and_told(
     shop: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between a look at the log and the sweep others register versions, and another collector marks them."""
-    rules, commit = Rules(keep=1, grace=0.0), collecting.Log.commit
+    rules, commit = Rules(keep=1, grace=0.0), garbage.Log.commit
 
-    def late(self: log.Log, *arguments: object) -> object:
-        monkeypatch.setattr(collecting.Log, "commit", commit)
+    def late(self: commit_log.Log, *arguments: object) -> object:
+        monkeypatch.setattr(garbage.Log, "commit", commit)
         for number in (7, 8):
             opened(shop).register("shop", bytes([number]) * 700, manifest=FACTS | {"best_round": number})
         opened(shop).gc(rules=rules)
         return commit(self, *arguments)
 
     shop.gc(rules=rules)
-    monkeypatch.setattr(collecting.Log, "commit", late)
+    monkeypatch.setattr(garbage.Log, "commit", late)
     report = shop.gc(rules=rules).models["shop"]
     assert report.swept[7] == 700
     assert shop.state("shop").swept.keys() >= report.swept.keys()

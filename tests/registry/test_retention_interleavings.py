@@ -1,7 +1,7 @@
 """Collectors between the calls of writers, and writers killed at any call: no blob that a log refers to is lost.
 
 All processes work on one file system in memory, one call at a time.  Each schedule is the meanest that the argument of
-``rankmill.registry.retention`` has to stand: a collector that has decided before the writer began goes on in its middle, others run
+``rankmill.registry.garbage`` has to stand: a collector that has decided before the writer began goes on in its middle, others run
 whole, and one more has looked at everything before the writer commits and deletes after.  No time of grace helps.
 """
 
@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from rankmill.foundation.errors import RankmillError, UnknownModel
-from rankmill.registry.history import log
-from rankmill.registry.registry import Registry
-from rankmill.registry.retention import leases
+from rankmill.registry import commit_log, leases
+from rankmill.registry.model_registry import Registry
 from rankmill.registry.version import Version
 from tests.registry.conftest import FACTS
 from tests.registry.interposed import Killed, Writer
@@ -37,7 +36,7 @@ def dead(brisk: None, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     monkeypatch.setattr(leases, "_world", lambda: "model")
     monkeypatch.setattr(leases, "_started", lambda pid: "" if pid in killed else "1")
     monkeypatch.setattr(leases, "_is_gone", lambda pid: pid in killed)
-    monkeypatch.setattr(log, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(commit_log, "LONGEST_PAUSE", 0.0)
     return killed
 
 

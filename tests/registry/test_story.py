@@ -12,14 +12,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import ConflictError, InputError, InvalidName, UnknownModel
+from rankmill.registry import rendering, stored_records
 from rankmill.registry.cli import app
-from rankmill.registry.history import changes
-from rankmill.registry.history.log import Log
-from rankmill.registry.history.state import State
-from rankmill.registry.registry import Registry
-from rankmill.registry.telling import printing, sentences
-from rankmill.registry.telling.listing import LATEST, chosen
-from rankmill.registry.telling.sentences import ranges, stands_out, what_of
+from rankmill.registry.commit_log import Log
+from rankmill.registry.listings import LATEST_VERSIONS, chosen
+from rankmill.registry.model_registry import Registry
+from rankmill.registry.model_state import State
+from rankmill.registry.rendering import ranges, stands_out, what_of
 from tests.registry.conftest import FACTS
 from tests.registry.shell import Shell
 
@@ -60,7 +59,7 @@ def busy(web: Registry) -> Registry:
     """Everything that a log can say happens to ``web``."""
     attachments = {"circumstances": json.dumps(CIRCUMSTANCES).encode(), "train_queries": b"12345678"}
     web.register("web", b"model 1", manifest=TRAINED, attachments=attachments, reason="with monday")
-    web.protect("web", "production", changes.Policy(metric="ndcg@10", margin=0.002))
+    web.protect("web", "production", stored_records.Policy(metric="ndcg@10", margin=0.002))
     found = {"candidate": 0.5123, "other": 0.5, "difference": 0.0123, "interval": [0.001, 0.02]}
     comparisons = [{"words": "web@3, the present version", "metrics": {"ndcg@10": found}}]
     rails = [{"name": "features", "verdict": "failed", "words": "f9 is gone"}]
@@ -75,8 +74,8 @@ def busy(web: Registry) -> Registry:
     web.unset("web", "shadow")
     web.protect("web", "production", None)
     log = Log(web._store, "web")
-    log.commit(lambda _: changes.Mark(op="mark", versions=(1, 2)))
-    log.commit(lambda _: changes.Sweep(op="sweep", versions=(2,)))
+    log.commit(lambda _: stored_records.Mark(op="mark", versions=(1, 2)))
+    log.commit(lambda _: stored_records.Sweep(op="sweep", versions=(2,)))
     return web
 
 
@@ -89,7 +88,7 @@ def test_every_kind_of_change_has_a_sentence(busy: Registry, models: Shell) -> N
     entries = busy.log("web")
     kinds = {
         kind
-        for record in get_args(get_args(changes.Change)[0])
+        for record in get_args(get_args(stored_records.Change)[0])
         for kind in get_args(record.model_fields["op"].annotation)
     }
     assert {entry.change.op for entry in entries} == kinds
@@ -135,7 +134,7 @@ def test_what_stands_out_is_coloured_on_a_terminal_alone(monkeypatch: pytest.Mon
             "rich.console.Console",
             lambda page=page, terminal=terminal, **_: Console(file=page, force_terminal=terminal),
         )
-        printing.print_lines([("FORCED", "bold red"), ("promoted " * 30, "")])
+        rendering.print_lines([("FORCED", "bold red"), ("promoted " * 30, "")])
         assert ("\x1b[1;31mFORCED" in page.getvalue()) == terminal
         assert page.getvalue().count("\n") == 2
 
@@ -212,7 +211,10 @@ def test_several_seeds_are_told_with_their_noise(registry: Registry, chosen: int
     floor = {"valid": {"ndcg@10": {"mean": 0.5, "deviation": 0.0125, "least": 0.4875, "greatest": 0.5125}}}
     seeds = {
         "choose": "average" if chosen is None else "best",
-        "trained": [{"seed": 1}, {"seed": 2}],
+        "trained": [
+            {"seed": seed, "sha256": f"{seed:064x}", "best_round": 3, "rounds_trained": 5, "metrics": {"valid": {}}}
+            for seed in (1, 2)
+        ],
         "noise_floor": floor,
     }
     seeds |= {} if chosen is None else {"chosen": chosen}
@@ -273,14 +275,14 @@ def test_nothing_that_was_stored_steers_a_terminal(registry: Registry) -> None:
 
 @pytest.mark.parametrize("value", [EVIL, "\ud800", "\U000e0001", "plain \u00e9\u4e2d\U0001f600"])
 def test_json_comes_back_as_it_was(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    printing.print_json({"a": value})
+    rendering.print_json({"a": value})
     out = capsys.readouterr().out
     assert json.loads(out) == {"a": value}
     assert out.rstrip("\n").isprintable()
 
 
 def test_a_list_shows_the_last_and_those_with_an_alias(registry: Registry) -> None:
-    n = LATEST + 10
+    n = LATEST_VERSIONS + 10
     for number in range(1, n + 1):
         registry.register("web", b"%d" % number, manifest=FACTS)
     registry.promote("web", 3)
@@ -302,7 +304,7 @@ def test_a_list_shows_the_last_and_those_with_an_alias(registry: Registry) -> No
 
 
 def test_manifests_are_read_of_shown_versions_only(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(1, LATEST + 11):
+    for number in range(1, LATEST_VERSIONS + 11):
         registry.register("web", b"%d" % number, manifest=FACTS | {"best_round": number})
     read = []
     whole = type(registry._store).read_blob
@@ -310,7 +312,7 @@ def test_manifests_are_read_of_shown_versions_only(registry: Registry, monkeypat
         "rankmill.registry.blob_store.Store.read_blob", lambda self, sha: read.append(sha) or whole(self, sha)
     )
     Shell(registry.root)("list", "web")
-    assert len(read) == LATEST
+    assert len(read) == LATEST_VERSIONS
 
 
 def test_chosen_versions_of_a_state() -> None:
@@ -365,7 +367,7 @@ def test_tags_come_and_go(web: Registry) -> None:
 
 def test_aliases_are_shown_with_their_past_and_their_protection(web: Registry) -> None:
     shell = Shell(web.root)
-    web.protect("web", "stable", changes.Policy())
+    web.protect("web", "stable", stored_records.Policy())
     text = shell("alias", "web")
     assert [line.split()[:2] for line in text.splitlines() if " on " in line or "none" in line] == [
         ["production", "3"],
@@ -395,7 +397,7 @@ def test_an_alias_is_taken_away_protected_and_opened(web: Registry) -> None:
     words = ["alias", "web", "production", "--protect", "--metric", "map", "--margin", "0.01", "--dataset", "a" * 64]
     assert "protected production" in shell(*words, "--convention", "b" * 64)
     policy = web.policy(web.state("web"), "production")
-    assert policy == changes.Policy(metric="map", margin=0.01, dataset="a" * 64, convention="b" * 64)
+    assert policy == stored_records.Policy(metric="map", margin=0.01, dataset="a" * 64, convention="b" * 64)
     assert shell.json(*words, "--convention", "b" * 64) == {"name": "web", "changed": False, "entry": None}
     assert "opened production" in shell("alias", "web", "production", "--open")
     assert "is so already" in shell("alias", "web", "production", "--open")
@@ -414,7 +416,7 @@ def test_the_command_line_says_no_markup(web: Registry) -> None:
         "note=[bold]x[/bold] :smile:"
         in CliRunner().invoke(app, ["log", "web"], env={"RANKMILL_REGISTRY": str(web.root)}).stdout
     )
-    assert sentences.what_of(web.log("web")[-1]) == "tagged version 1: note=[bold]x[/bold] :smile:"
+    assert rendering.what_of(web.log("web")[-1]) == "tagged version 1: note=[bold]x[/bold] :smile:"
 
 
 def test_looking_writes_nothing(busy: Registry, models: Shell, tree: Any) -> None:

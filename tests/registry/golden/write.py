@@ -15,8 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 from rankmill.registry import Registry
-from rankmill.registry.history.changes import Policy
-from rankmill.registry.retention.keeping import Rules
+from rankmill.registry.retention_rules import Rules
+from rankmill.registry.stored_records import Policy
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER.parent.parent / "scorer" / "golden"

@@ -1,13 +1,84 @@
-"""Words for what the log says."""
+"""How the registry is shown to a person: words for the entries of a log, tables, lines, JSON; nothing stored steers a terminal."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 if TYPE_CHECKING:
-    from rankmill.registry.history.changes import Gate, Policy
-    from rankmill.registry.history.entry import Entry
+    from rankmill.registry.stored_records import Entry, Gate, Policy
+
+
+def size_text(n: int) -> str:
+    """Say a number of bytes with a fitting unit."""
+    size, unit = float(n), "B"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{n} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def flat(value: Any, path: str = "") -> list[tuple[str, str]]:
+    """Name each leaf of nested mappings by its path: {"valid": {"ndcg@10": 0.5}} is ("valid ndcg@10", "0.5")."""
+    if isinstance(value, dict) and value:
+        return [pair for key, inner in value.items() for pair in flat(inner, f"{path} {key}".strip())]
+    text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return [(safe(path), safe(text))]
+
+
+def lines_of(value: Any) -> str:
+    """Write nested mappings as lines of a name and a value."""
+    pairs = flat(value)
+    width = max(len(path) for path, _ in pairs)
+    return "\n".join(f"{path:<{width}}  {text or '(left out)'}".strip() for path, text in pairs)
+
+
+def safe(text: str) -> str:
+    r"""Write every character that does not print (control codes, changes of direction, ends of lines) as ``?``.
+
+    >>> safe("a\x1b[31mb")
+    'a?[31mb'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print one JSON object on one line; characters that do not print are escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    typer.echo(text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
+
+
+def print_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """Print (text, style) a line each, however long; styles such as ``bold red`` show on a terminal only."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for text, style in lines:
+        console.print(Text(safe(text), style=style), soft_wrap=True)
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    """Print a table; nothing in a cell is taken for markup or sent to the terminal as a control code."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in header:
+        table.add_column(Text(title), overflow="fold")
+    for row in rows:  # as plain text: what came from a manifest or a reason is neither markup nor control codes
+        table.add_row(*(Text("\n".join(map(safe, cell.split("\n")))) for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160  # lines of a file need not fold where a terminal would
+    console.print(table)
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -17,12 +88,12 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 def what_of(entry: Entry) -> str:
     """Say what whoever wrote an entry did: the rest of a sentence that begins with the name."""
-    from rankmill.registry.history import changes
+    from rankmill.registry import stored_records as records
 
     match entry.change:
-        case changes.Register() as change:
+        case records.Register() as change:
             return f"registered version {change.version}"
-        case changes.Move() as change:
+        case records.Move() as change:
             before = "not set before" if change.previous is None else f"before: {change.previous}"
             gate = "" if change.gate is None else f"; gate: entry {change.gate}"
             if change.op == "rollback":
@@ -31,32 +102,32 @@ def what_of(entry: Entry) -> str:
                 return f"promoted version {change.version} to {change.alias} ({before}{gate})"
             waived = f", waiving: {change.waived}" if change.waived else ""
             return f"FORCED version {change.version} to {change.alias} ({before}){waived}"
-        case changes.Unset() as change:
+        case records.Unset() as change:
             return f"took {change.alias} away (before: {change.previous})"
-        case changes.Tag() as change:
+        case records.Tag() as change:
             if change.value is None:
                 return f"took the tag {change.key} from version {change.version}"
             return f"tagged version {change.version}: {change.key}={change.value}"
-        case changes.Protect() as change:
+        case records.Protect() as change:
             if change.policy is None:
                 return f"opened {change.alias}: it moves without a gate"
             return f"protected {change.alias}: {policy_text(change.policy)}"
-        case changes.Gate() as change:
+        case records.Gate() as change:
             return f"put version {change.version} to the gate for {change.alias}: {verdict_of(change)}"
-        case changes.Mark() as change:
+        case records.Mark() as change:
             if not change.versions:
                 return "took every mark for sweeping away"
             return f"marked to be swept, and nothing else: {_versions(change.versions)}"
-        case changes.Sweep() as change:
+        case records.Sweep() as change:
             return f"swept the bytes of {_versions(change.versions)}"
 
 
 def stands_out(entry: Entry) -> bool:
     """Whether an entry is one that a reader of the log must not miss: a forced promotion, or a gate that refused."""
-    from rankmill.registry.history import changes
+    from rankmill.registry.stored_records import Gate
 
     change = entry.change
-    return change.op == "force" or (isinstance(change, changes.Gate) and not change.passed)
+    return change.op == "force" or (isinstance(change, Gate) and not change.passed)
 
 
 def verdict_of(gate: Gate) -> str:

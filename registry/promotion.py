@@ -1,4 +1,4 @@
-"""What an alias should mean next.  Pure decisions on a state: `rankmill.registry.history.log.Log.commit` asks them and writes."""
+"""What an alias should mean next.  Pure decisions on a state: `rankmill.registry.commit_log.Log.commit` asks them and writes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from types import EllipsisType
 
 from rankmill.foundation.errors import ConflictError, PromotionRefused, UnknownModel
-from rankmill.registry.history.changes import Gate, Move, Policy, Unset
-from rankmill.registry.history.state import State
+from rankmill.registry.model_state import State
 from rankmill.registry.names import PRODUCTION
+from rankmill.registry.stored_records import Gate, Move, Policy, Unset
 
 Expected = int | None | EllipsisType
 """What an alias must mean before it moves: a version, None for nothing yet, ``...`` for anything."""

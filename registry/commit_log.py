@@ -7,12 +7,18 @@
 
 in canonical JSON, so every byte is determined and a changed one is noticed.  The chain detects accidents and careless
 edits; it is no signature: whoever may write the whole folder can forge a whole log, or cut off its end.
+
+``models/<name>/checkpoint.json`` is the fold of a log up to some entry, so that readers need not fold it all (for 11,000 entries 0.8 s).
+It is advisory: it may be missing, old or damaged, and may be deleted at any time.  It is believed only if it has its own
+digest and the entry that it claims to end with has the digest that it names, which stands for everything before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import itertools
+import json
 import os
 import re
 import secrets
@@ -22,13 +28,58 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
+from rankmill.foundation.records import canonical_json
 from rankmill.registry.blob_store import LARGEST_ENTRY, Store
-from rankmill.registry.history.changes import Change
-from rankmill.registry.history.checkpoint import is_due, read_checkpoint, write_checkpoint
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.history.state import State
+from rankmill.registry.model_state import State
+from rankmill.registry.stored_records import Change, Entry, seal, unseal
+
+CHECKPOINT_FORMAT = 1
+LARGEST_CHECKPOINT = 1 << 30  # bytes, of a million versions
+
+
+def is_due(head: int, checkpoint: int) -> bool:
+    """Whether a log that has reached ``head`` is worth a new checkpoint: writing it costs as much as folding a few hundred entries."""
+    return head - checkpoint >= max(100, head // 20)
+
+
+def checkpoint_path(store: Store, name: str) -> Path:
+    """Where the checkpoint of model ``name`` lies."""
+    return store.root / "models" / name / "checkpoint.json"
+
+
+def write_checkpoint(store: Store, name: str, state: State) -> None:
+    """Keep ``state``; best effort, and not flushed: a torn one is not believed."""
+    body = canonical_json({"format": CHECKPOINT_FORMAT, "state": state.to_json()})
+    with contextlib.suppress(OSError):
+        store.replace(checkpoint_path(store, name), seal("checkpoint", body))
+
+
+def parse_checkpoint(data: bytes) -> State | None:
+    """Read the bytes of a checkpoint; None if they are not whole, of another format, or another program's."""
+    body, unchanged = unseal("checkpoint", data) or (b"", False)
+    if not unchanged:
+        return None
+    try:
+        value: dict[str, Any] = json.loads(body)
+        return State.from_json(value["state"]) if value["format"] == CHECKPOINT_FORMAT else None
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # as its writer meant it, who kept other things of a state
+        return None
+
+
+def read_checkpoint(store: Store, name: str) -> State | None:
+    """Return what the checkpoint holds; whether it fits the log is for `rankmill.registry.commit_log.Log.state` to see."""
+    with contextlib.suppress(OSError, IntegrityError):
+        return parse_checkpoint(store.read(checkpoint_path(store, name), LARGEST_CHECKPOINT))
+    return None
+
 
 ATTEMPTS = 200  # of one commit against other writers; each lost one means that another writer went ahead
 LONGEST_PAUSE = 0.05  # seconds

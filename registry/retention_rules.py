@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from rankmill.registry.history.state import State
+from rankmill.registry.model_state import State
 
 DAY = 24 * 3600.0  # seconds
 REACH = 3  # distinct targets of an alias that are kept: a rollback comes back to the last but one, and one for luck

@@ -16,16 +16,13 @@ from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry.blob_store import LARGEST_BLOB, Store
-from rankmill.registry.bundle.exporting import Bundle, Exported
-from rankmill.registry.bundle.importing import Imported, import_bundle
-from rankmill.registry.bundle.opening import OpenedBundle
-from rankmill.registry.fsck import FsckReport, fsck
-from rankmill.registry.history.changes import Gate, Move, Policy, Protect, Register, Tag, Unset
-from rankmill.registry.history.entry import Entry
-from rankmill.registry.history.log import Log
-from rankmill.registry.history.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
-from rankmill.registry.history.state import State
-from rankmill.registry.manifest import first_fault, manifest_bytes
+from rankmill.registry.bundle_export import Bundle, Exported
+from rankmill.registry.bundle_import import Imported, OpenedBundle, import_bundle
+from rankmill.registry.commit_log import Log
+from rankmill.registry.fsck import FsckReport, VerifyReport, fsck, verify
+from rankmill.registry.garbage import Collected, collect
+from rankmill.registry.leases import kept, lease
+from rankmill.registry.model_state import State
 from rankmill.registry.names import (
     LATEST,
     NAME,
@@ -36,11 +33,21 @@ from rankmill.registry.names import (
     check_tag,
     default_folder,
 )
+from rankmill.registry.promotion import Expected, check_bytes, check_version, lapsed, promote, rollback, unset
 from rankmill.registry.registry_format import Initialised
-from rankmill.registry.retention.collecting import Collected, collect
-from rankmill.registry.retention.keeping import Rules
-from rankmill.registry.retention.leases import kept, lease
-from rankmill.registry.verify import VerifyReport, verify
+from rankmill.registry.retention_rules import Rules
+from rankmill.registry.stored_records import (
+    Entry,
+    Gate,
+    Move,
+    Policy,
+    Protect,
+    Register,
+    Tag,
+    Unset,
+    first_fault,
+    manifest_bytes,
+)
 from rankmill.registry.version import Version
 
 __all__ = ["Registry", "Version"]
@@ -106,7 +113,7 @@ class Registry:
         model
             The bytes of a model file; they are not looked into.
         manifest
-            JSON facts; see `rankmill.registry.manifest.Manifest` for those that must be there.
+            JSON facts; see `rankmill.registry.stored_records.Manifest` for those that must be there.
         attachments
             Further bytes that belong to the version, by what they are: names as those of models.  They do not tell versions
             apart: those of the first registration stay.
@@ -462,7 +469,7 @@ class Registry:
         return fsck(self._store, repair=repair)
 
     def gc(self, name: str | None = None, *, rules: Rules | None = None, dry_run: bool = False) -> Collected:
-        """Mark and sweep versions of one model or of all, and delete what nothing refers to; see `rankmill.registry.retention`.
+        """Mark and sweep versions of one model or of all, and delete what nothing refers to; see `rankmill.registry.garbage`.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""The story of one version: what it is, what it was made from, how good it is, and what was done with it.
+"""What ``models show`` says of one version: what it is, what it was made from, how good it is, and what was done with it.
 
-The registry asks for few facts in a manifest and knows of no trees.  What `rankmill train` writes besides is told in words where
-it is there; facts that nobody here knows are told as they are.
+The registry asks for few facts in a manifest and knows of no trees.  What `rankmill train` writes besides is put into words where
+it is there; facts that nobody here knows are shown as they are.
 """
 
 from __future__ import annotations
@@ -11,18 +11,34 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import RankmillError
-from rankmill.registry.bundle.origin import ORIGIN, Origin
-from rankmill.registry.telling.printing import flat, lines_of, safe, size_text
-from rankmill.registry.telling.sentences import entry_json, policy_text, verdict_of, what_of, when_of, who_of, why_of
-from rankmill.registry.telling.training_facts import Circumstances, Files, Seeds, TrainingFacts
+from rankmill.foundation.records import as_json
+from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances, InputFiles, SeedsFacts, TrainingFacts
+from rankmill.registry.bundle_format import ORIGIN, Origin
+from rankmill.registry.rendering import (
+    entry_json,
+    flat,
+    lines_of,
+    policy_text,
+    safe,
+    size_text,
+    verdict_of,
+    what_of,
+    when_of,
+    who_of,
+    why_of,
+)
 
 if TYPE_CHECKING:
-    from rankmill.registry.history.entry import Entry
-    from rankmill.registry.registry import Registry
+    from rankmill.registry.model_registry import Registry
+    from rankmill.registry.stored_records import Entry
     from rankmill.registry.version import Version
 
+
 MOST_NAMES = 8
-CIRCUMSTANCES = "circumstances"  # the attachment that tells of libraries and machine
+IN_WORDS = {  # facts that need not be shown as they are
+    *("dataset", "binspec_digest", "code_digest", "base_model", "changed_parameters"),
+    *("intervals", "best_round", "rounds_trained", "seeds"),
+}
 LATEST_MOVES = 20
 
 Row = list[str]
@@ -74,7 +90,7 @@ class Story:
                 name: {"sha256": version.row.attachments[name], "size": len(data)}
                 for name, data in self.attachments.items()
             },
-            "circumstances": self.circumstances and self.circumstances.model_dump(mode="json", exclude_unset=True),
+            "circumstances": self._circumstances_json(),
             "origin": self.origin and self.origin.model_dump(mode="json", exclude_unset=True),
             "bytes": {
                 "there": self.fault is None and version.swept_in is None,
@@ -111,8 +127,16 @@ class Story:
             told = [f"{name}: {size_text(len(data))}" for name, data in self.attachments.items()]
             rows.append(["attachments", ", ".join(told)])
         known = {"features", "dataset_digest", "parameters", "metrics"}
-        known |= set() if self.told is None else self.told.model_fields_set
+        known |= set() if self.told is None else IN_WORDS
         return rows + [[safe(key), lines_of(value)] for key, value in self.facts.items() if key not in known]
+
+    def _circumstances_json(self) -> dict[str, Any] | None:
+        if self.circumstances is None:
+            return None
+        read, written = as_json(self.circumstances), json.loads(self.attachments[CIRCUMSTANCES])
+        return {
+            name: read.get(name) for name in ("libraries", "python", "system", "machine", "resumed") if name in written
+        }
 
     def _moves(self) -> list[Entry]:
         """Read the newest entries by which aliases came to this version, or went on from it; oldest first."""
@@ -192,8 +216,8 @@ class Story:
             safe(f"{name}: {count.rows:,} documents of {count.queries:,} queries")
             for name, count in told.splits.items()
         ]
-        if told.split_by:
-            how = ", ".join(path if text == "true" else f"{path} {text}" for path, text in flat(told.split_by))
+        if rule := self.facts["dataset"].get("split_by"):
+            how = ", ".join(path if text == "true" else f"{path} {text}" for path, text in flat(rule))
             lines.append(f"splits by {how}")
         yield ["dataset", "\n".join(lines)]
         pairs = None if told.pairs is None else told.pairs.sources
@@ -229,7 +253,7 @@ class Story:
         return [*(lines_of(shown).split("\n") if shown else []), f"and {rest} others as by default{of_preset}"]
 
     def _metric_lines(self) -> list[str]:
-        intervals = {} if self.told is None else self.told.intervals
+        intervals = (self.told and self.told.intervals) or {}
         lines = []
         for split, metrics in self.facts["metrics"].items():
             if isinstance(metrics, dict):
@@ -250,9 +274,9 @@ def _move_line(entry: Entry) -> str:
     return safe(f"{when_of(entry)}  {who_of(entry)} {what_of(entry)}{why_of(entry)}")
 
 
-def _file_lines(files: Files) -> list[str]:
+def _file_lines(files: InputFiles) -> list[str]:
     lines = [f"{files.files:,} file{'s' if files.files != 1 else ''}, {size_text(files.bytes)}"]
-    for file in files.listed:
+    for file in files.list or ():
         split = "" if file.split is None else f", {file.split}"
         lines.append(f"{file.name}  {size_text(file.size)}{split}  sha256 {file.sha256}")
     if files.list_sha256 is not None:
@@ -260,7 +284,7 @@ def _file_lines(files: Files) -> list[str]:
     return [safe(line) for line in lines]
 
 
-def _seed_lines(seeds: Seeds) -> list[str]:
+def _seed_lines(seeds: SeedsFacts) -> list[str]:
     listed = ", ".join(str(each.seed) for each in seeds.trained)
     what = "their average" if seeds.chosen is None else f"the best, {seeds.chosen}"
     return [f"seeds {listed}: {what}"] + [
@@ -280,7 +304,11 @@ def _number(value: object) -> str:
 
 
 def _interval(limits: object) -> str:
-    if isinstance(limits, list) and len(limits) == 2 and all(isinstance(limit, int | float) for limit in limits):
+    if (
+        isinstance(limits, list | tuple)
+        and len(limits) == 2
+        and all(isinstance(limit, int | float) for limit in limits)
+    ):
         return f" [{limits[0]:.4f}, {limits[1]:.4f}]"
     return ""
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
 from rankmill.foundation.storage.publish import explain_errors, write_new
-from rankmill.registry.bundle.contents import FIRST, FORMAT, Contents, blob_member
-from rankmill.registry.bundle.tar import LARGEST, ending, header, padding
-from rankmill.registry.history.log import Log
-from rankmill.registry.history.state import State
+from rankmill.registry.bundle_format import FIRST, FORMAT, LARGEST, Contents, blob_member, ending, header, padding
+from rankmill.registry.commit_log import Log
+from rankmill.registry.model_state import State
 
 
 @dataclass(frozen=True, slots=True)

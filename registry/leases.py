@@ -21,8 +21,7 @@ from pydantic import AwareDatetime, ValidationError
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import canonical_json
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history.changes import Record
-from rankmill.registry.manifest import Sha256, first_fault
+from rankmill.registry.stored_records import Record, Sha256, first_fault
 
 LASTS = timedelta(days=7)  # where nobody can see whether its process lives
 
@@ -134,7 +133,7 @@ def kept(store: Store, blobs: Sequence[bytes]) -> Iterator[list[str]]:
 
     The lease is written before anybody looks which of them are there already: a collector that has not seen it has not
     seen the commit either, may have moved such a blob to the trash meanwhile, and cannot have deleted it (see
-    ``rankmill.registry.retention``).  It is in memory still, so it is put again.
+    ``rankmill.registry.garbage``).  It is in memory still, so it is put again.
 
     Yields
     ------

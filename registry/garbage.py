@@ -1,34 +1,134 @@
-"""One run of the collector: put back, mark and sweep, throw away, delete.  See ``rankmill.registry.retention`` for why it is safe."""
+"""Retention: which versions may lose their bytes, and how these go without anybody missing them.
+
+What is at stake.  A blob that a log refers to must never be lost, whatever else happens at the same time and wherever
+a crash comes: registrations that find the blob there already, promotions, rollbacks, other collectors.  Nobody holds a
+lock.  This is the argument; ``tests/registry/test_retention_interleavings.py`` walks through the interleavings.
+
+1. *Which versions go* is decided by entries of the log.  A sweep says that a version has no bytes any more; it was
+   marked a time of grace before, and is decided on the state that it follows.  Promotions, rollbacks and tags are
+   entries of the same log: of two that write the same number one is decided anew, on the state that the other made.  So
+   no alias ever means a swept version, and none is swept that an alias means or a rollback comes back to.
+
+2. *Moving a blob to the trash is harmless.*  It is one rename; whoever misses the blob in its place looks into the
+   trash, and the next collector puts back what is referred to or leased.  All that can lose a blob is deleting a file in
+   the trash.
+
+3. *A file in the trash has a name that is never used again.*  So a collector that decides late deletes the file that
+   it looked at or, if another collector has deleted it or put it back, nothing.
+
+4. *The order of looks.*  A collector looks (a) which files lie in the trash, (b) which leases there are, (c) what the
+   logs refer to, and only then deletes: of the files of (a) those that neither (b) nor (c) names, and that have lain
+   there for the time of grace.  Whoever refers to a blob (``leases.kept``) (1) writes a lease, (2) sees the blob in its
+   place or puts it there, (3) commits the entry, (4) sees whether the blob is still in its place and else puts it again
+   from memory, (5) gives up the lease.
+
+   Let a collector delete file *f* of a blob that an entry refers to, and that it did not see referred to: (c) came
+   before (3).  Leases are given up after (3), and what a crash leaves is reaped only when its process is gone, so after
+   (3) too if it came so far; hence (b) came before (1), and (a) before (2).  So at (2) *f* was in the trash, or out of
+   it for good, and the blob was in its place as another file.  That file in turn can be deleted only by a collector that
+   found it in the trash after (2), and that one did see the lease or the entry.  A crash after (3) leaves the blob in
+   its place or in the trash, where readers and the next collector find it.
+
+5. *Power.*  An entry is durable before its writer goes on.  A collector that relies on the sweep of another waits until
+   that one is durable before it deletes; and before it deletes a file in the trash because the blob is in its place
+   again, it waits until that is durable.
+
+What is assumed.  Names of files written a time of grace ago are seen in listings (network file systems may lag by
+seconds).  A writer on *another* machine, or in another container, does not sleep for longer than its lease lasts (seven
+days) between (1) and (3) and die before (4): there nobody can see whether it lives.  The time of grace is for readers
+that cannot write leases; the argument above does not need it.
+
+Where the clock says so.  Times are the later of what an entry says and when its file was written, and now is the
+earlier of our clock and the file system's, so that a clock that jumps makes things stay longer.
+
+The trash: ``trash/<sha256>.<UTC time of the move>.<8 hex>``.  Blobs that nobody seemed to need are kept there for a time of grace, and
+are still read where they are missed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import re
+import secrets
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.storage.publish import explain_errors
 from rankmill.registry.blob_store import Store
-from rankmill.registry.history.changes import Mark, Sweep
-from rankmill.registry.history.log import Log
-from rankmill.registry.history.state import State
+from rankmill.registry.commit_log import Log
+from rankmill.registry.leases import leased, reap, stale
+from rankmill.registry.model_state import State
 from rankmill.registry.names import NAME
-from rankmill.registry.retention.keeping import Plan, Rules, plan
-from rankmill.registry.retention.leases import leased, reap, stale
-from rankmill.registry.retention.trash import Trashed, is_whole, listed, put_back, throw
+from rankmill.registry.retention_rules import Plan, Rules, plan
+from rankmill.registry.stored_records import Mark, Sweep
+
+TRASH_NAME = re.compile(r"([0-9a-f]{64})\.([0-9]{8}T[0-9]{6}Z)\.[0-9a-f]{8}")
+TRASH_TIME = "%Y%m%dT%H%M%SZ"
+
+
+class Trashed(NamedTuple):
+    """A blob in the trash."""
+
+    path: Path
+    sha256: str
+    moved: float
+    """Seconds since the epoch."""
+
+
+def listed(store: Store) -> list[Trashed]:
+    """Give all that lies there, by name."""
+    found = []
+    for name in store.names(store.trash):
+        if parts := TRASH_NAME.fullmatch(name):
+            moved = datetime.strptime(parts[2], TRASH_TIME).replace(tzinfo=UTC).timestamp()
+            found.append(Trashed(store.trash / name, parts[1], moved))
+    return found
+
+
+def throw(store: Store, sha256: str, now: float) -> bool:
+    """Move a blob here; False if it is not in its place any more, since another collector was faster."""
+    if not store.disk.is_folder(store.trash):
+        store.make_folders(store.trash)
+    moved = datetime.fromtimestamp(now, UTC).strftime(TRASH_TIME)
+    try:
+        store.disk.replace(store.blob_path(sha256), store.trash / f"{sha256}.{moved}.{secrets.token_hex(4)}")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def is_whole(store: Store, item: Trashed) -> bool:
+    """Whether the file is there and has the bytes that its name promises."""
+    try:
+        return hashlib.sha256(store.disk.read(item.path)).hexdigest() == item.sha256
+    except FileNotFoundError:
+        return False
+
+
+def put_back(store: Store, item: Trashed) -> bool:
+    """Give a blob its place again; False if it went another way meanwhile."""
+    folder = store.blob_path(item.sha256).parent
+    if not store.disk.is_folder(folder):  # a copy of a registry without its empty folders
+        store.make_folders(folder)
+    try:
+        store.disk.replace(item.path, store.blob_path(item.sha256))
+    except FileNotFoundError:
+        return False
+    return True
+
 
 WHY_MARK = "kept by no alias, tag or lease, not among the last versions"
 WHY_SWEEP = "marked for the time of grace"
 _SHA256 = re.compile(rb"[0-9a-f]{64}")
-_NAME = re.compile(r"[0-9a-f]{64}")
+_DIGEST_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(slots=True)
@@ -149,7 +249,9 @@ def in_quarantine(store: Store) -> set[str]:
 def blobs(store: Store) -> dict[str, Path]:
     """Where each blob lies, by digest; what has no digest's name is passed over."""
     paths = _files(store, store.root / "blobs" / "sha256")
-    return {path.name: path for path in paths if _NAME.fullmatch(path.name) and path == store.blob_path(path.name)}
+    return {
+        path.name: path for path in paths if _DIGEST_NAME.fullmatch(path.name) and path == store.blob_path(path.name)
+    }
 
 
 def _put_back(store: Store, wanted: set[str], report: Collected) -> None:

@@ -8,8 +8,19 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.registry.history.changes import Gate, Mark, Move, Policy, Protect, Register, Sweep, Tag, Unset, as_json
-from rankmill.registry.history.entry import Entry
+from rankmill.registry.stored_records import (
+    Entry,
+    Gate,
+    Mark,
+    Move,
+    Policy,
+    Protect,
+    Register,
+    Sweep,
+    Tag,
+    Unset,
+    as_json,
+)
 
 NOTHING: dict[str, str] = {}
 GENESIS = "0" * 64  # what the first entry names as the digest before it

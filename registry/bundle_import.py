@@ -1,0 +1,343 @@
+"""From a bundle into a registry: all of it or nothing, and twice the same as once.
+
+A bundle is read and checked from its first byte to its last before anything of it is used.  What passes could have been written by
+`rankmill.registry.bundle_export`: every digest is right, the log follows from entry to entry, all that it refers to is here and
+nothing else is, and every text that is shown or parsed later is of its form.
+
+A history appears in one step: its log is staged as a folder, flushed, and given its place by rename(2), which replaces an
+empty folder and no other, on every file system.  Where the registry has the beginning of the log already, the entries
+that are new follow one by one, each a transaction as it was where it comes from: whoever looks meanwhile, or after a
+crash, sees the model as it once was there, and the same import goes on from that point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName
+from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.disk import Disk
+from rankmill.registry.blob_store import Store
+from rankmill.registry.bundle_format import (
+    FIRST,
+    LARGEST_CONTENTS,
+    ORIGIN,
+    Contents,
+    TarReader,
+    blob_member,
+    origin_bytes,
+)
+from rankmill.registry.commit_log import Log, is_due, write_checkpoint
+from rankmill.registry.leases import kept, lease
+from rankmill.registry.model_state import Registered, State
+from rankmill.registry.names import check_alias
+from rankmill.registry.stored_records import Entry, Gate, Manifest, Register, first_fault
+
+_OBJECT = TypeAdapter(dict[str, JsonValue])
+
+
+class OpenedBundle:
+    """The bundle in the file ``path``.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    IntegrityError
+        It is damaged, cut short, or no bundle.
+    """
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        if disk.is_folder(path):
+            raise InputError(f"{path}: expected the tar file of a bundle, found a folder")
+        self.path = path
+        self._disk, self._file = disk, path.resolve()
+        try:
+            self.size = disk.size(self._file)
+        except FileNotFoundError:
+            raise InputError(f"{path}: expected the tar file of a bundle, found none") from None
+        if not stat.S_ISREG(disk.mode(self._file)):
+            raise InputError(
+                f"{path}: expected the tar file of a bundle, found a pipe or a device; copy it to a file first"
+            )
+        tar = TarReader(self._read, str(path))
+        self.contents = Contents.from_bytes(tar.first(FIRST, min(LARGEST_CONTENTS, self.size)), str(path))
+        if self.contents.size != self.size:  # asked before anything is read through a length
+            raise IntegrityError(
+                f"{path}: the bundle is damaged: expected {self.contents.size} bytes, found {self.size}"
+            )
+        self.entries: list[Entry] = []
+        self.state = State()
+        """What a history amounts to."""
+        for index, size in enumerate(self.contents.log):
+            self._take(tar.member(self.contents.entry_member(index), size), self.contents.first + index)
+        if self.entries[-1].digest != self.contents.head:
+            raise self._fault(f"it does not end with the entry {self.contents.head}")
+        self._check_blobs(tar)
+
+    @property
+    def registered(self) -> Register:
+        """The change of the one entry of a version."""
+        change = self.entries[0].change
+        assert isinstance(change, Register)  # noqa: S101 (for the type checker; checked when it was read)
+        return change
+
+    def blobs(self) -> Iterator[tuple[str, bytes]]:
+        """Read the blobs once more, one at a time; each has its digest, whatever happened to the file meanwhile."""
+        tar = TarReader(self._read, str(self.path))
+        tar.first(FIRST, LARGEST_CONTENTS)
+        for index, size in enumerate(self.contents.log):
+            tar.member(self.contents.entry_member(index), size)
+        yield from self._blobs(tar)
+
+    def _read(self, start: int, size: int) -> bytes:
+        return self._disk.read_part(self._file, start, size)
+
+    def _take(self, data: bytes, number: int) -> None:
+        try:
+            entry = Entry.from_bytes(data)
+            if entry.number != number:
+                raise IntegrityError(f"it holds entry {entry.number}")  # noqa: TRY301 (told with its place below)
+            _check_words(entry)
+            if self.contents.kind == "history":
+                self.state.apply(entry)
+            elif not isinstance(entry.change, Register):
+                raise IntegrityError("it does not register a version")  # noqa: TRY301
+        except (IntegrityError, InvalidName) as error:
+            raise self._fault(f"entry {number}: {error}") from None
+        self.entries.append(entry)
+
+    def _check_blobs(self, tar: TarReader) -> None:
+        sizes = dict(self.contents.blobs)
+        rows = self._rows()
+        wanted = self.state.blobs() if self.contents.kind == "history" else _all_of(rows)
+        if sizes.keys() != wanted:
+            off = min(sizes.keys() ^ wanted)
+            raise self._fault(f"blob {off} is {'missing' if off in wanted else 'nothing that the log refers to'}")
+        for row in rows:
+            if sizes[row.model] != row.size:
+                raise self._fault(f"model {row.model}: expected {row.size} bytes, found {sizes[row.model]}")
+        manifests = {row.manifest for row in self.state.versions.values()} | {row.manifest for row in rows}
+        reports = {entry.change.report for entry in self.entries if isinstance(entry.change, Gate)}
+        origins = {row.attachments[ORIGIN] for row in rows if ORIGIN in row.attachments}
+        for sha256, data in self._blobs(tar):
+            try:
+                if sha256 in manifests:
+                    Manifest.model_validate_json(data)
+                if sha256 in reports | origins:
+                    _OBJECT.validate_json(data)
+                if sha256 in manifests | reports | origins:
+                    canonical_json(json.loads(data))  # they are written as JSON again, which has no NaN
+            except ValidationError as error:
+                raise self._fault(f"blob {sha256} is no {error.title}: {first_fault(error)}") from None
+            except ValueError as error:
+                raise self._fault(f"blob {sha256} is no JSON: {error}") from None
+        tar.finish()
+
+    def _rows(self) -> list[Registered]:
+        """Return the versions whose model bytes must be here."""
+        if self.contents.kind == "history":
+            return [row for number, row in self.state.versions.items() if number not in self.state.swept]
+        entry, change = self.entries[0], self.registered
+        return [Registered(change.model, change.size, change.manifest, entry.number, entry.time, change.attachments)]
+
+    def _blobs(self, tar: TarReader) -> Iterator[tuple[str, bytes]]:
+        for sha256, size in self.contents.blobs:
+            data = tar.member(blob_member(sha256), size)
+            if hashlib.sha256(data).hexdigest() != sha256:
+                raise self._fault(f"blob {sha256} has bytes of another digest")
+            yield sha256, data
+
+    def _fault(self, what: str) -> IntegrityError:
+        return IntegrityError(f"{self.path}: the bundle is damaged: {what}")
+
+
+def _all_of(rows: list[Registered]) -> set[str]:
+    return {sha256 for row in rows for sha256 in (row.model, row.manifest, *row.attachments.values())}
+
+
+def _check_words(entry: Entry) -> None:
+    """Check what no digest vouches for: texts of another's making that are shown, or read as times and names, later."""
+    if (alias := getattr(entry.change, "alias", None)) is not None:
+        check_alias(alias)
+    for text in _texts(entry.to_json()):
+        if not text.isprintable():
+            raise IntegrityError(f"expected printable text, found {text!r}")
+    try:
+        aware = datetime.fromisoformat(entry.time).tzinfo is not None
+    except ValueError:
+        aware = False
+    if not aware:
+        raise IntegrityError(f"expected a time such as 2026-05-09T07:35:25.000Z, found {entry.time!r}")
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    """Find every text in JSON values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
+
+
+ATTEMPTS = 20  # against other writers
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did."""
+
+    kind: Literal["history", "version"]
+    name: str
+    """What the model is called here."""
+    origin: str
+    """What it was called where it comes from; with its number, if it is one version."""
+    added: int
+    """New entries of the log; 0: all of it was here."""
+    head: int
+    """Entries that the log has now."""
+    version: int | None
+    """The number that the one version has here; None for a history."""
+    mended: int = 0
+    """Blobs of a history that is here already which were lost, and were put back."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "origin": self.origin,
+            "changed": self.added > 0,
+            "added": self.added,
+            "head": self.head,
+            "version": self.version,
+            "mended": self.mended,
+        }
+
+
+def import_bundle(store: Store, opened: OpenedBundle, name: str, reason: str = "") -> Imported:
+    """Take the bundle in as (part of) the model ``name``, which is checked already; the registry is there.
+
+    Raises
+    ------
+    ConflictError
+        The model of that name has another history.
+    IntegrityError
+        A blob that is here already, or the log, is damaged.
+    """
+    log = Log(store, name)
+    if opened.contents.kind == "version":
+        return _import_version(store, log, opened, reason)
+    return _import_history(store, log, opened)
+
+
+def _import_history(store: Store, log: Log, opened: OpenedBundle) -> Imported:
+    contents, entries = opened.contents, opened.entries
+
+    def done(added: int, head: int, mended: int = 0) -> Imported:
+        return Imported("history", log.name, contents.name, added, head, None, mended)
+
+    for _ in range(ATTEMPTS):
+        state = log.state() if log.exists() else State()
+        _check_same_history(log, opened, state)
+        if state.head >= len(entries):
+            log.settle(state)
+            mended = _put_lost_blobs(store, opened, state.blobs())
+            return done(0, state.head, mended)
+        with _kept(store, opened, opened.state.blobs()):
+            added = _add(store, log, entries[state.head :])
+        if added:
+            if is_due(len(entries), state.head):
+                write_checkpoint(store, log.name, opened.state)
+            return done(len(entries) - state.head, len(entries))
+    raise ConflictError(f"{log.name}: other writers were faster {ATTEMPTS} times; try again")
+
+
+def _add(store: Store, log: Log, entries: list[Entry]) -> bool:
+    """Let the entries follow; False if somebody else has written one meanwhile."""
+    if entries[0].number > 1:
+        log.settle_folder()
+        return all(store.put_entry(log.path(entry.number), entry.to_bytes()) for entry in entries)
+    store.make_folders(log.folder.parent)
+    return store.put_folder_if_absent(log.folder, {log.path(e.number).name: e.to_bytes() for e in entries})
+
+
+def _check_same_history(log: Log, opened: OpenedBundle, state: State) -> None:
+    """Raise ConflictError unless one of the two logs is the beginning of the other."""
+    entries = opened.entries
+    common = min(state.head, len(entries))
+    if common == 0 or (state.digest if common == state.head else log.read(common).digest) == entries[common - 1].digest:
+        return
+    fork = next(number for number in range(1, common + 1) if log.read(number).digest != entries[number - 1].digest)
+    raise ConflictError(
+        f"{opened.path}: {log.name} has another history here, from entry {fork} on; import it under another name, such"
+        f" as --as {log.name[:55]}-imported, or single versions (export {opened.contents.name}@N)"
+    )
+
+
+def _import_version(store: Store, log: Log, opened: OpenedBundle, reason: str) -> Imported:
+    contents, change = opened.contents, opened.registered
+    origin = _origin_of(opened)
+    own = {key: sha256 for key, sha256 in change.attachments.items() if key != ORIGIN}
+    attachments = own | {ORIGIN: hashlib.sha256(origin).hexdigest()}
+    added = False
+
+    def decide(state: State) -> Register | int:
+        nonlocal added
+        for number, row in state.versions.items():
+            if (row.model, row.manifest) == (change.model, change.manifest) and number not in state.swept:
+                added = False
+                return row.entry
+        added = True
+        return Register(
+            op="register",
+            version=len(state.versions) + 1,
+            model=change.model,
+            size=change.size,
+            manifest=change.manifest,
+            attachments=dict(sorted(attachments.items())),
+        )
+
+    came = f"{contents.name}@{change.version}"
+    with _kept(store, opened, {change.model, change.manifest, *own.values()}), kept(store, [origin]):
+        entry = log.commit(decide, reason or f"imported from {came}")
+    assert isinstance(entry.change, Register)  # noqa: S101 (for the type checker)
+    return Imported("version", log.name, came, int(added), entry.number, entry.change.version)
+
+
+def _origin_of(opened: OpenedBundle) -> bytes:
+    change, earlier = opened.registered, opened.registered.attachments.get(ORIGIN)
+    told = None if earlier is None else next(data for sha256, data in opened.blobs() if sha256 == earlier)
+    return origin_bytes(opened.contents.name, change.version, opened.entries[0], told)
+
+
+@contextlib.contextmanager
+def _kept(store: Store, opened: OpenedBundle, wanted: set[str]) -> Iterator[None]:
+    """Do as `rankmill.registry.leases.kept`, with blobs that lie in a file and are read one at a time."""
+    with lease(store, wanted):
+        _put_blobs(store, opened, wanted)
+        yield
+        _put_lost_blobs(store, opened, wanted)
+
+
+def _put_lost_blobs(store: Store, opened: OpenedBundle, wanted: set[str]) -> int:
+    """Put those that are not there, and count them: a collector has moved them away, or they were lost."""
+    if lost := {sha256 for sha256, _ in opened.contents.blobs if sha256 in wanted and not store.has_blob(sha256)}:
+        _put_blobs(store, opened, lost)
+    return len(lost)
+
+
+def _put_blobs(store: Store, opened: OpenedBundle, wanted: set[str]) -> None:
+    for sha256, data in opened.blobs():
+        if sha256 in wanted:
+            store.put_blob(data)

@@ -1,0 +1,152 @@
+"""Which versions and aliases of a model a list shows, and what it says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
+from rankmill.registry.names import check_alias
+from rankmill.registry.rendering import flat, policy_text, safe, size_text, time_text
+from rankmill.registry.stored_records import Policy, first_fault
+
+if TYPE_CHECKING:
+    from rankmill.registry.model_registry import Registry
+    from rankmill.registry.model_state import State
+    from rankmill.registry.version import Version
+
+LATEST_VERSIONS = 20
+
+
+def chosen(state: State, tags: Mapping[str, str], *, every: bool) -> list[int]:
+    """Return the versions to show: the last 20 and those that have an alias, or every one; of them those with ``tags``."""
+    numbers = [n for n in state.versions if tags.items() <= state.tags.get(n, {}).items()]
+    if every:
+        return numbers
+    live = set(state.set_aliases().values())
+    first = numbers[-LATEST_VERSIONS] if len(numbers) > LATEST_VERSIONS else 0
+    return [n for n in numbers if n >= first or n in live]
+
+
+def parse_tags(words: list[str]) -> dict[str, str]:
+    """Read ``key=value`` words.
+
+    Raises
+    ------
+    InputError
+        A word is none, or a key is there twice.
+    """
+    tags: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            raise InputError(f"tag {word!r}: expected key=value, such as owner=search-team")
+        if key in tags:
+            raise InputError(f"tag {key!r} is given twice")
+        tags[key] = value
+    return tags
+
+
+def version_row(version: Version) -> list[str]:
+    """Say one version in a row under `VERSIONS_HEADER`."""
+    try:
+        metrics = ", ".join(f"{path} {text}" for path, text in flat(version.manifest["metrics"])[:3])
+    except RankmillError as error:  # the other versions are still worth a look
+        metrics = f"DAMAGED: {error}"
+    size = size_text(version.size)
+    if version.swept_in is not None:
+        size += ", swept"
+    elif version.marked_in is not None:
+        size += ", to be swept"
+    tags = ", ".join(f"{key}={value}" for key, value in sorted(version.tags.items()))
+    row = [str(version), ", ".join(version.aliases), tags, time_text(version.row.time), metrics, size]
+    return [*map(safe, row), version.sha256[:12]]
+
+
+VERSIONS_HEADER = ["version", "aliases", "tags", "registered (UTC)", "metrics", "size", "sha256"]
+
+
+def version_json(version: Version) -> dict[str, Any]:
+    """Say one version as JSON values; a damaged manifest is None, and ``fault`` says what is wrong with it."""
+    try:
+        return version.to_json()
+    except RankmillError as error:
+        return {"name": version.name, "version": version.number, "sha256": version.sha256, "manifest": None} | {
+            "fault": str(error)
+        }
+
+
+LATEST_MOVES = 20
+
+ALIASES_HEADER = ["alias", "version", "since (UTC)", "by", "protection", "versions before, oldest first"]
+
+
+def alias_report(store: Registry, name: str, alias: str | None = None) -> dict[str, Any]:
+    """Return ``alias``, or every one that was ever set or protected, as JSON values; of the moves of each the last 20.
+
+    Raises
+    ------
+    UnknownModel
+        There is no such model, or it has no such alias.
+    """
+    state = store.state(name)
+    known = sorted({*state.moves, *state.policies, *store.protected})
+    if alias is not None and check_alias(alias) not in known:
+        raise UnknownModel.unknown(f"alias of {name}", alias, known, cure="nothing was promoted yet")
+    found = []
+    for each in known if alias is None else [alias]:
+        policy, moves = store.policy(state, each), state.moves.get(each, [])
+        history = []
+        for move in moves[-LATEST_MOVES:]:
+            entry = store.entry(name, move.entry)
+            told = {"entry": entry.number, "version": move.version, "op": entry.change.op}
+            history.append(told | {key: getattr(entry, key) for key in ("time", "actor", "host", "reason")})
+        found.append(
+            {
+                "alias": each,
+                "version": state.target(each),
+                "protected": policy is not None,
+                "policy": None if policy is None else policy.model_dump(mode="json"),
+                "moves": len(moves),
+                "history": history,
+            }
+        )
+    return {"name": name, "aliases": found}
+
+
+def alias_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row under `ALIASES_HEADER` for each alias of a report."""
+    rows = []
+    for each in report["aliases"]:
+        history = each["history"]
+        last = history[-1] if history else None
+        before = [_version(move["version"]) for move in history[:-1]]
+        more = ["..."] if each["moves"] > len(history) else []
+        rows.append(
+            [
+                each["alias"],
+                _version(each["version"]),
+                "" if last is None else time_text(last["time"]),
+                "" if last is None else f"{last['actor']} on {last['host']}",
+                policy_text(None if each["policy"] is None else Policy.model_validate(each["policy"])),
+                " ".join([*more, *before]),
+            ]
+        )
+    return rows
+
+
+def policy_of(terms: Mapping[str, Any]) -> Policy:
+    """Return the policy with these terms; InputError if one is no digest."""
+    try:
+        return Policy(**{name: term for name, term in terms.items() if term is not None})
+    except ValidationError as error:
+        where, how = error.errors()[0]["loc"], "64 hex digits, such as models gate --json shows"
+        if where in {("convention",), ("dataset",)}:
+            raise InputError(f"--{where[0]} {terms[str(where[0])]!r}: expected a digest of {how}") from None
+        raise InputError(f"--protect: {first_fault(error)}") from None
+
+
+def _version(number: int | None) -> str:
+    return "none" if number is None else str(number)

@@ -1,0 +1,266 @@
+"""The records that a registry stores as JSON: manifests, the entries of a log and what changes they say; how files carry their digest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
+
+from rankmill.foundation.errors import InputError, IntegrityError, LaterEntry
+from rankmill.foundation.records import canonical_json
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Manifest(BaseModel):
+    """The facts that every version must state; more of them, of any JSON shape, are kept and shown as they are.
+
+    A misspelt required fact is noticed because it is then missing.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, JsonValue]
+
+    features: Annotated[tuple[str, ...], Field(min_length=1)]
+    """All features of the training data, in order."""
+    dataset_digest: Sha256 | None
+    """Names the training data; None for a model trained on arrays in memory."""
+    parameters: dict[str, JsonValue]
+    """Training parameters, by their names in Python."""
+    metrics: dict[str, JsonValue]
+    """Numbers, or mappings to numbers, such as ``{"valid": {"ndcg@10": 0.51}}``."""
+
+
+def manifest_bytes(facts: Mapping[str, object]) -> bytes:
+    """Check ``facts`` against `Manifest` and return their canonical JSON.
+
+    Raises
+    ------
+    InputError
+        A fact is missing, of the wrong type, or not JSON; the message names it.
+    """
+    try:
+        data = canonical_json(dict(facts))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"manifest: expected JSON values (finite numbers, text, lists, mappings): {error}") from error
+    try:
+        Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise InputError(f"manifest: {first_fault(error)}") from error
+    return data
+
+
+def first_fault(error: ValidationError) -> str:
+    """Say on one line where the first of pydantic's complaints is and what it is."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    return f"{where}: {fault['msg']}" if where else fault["msg"]
+
+
+_MIDDLE, _TAIL = b',"sha256":"', b'"}\n'
+_DIGEST = re.compile(rb"[0-9a-f]{64}")
+
+
+def seal(name: str, body: bytes) -> bytes:
+    """Return the file that holds ``body``.
+
+    >>> seal("entry", b"{}")[:22]
+    b'{"entry":{},"sha256":"'
+    """
+    return b"".join((_head(name), body, _MIDDLE, hashlib.sha256(body).hexdigest().encode(), _TAIL))
+
+
+def unseal(name: str, data: bytes) -> tuple[bytes, bool] | None:
+    """Return what the file holds, and whether that is what was sealed; None if it has not the form of such a file.
+
+    >>> unseal("entry", seal("entry", b"{}"))
+    (b'{}', True)
+    >>> unseal("entry", seal("entry", b"{}").replace(b"{}", b"{ }"))
+    (b'{ }', False)
+    >>> unseal("entry", b"torn") is None
+    True
+    """
+    head, end = _head(name), len(data) - len(_TAIL) - 64
+    body, digest = data[len(head) : max(end - len(_MIDDLE), 0)], data[max(end, 0) : max(end, 0) + 64]
+    formed = data == b"".join((head, body, _MIDDLE, digest, _TAIL)) and body[:1] == b"{" and body[-1:] == b"}"
+    if not (formed and _DIGEST.fullmatch(digest)):
+        return None
+    return body, hashlib.sha256(body).hexdigest().encode() == digest
+
+
+def _head(name: str) -> bytes:
+    return b'{"%b":' % name.encode()
+
+
+Number = Annotated[int, Field(ge=1)]
+Key = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+
+class Record(BaseModel):
+    """Strict: no unknown field, no conversion; and frozen."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Register(Record):
+    """A new version: the digests of its model bytes and manifest, the size of the model in bytes, and what goes with it."""
+
+    op: Literal["register"]
+    version: Number
+    model: Sha256
+    size: Annotated[int, Field(ge=0)]
+    manifest: Sha256
+    attachments: dict[Key, Sha256] = Field(default_factory=dict)
+    """Digests of further blobs, by what they are."""
+
+
+class Move(Record):
+    """An alias now means ``version``; before, it meant ``previous`` (None: nothing)."""
+
+    op: Literal["promote", "rollback", "force"]
+    alias: str
+    version: Number
+    previous: Number | None
+    gate: Number | None = None
+    """The entry of the gate's result that a promotion to a protected alias rests on."""
+    waived: str | None = None
+    """What would have refused a forced promotion."""
+
+
+class Unset(Record):
+    """An alias means nothing any more; before, it meant ``previous``."""
+
+    op: Literal["unset"]
+    alias: str
+    previous: Number
+
+
+class Tag(Record):
+    """A version has a word to its name: ``key`` is ``value``; None takes it away."""
+
+    op: Literal["tag"]
+    version: Number
+    key: Key
+    value: str | None
+
+
+class Policy(Record):
+    """What the gate must have measured before a protected alias moves; None: anything will do."""
+
+    metric: str | None = None
+    convention: Sha256 | None = None
+    """sha256 of the canonical JSON of the metric's convention."""
+    margin: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """The widest margin of non-inferiority, in units of the metric."""
+    dataset: Sha256 | None = None
+
+    def shortfall(self, gate: Gate) -> str | None:
+        """Say in which way the result does not satisfy the policy; None if it does."""
+        for what, wanted, found, option in (
+            ("metric", self.metric, gate.metric, "--metric (metric in [gate])"),
+            ("convention", self.convention, gate.convention, "--convention (convention in [evaluate])"),
+            ("dataset", self.dataset, gate.dataset, "--on"),
+        ):
+            if wanted is not None and found != wanted:
+                return f"expected {what} {wanted}, found {found}; {option} sets it"
+        if self.margin is not None and gate.margin > self.margin:
+            found = f"{gate.margin:g}; --margin (margin in [gate]) sets it"
+            return f"expected a margin of at most {self.margin:g}, found {found}"
+        return None
+
+
+class Protect(Record):
+    """From now on an alias moves to what has passed the gate; a policy of None leaves it open."""
+
+    op: Literal["protect"]
+    alias: str
+    policy: Policy | None
+
+
+class Gate(Record):
+    """A version was compared with what ``alias`` meant (None: nothing yet); the report says how."""
+
+    op: Literal["gate"]
+    version: Number
+    alias: str
+    passed: bool
+    baseline: Number | None
+    report: Sha256
+    model: Sha256
+    dataset: Sha256
+    split: str
+    metric: str
+    convention: Sha256
+    margin: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Mark(Record):
+    """These versions, and no others, are to lose their model bytes after the time of grace."""
+
+    op: Literal["mark"]
+    versions: tuple[Number, ...]
+
+
+class Sweep(Record):
+    """These versions have no model bytes any more; their manifests and history stay."""
+
+    op: Literal["sweep"]
+    versions: Annotated[tuple[Number, ...], Field(min_length=1)]
+
+
+Change = Annotated[
+    Register | Move | Unset | Tag | Protect | Gate | Mark | Sweep,
+    Field(discriminator="op"),
+]
+
+
+def as_json(record: Record) -> dict[str, JsonValue]:
+    """As it stands in a file: only what was set, so that a field added later does not change the bytes of old entries."""
+    return record.model_dump(mode="json", exclude_unset=True)
+
+
+class Entry(Record):
+    """One transaction: what changed, when (UTC), by whom, why; ``prev`` is the digest of the entry before it."""
+
+    number: Number
+    prev: Sha256
+    txid: str
+    change: Change
+    time: str
+    actor: str
+    host: str
+    reason: str
+
+    @property
+    def digest(self) -> str:
+        """Names this entry and, through ``prev``, everything before it."""
+        return hashlib.sha256(canonical_json(as_json(self))).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file, without the digest."""
+        return as_json(self)
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        return seal("entry", canonical_json(as_json(self)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Entry:
+        """Read a file; IntegrityError if it is not, byte for byte, what `to_bytes` writes."""
+        parts = unseal("entry", data)
+        if parts is None:
+            raise IntegrityError("not an entry of this format: torn, or written by something else")
+        body, unchanged = parts
+        if not unchanged:
+            raise IntegrityError("the bytes were changed after they were written")
+        try:
+            entry = cls.model_validate_json(body)
+        except ValidationError as error:
+            unknown = f"not an entry that this version of rankmill knows: {first_fault(error)}"
+            raise LaterEntry(f"{unknown}; use the version that wrote it, or a later one") from None
+        if canonical_json(as_json(entry)) != body:
+            raise IntegrityError("the bytes were changed after they were written")
+        return entry

@@ -1,1 +1,0 @@
-"""The registry in words and tables, for a person."""
