@@ -1,12 +1,66 @@
-"""How wide the page is that a person reads."""
+"""Text for a terminal: tables and labelled lines that fit the width of the page."""
 
 from __future__ import annotations
 
+import io
+import textwrap
 from shutil import get_terminal_size
+from typing import Literal
 
 LEAST_COLUMNS = 40
+_PAGE, _LABEL = 100, 16  # columns of a line of notes, and of the words it starts with
+_WIDE = 10_000  # where there is no terminal, a table is as wide as its cells
+_EDGES, _GAP = 2, 3  # columns around a table, and between two of its columns
 
 
 def page_width(elsewhere: int) -> int:
     """Return the columns of the terminal that stdout is, or those that ``COLUMNS`` says; ``elsewhere`` where neither is known."""
     return max(LEAST_COLUMNS, get_terminal_size((elsewhere, 24)).columns)
+
+
+def labelled(label: str, words: str) -> str:
+    """Wrap ``words`` in a column of their own beside ``label``."""
+    width = min(_PAGE, page_width(_PAGE))
+    return textwrap.fill(words, width, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL)
+
+
+def text_table(header: list[str], rows: list[list[str]]) -> str:
+    """Lay out a table as text, the first column and those without a name to the left, as wide as its cells.
+
+    On a terminal that is narrower, the columns that do not fit follow in a table below, which begins with the first column
+    again; a cell that is wider than the terminal is folded.
+    """
+    from rich.cells import cell_len
+
+    width = page_width(_WIDE)
+    needed = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
+    first = min(needed[0], width // 2)
+    parts: list[list[int]] = [[]]
+    room = width - first - _EDGES
+    for column, wide in enumerate(needed[1:], start=1):
+        if parts[-1] and wide + _GAP > room:
+            parts.append([])
+            room = width - first - _EDGES
+        parts[-1].append(column)
+        room -= wide + _GAP
+    return "\n\n".join(
+        _one_table([header[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows], first, width)
+        for part in parts
+    )
+
+
+def _one_table(header: list[str], rows: list[list[str]], first: int, width: int) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(header):
+        justify: Literal["left", "right"] = "right" if i and name else "left"  # bars have no name
+        table.add_column(Text(name), justify=justify, overflow="fold", min_width=None if i else first)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: a query may be named like a style
+    page = io.StringIO()
+    Console(file=page, width=width, color_system=None, force_terminal=False).print(table)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines() if line.strip())

@@ -18,7 +18,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.synth import ideal_scores
-from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import evaluate_queries, mean_of
 

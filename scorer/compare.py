@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,13 @@ import pyarrow as pa
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.scorer.comparison import Comparison, Difference, SeedNoise
-from rankmill.scorer.evaluate import chosen_queries, evaluate
+from rankmill.scorer.evaluate import EvaluationOptions, evaluate_as
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.forest import Forest
-from rankmill.scorer.metrics import DEFAULT_METRICS, Metric, parse_metric
+from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import FLIPS, MOST_SHOWN, Paired, compare_paired, holm, sign_flip_p
-from rankmill.scorer.rerank import PathLike
-from rankmill.scorer.seen import ALL, TrainedModel, scope_of_candidates
+from rankmill.scorer.opening import PathLike, paths_of
+from rankmill.scorer.seen import ALL, TrainedModel, chosen_queries, scope_of_candidates
 
 _FEW_QUERIES = 50  # below, a percentile interval is narrower than it should be: docs/gates.md has figures
 _NAMED = 3  # queries in a message
@@ -59,12 +58,10 @@ def compare(
     rankings: Sequence[Ranking],
     *,
     on: PathLike | Sequence[PathLike] | None = None,
-    split: str | None = None,
-    metrics: Sequence[str | Metric] = DEFAULT_METRICS,
     baseline: int = 0,
     worst: int = MOST_SHOWN,
     flips: int = FLIPS,
-    **how: Any,
+    **options: Any,
 ) -> Comparison:
     """Compare rankings of the same queries with one of them, query by query.
 
@@ -72,19 +69,17 @@ def compare(
     ----------
     rankings
         Two or more.
-    on, split
-        Candidates, or the folder of one dataset and a split of it (or ``all``), that models rank; scored lists bring their
-        own.  Without a split, of a dataset that one of the models was trained on: a split that none of them has seen.
-    metrics
-        Such as "ndcg@10"; the worst queries are shown by the first.
+    on
+        Candidates, or the folder of one dataset, that models rank; scored lists bring their own.  Without a split, of a dataset
+        that one of the models was trained on: a split that none of them has seen.
     baseline
         The ranking that the others are compared with, from 0.
     worst
-        How many queries to name at most, those that lost most.
+        Maximum number of queries to name, those that lost most by the first metric.
     flips
         Choices of signs drawn where they are too many to count out (`rankmill.scorer.metrics.significance`).
-    **how
-        What else `rankmill.scorer.evaluate.evaluate` takes: ``qrels``, ``convention``, ``n_threads`` and so on.
+    **options
+        What else `rankmill.scorer.evaluate.evaluate` takes: ``metrics``, ``split``, ``qrels``, ``convention`` and so on.
 
     Notes
     -----
@@ -98,25 +93,23 @@ def compare(
     CandidatesRejected
         The rankings are not of the same queries, or a query counts in one and not in another.
     """
-    _check(rankings, on, split, baseline)
-    wanted = tuple(dict.fromkeys(metric if isinstance(metric, Metric) else parse_metric(metric) for metric in metrics))
-    if not wanted:
+    asked = EvaluationOptions.of(**options)
+    _check(rankings, on, asked.split, baseline)
+    if not asked.metrics:
         raise InputError("there is no metric to compare by; name one, for example ndcg@10")
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
     scope = None
     if on is not None:
-        paths = [on] if isinstance(on, str) or not isinstance(on, Sequence) else list(on)
-        dataset, scope = chosen_queries([Path(path) for path in paths], split, models)
-        split = None if dataset is None or scope is None else scope.split or ALL
-    judge = _Judge(on, split, wanted, how)
+        dataset, scope = chosen_queries(paths_of(on), asked.split, models)
+        asked = replace(asked, split=None if dataset is None or scope is None else scope.split or ALL)
+    judge = _Judge(on, asked)
     evaluations = [judge.evaluate(ranking.source) for ranking in rankings]
-    if how.get("max_grade") is None and any(metric.name == "err" for metric in wanted):
+    if asked.convention.policy.max_grade is None and any(metric.name == "err" for metric in asked.metrics):
         evaluations = judge.on_one_scale([ranking.source for ranking in rankings], evaluations)
     first = evaluations[baseline]
     for ranking, evaluation in zip(rankings, evaluations, strict=True):
-        _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name, wanted)
+        _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name)
     others = [i for i in range(len(rankings)) if i != baseline]
-    notes = _notes(rankings, evaluations, baseline, others)
     groups = {i: judge.seed_group(ranking) for i, ranking in enumerate(rankings) if ranking.seeds}
     return Comparison(
         names=tuple(ranking.name for ranking in rankings),
@@ -124,7 +117,7 @@ def compare(
         evaluations=tuple(evaluations),
         differences=_differences(evaluations, baseline, others, groups, worst, flips),
         flips=flips,
-        notes=tuple(notes),
+        notes=tuple(_notes(rankings, evaluations, baseline, others)),
         scope=scope or scope_of_candidates(models, first.qids),
     )
 
@@ -132,22 +125,16 @@ def compare(
 class _Judge:
     """Evaluates rankings in one way, each model once."""
 
-    def __init__(
-        self,
-        on: PathLike | Sequence[PathLike] | None,
-        split: str | None,
-        metrics: tuple[Metric, ...],
-        how: Mapping[str, Any],
-    ) -> None:
-        self._on, self._split, self._metrics, self._how = on, split, metrics, dict(how)
+    def __init__(self, on: PathLike | Sequence[PathLike] | None, options: EvaluationOptions) -> None:
+        self._on, self._options = on, options
         self._means: dict[str, dict[Metric, float]] = {}
 
     def evaluate(self, source: Forest | PathLike | pa.Table) -> Evaluation:
         if not isinstance(source, Forest):
-            return evaluate(source, metrics=self._metrics, **self._how)
+            return evaluate_as(replace(self._options, split=None), source)
         if self._on is None:
             raise InputError("a model ranks candidates: name them with --on")
-        found = evaluate(self._on, model=source, split=self._split, metrics=self._metrics, **self._how)
+        found = evaluate_as(self._options, self._on, model=source)
         self._means[source.sha256] = found.means
         return found
 
@@ -156,7 +143,7 @@ class _Judge:
     ) -> list[Evaluation]:
         """Evaluate again what was evaluated on a lower scale of grades than another, as models and files know theirs."""
         scales = [evaluation.policy.max_grade or 1 for evaluation in found]
-        self._how["max_grade"] = max(scales)
+        self._options = replace(self._options, convention=self._options.convention.but(max_grade=max(scales)))
         return [
             evaluation if scale == max(scales) else self.evaluate(source)
             for source, evaluation, scale in zip(sources, found, scales, strict=True)
@@ -277,7 +264,7 @@ def _check(
         )
 
 
-def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: str, metrics: Sequence[Metric]) -> None:
+def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: str) -> None:
     if found.qids != first.qids:
         here, there = set(found.qids), set(first.qids)
         parts = [
@@ -290,7 +277,7 @@ def _check_same_queries(found: Evaluation, name: str, first: Evaluation, other: 
             f"{name}: expected the same queries as in {other}, found that {' and '.join(parts)}; rank all queries with both"
             + (", or count those that a run lacks with --complete" if first.ideal == "qrels" else "")
         )
-    for metric in metrics:
+    for metric in first.metrics:
         unlike = np.flatnonzero(np.isnan(found.values[metric]) != np.isnan(first.values[metric]))
         if len(unlike):
             where = name if math.isnan(found.values[metric][unlike[0]]) else other

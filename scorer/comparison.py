@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation, labelled, text_table
+from rankmill.foundation.terminal import labelled, text_table
+from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, EXACT_UP_TO, FLIP_SEED, REPLICATES, TIED, Paired
 from rankmill.scorer.seen import Scope

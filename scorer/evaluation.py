@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.terminal import page_width
+from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.queries import mean_of
@@ -26,9 +24,6 @@ IDEAL_WORDS = {
     "grade counts": "the whole candidate list of the query, of which the top was kept",
 }
 _OF_THE_TOP = frozenset({"wta", "balanced_error"})  # what stands below it changes nothing, or is not asked for
-_PAGE, _LABEL = 100, 16  # columns of a line of notes, and of the words it starts with
-_WIDE = 10_000  # where there is no terminal, a table is as wide as its cells
-_EDGES, _GAP = 2, 3  # columns around a table, and between two of its columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,54 +197,6 @@ class Evaluation:
             if count:
                 notes.append(("note", f"{count:,} {words}"))
         return [labelled(label, words) for label, words in notes]
-
-
-def labelled(label: str, words: str) -> str:
-    """Wrap ``words`` in a column of their own beside ``label``."""
-    width = min(_PAGE, page_width(_PAGE))
-    return textwrap.fill(words, width, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL)
-
-
-def text_table(header: list[str], rows: list[list[str]]) -> str:
-    """Lay out a table as text, the first column and those without a name to the left, as wide as its cells.
-
-    On a terminal that is narrower, the columns that do not fit follow in a table below, which begins with the first column
-    again; a cell that is wider than the terminal is folded.
-    """
-    from rich.cells import cell_len
-
-    width = page_width(_WIDE)
-    needed = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
-    first = min(needed[0], width // 2)
-    parts: list[list[int]] = [[]]
-    room = width - first - _EDGES
-    for column, wide in enumerate(needed[1:], start=1):
-        if parts[-1] and wide + _GAP > room:
-            parts.append([])
-            room = width - first - _EDGES
-        parts[-1].append(column)
-        room -= wide + _GAP
-    return "\n\n".join(
-        _one_table([header[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows], first, width)
-        for part in parts
-    )
-
-
-def _one_table(header: list[str], rows: list[list[str]], first: int, width: int) -> str:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(header):
-        justify: Literal["left", "right"] = "right" if i and name else "left"  # bars have no name
-        table.add_column(Text(name), justify=justify, overflow="fold", min_width=None if i else first)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: a query may be named like a style
-    page = io.StringIO()
-    Console(file=page, width=width, color_system=None, force_terminal=False).print(table)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines() if line.strip())
 
 
 def _cell(value: float) -> str:

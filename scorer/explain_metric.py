@@ -15,15 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import InputError, name_hint
-from rankmill.scorer.evaluate import recorded_facts, with_scale
-from rankmill.scorer.evaluate_scored import prepared, read_lists
-from rankmill.scorer.evaluation import IDEAL_WORDS, labelled, text_table
-from rankmill.scorer.lists import ScoredLists
+from rankmill.foundation.terminal import labelled, text_table
+from rankmill.scorer.evaluation import IDEAL_WORDS
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.arrangement import tie_order
 from rankmill.scorer.metrics.conventions import OURS, Convention, named_convention
 from rankmill.scorer.metrics.queries import POOLED, PreparedQueries
 from rankmill.scorer.metrics.steps import RankedQuery, Steps, ideal_steps, steps_of
+from rankmill.scorer.scored_lists import ScoredLists, prepared, read_lists, recorded_facts, with_scale
 
 _TIES_WORDS = {
     "doc_id": "documents of equal score stand by ascending id",

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
-from rankmill.pipeline.sources.columns import guesses_line, guesses_of
+from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
+from rankmill.pipeline.sources.columns import TableColumns, guesses_line, guesses_of
+from rankmill.pipeline.sources.files import find_files
 from rankmill.scorer.forest import Forest
+
+PathLike = str | os.PathLike[str]
+BATCH_ROWS = 65_536  # of a dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,16 @@ def read_options(
     )
 
 
+def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:
+    """Return the one path, or all of them."""
+    return [Path(subject)] if isinstance(subject, (str, os.PathLike)) else [*map(Path, subject)]
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """Return the files that ``paths`` name, those in folders among them."""
+    return [file for path in paths for file in (find_files([path]) if path.is_dir() else [path])]
+
+
 def open_sources(
     paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool = False
 ) -> list[Source]:
@@ -139,3 +157,42 @@ def shared_options(options: Mapping[str, ReadOptions]) -> ReadOptions:
 def say(line: str) -> None:
     """Write a line for a person."""
     sys.stderr.write(f"{line}\n")
+
+
+class DatasetSource:
+    """A dataset, or one split of it, as a source of candidates; the narrow columns are held in memory."""
+
+    def __init__(self, dataset: Dataset, split: str | None, features: Sequence[str]) -> None:
+        self.path = dataset.path
+        self.position = 0
+        lacking = set(features) - set(dataset.feature_names)
+        self.columns: tuple[str, ...] | None = dataset.feature_names if lacking else tuple(features)
+        self.fields: tuple[str, ...] = ("grade",)
+        self.table: TableColumns | None = None
+        self._dataset, self._split = dataset, split
+        self._size = dataset.path.stat().st_size  # what a bar takes for the size of the whole
+
+    def names(self, width: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the names of the features; they are known beforehand."""
+        return self.columns or ()
+
+    def batches(self, block_bytes: int = 16 << 20) -> Iterator[RowBatch]:
+        """Yield the rows in canonical order."""
+        columns = self.columns or ()
+        rows = self._dataset.rows(self._split, ("qid", "doc_id", "grade"))
+        batch_rows = min(max(1, block_bytes // (4 * max(1, len(columns)))), BATCH_ROWS)
+        at = 0
+        for values in self._dataset.feature_batches(self._split, list(columns), batch_rows):
+            part = rows.slice(at, len(values)).combine_chunks()
+            at += len(values)
+            self.position = self._size * at // rows.num_rows
+            yield RowBatch(
+                qid=_one_chunk(part["qid"]),
+                doc_id=_one_chunk(part["doc_id"]),
+                grade=part["grade"].to_numpy(),
+                values=values,
+            )
+
+
+def _one_chunk(column: pa.ChunkedArray[Any]) -> Any:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

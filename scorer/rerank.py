@@ -23,14 +23,13 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.foundation.units import parse_size
 from rankmill.pipeline.sources.batch import ReadOptions, Source
 from rankmill.pipeline.sources.columns import guesses_of
-from rankmill.pipeline.sources.files import find_files
 from rankmill.scorer import memory
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
 from rankmill.scorer.memory import MB, MemoryPlan, peak_bytes
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.opening import CandidateOptions, open_sources, say, shared_options
+from rankmill.scorer.opening import CandidateOptions, PathLike, files_of, open_sources, paths_of, say, shared_options
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.ranked_file import MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.ranked_writer import RankedFiles, publish_file, write_lists
@@ -42,8 +41,6 @@ from rankmill.scorer.targets import check_apart, check_target, check_unchanged
 FORMAT = 1
 SETTLED_ROWS = 1_000_000
 """After so many candidates what is known of them is made durable: a later run need not score them again."""
-
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +221,7 @@ def _planned(
     plan = MemoryPlan.of(parse_size(limit, "--memory") if isinstance(limit, str) else limit)
     if options.top_k is not None and options.top_k < 1:
         raise InputError(f"--top-k must be 1 or more, got {options.top_k}")
-    paths, runs = _files_of(candidates), _files_of(options.run)
+    paths, runs = files_of(paths_of(candidates)), files_of(paths_of(options.run))
     if options.lacking not in LACKING:
         raise InputError.unknown("value of --lacking", options.lacking, LACKING)
     if options.lacking == "drop" and not runs:
@@ -425,9 +422,3 @@ class _Run:
         self.journal.place = place
         self.journal.seen = "" if stage is None or self.journal.scored else stage.seen_as_text()
         self.journal.write(self.staging)
-
-
-def _files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the files that ``paths`` name, those in folders among them."""
-    several = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    return [file for path in map(Path, several) for file in (find_files([path]) if path.is_dir() else [path])]

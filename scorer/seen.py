@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.foundation.errors import InputError as UnknownName
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
 from rankmill.pipeline.manifest import SPLITS
+from rankmill.pipeline.places import MANIFEST_NAME, path_in
 from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
+from rankmill.scorer.ranked_file import is_ranked_folder
 
 ALL = "all"
 TRAIN, VALID = "train", "valid"
@@ -120,6 +122,29 @@ class Scope:
         return parts + [f"{name} does not say what it was trained on" for name in self.unknown]
 
 
+def chosen_queries(
+    paths: Sequence[Path], split: str | None, models: Sequence[TrainedModel], qids: Sequence[str] = ()
+) -> tuple[Dataset | None, Scope | None]:
+    """Open the dataset that ``paths`` name and choose which of its queries are scored; (None, None) for files of candidates.
+
+    Raises
+    ------
+    InputError, CandidatesRejected
+        As `scope_of`; or ``split`` is given for files.
+    """
+    if (split is not None and len(paths) == 1 and paths[0].is_dir()) or names_dataset(paths):
+        dataset = Dataset.open(paths[0])
+        return dataset, scope_of(dataset, split, models, qids)
+    if split is not None:
+        raise InputError(f"--split chooses a part of a dataset; {', '.join(map(str, paths))} is not the folder of one")
+    return None, None
+
+
+def names_dataset(paths: Sequence[Path]) -> bool:
+    """Whether ``paths`` are the folder of one dataset; another folder stands for the files of candidates in it."""
+    return len(paths) == 1 and path_in(paths[0], MANIFEST_NAME).is_file() and not is_ranked_folder(paths[0])
+
+
 def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel], qids: Sequence[str] = ()) -> Scope:
     """Choose which queries of ``dataset`` to score.
 
@@ -137,17 +162,15 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
 
     Raises
     ------
-    rankmill.foundation.errors.InputError
-        There is no such split.
     InputError
-        All queries were trained on and nobody has asked for these.
+        There is no such split, or all queries were trained on and nobody has asked for these.
     CandidatesRejected
         The split is empty.
     """
     counts = {str(name): count.queries for name, count in dataset.manifest.splits.items()}
     filled: tuple[str, ...] = tuple(name for name in SPLITS if counts.get(name))
     if asked not in {None, ALL, *SPLITS}:
-        raise UnknownName.unknown("split", str(asked), (*SPLITS, ALL))
+        raise InputError.unknown("split", str(asked), (*SPLITS, ALL))
     if asked in SPLITS and asked not in filled:
         raise CandidatesRejected(
             f"{dataset.path}: the split {asked!r} is empty; splits with rows: {', '.join(filled) or 'none'}"

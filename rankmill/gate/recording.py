@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import IntegrityError, PromotionRefused, UnknownModel
-from rankmill.foundation.terminal import page_width
+from rankmill.foundation.terminal import page_width, text_table
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.gate.rules import rules_under
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.registry.stored_records import Gate
-from rankmill.scorer.evaluation import text_table
 from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from rankmill.foundation.cores import available_cores
 from rankmill.gate.graded_queries import GradedQueries, Scores, scores_of
 from rankmill.gate.judging import row_order, single_feature
-from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import TIED, compare_paired, sign_flip_p

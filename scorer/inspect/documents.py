@@ -23,12 +23,11 @@ from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Sourc
 from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import locate_features, named_by_row
-from rankmill.scorer.evaluate import DatasetSource, chosen_queries
 from rankmill.scorer.inspect.paths import Paths
-from rankmill.scorer.opening import open_sources, read_options
+from rankmill.scorer.opening import DatasetSource, open_sources, read_options
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scored_file import read_scored
-from rankmill.scorer.seen import Scope, TrainedModel, scope_of_candidates
+from rankmill.scorer.seen import Scope, TrainedModel, chosen_queries, scope_of_candidates
 
 BLOCK_BYTES = 16 << 20
 MAX_BYTES = 1 << 30  # of the features held

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.records import as_json
-from rankmill.scorer.evaluation import text_table
+from rankmill.foundation.terminal import text_table
 from rankmill.scorer.forest import Forest, feature_importance
 from rankmill.scorer.inspect.combine import Combination
 from rankmill.scorer.inspect.contributions import Explained, Why

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from rankmill.cli import execute
-from rankmill.scorer.evaluation import text_table
+from rankmill.foundation.terminal import text_table
 
 SETUP = """
 data synth -o j.txt --queries 60 --seed 7 --features 12

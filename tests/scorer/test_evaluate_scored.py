@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.scored_file import read_scored
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.cli import app
-from rankmill.scorer.evaluate_scored import evaluate_scored
+from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.explain_metric import explain_metric
 from rankmill.scorer.metrics import TIES, Policy, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS as TOOLS

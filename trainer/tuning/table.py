@@ -9,7 +9,7 @@ from functools import cached_property
 from math import fsum
 from typing import Any
 
-from rankmill.scorer.evaluation import text_table
+from rankmill.foundation.terminal import text_table
 from rankmill.trainer.candidate import Spread
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.tuning.trials import Outcome

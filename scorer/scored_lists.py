@@ -1,7 +1,12 @@
-"""Scored lists with their grades: rows brought together by query, judgments looked up, the ideal list found."""
+"""Scored lists with their grades: rows brought together by query, judgments looked up, the ideal list found.
+
+What `rerank` recorded about a list is found here, too: the highest grade of the scale, and the grade counts of whole lists.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,10 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.scorer.ranked_file import GRADE_COUNTS
+from rankmill.foundation.storage.publish import file_digest
+from rankmill.scorer.links import MAX_GAINED_GRADE
+from rankmill.scorer.metrics import Policy
+from rankmill.scorer.metrics.conventions import Convention
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_COUNTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
+from rankmill.scorer.scored_file import as_scored, read_scored
 from rankmill.scorer.trec import read_qrels
 
 Ideal = Literal["list", "qrels", "grade counts"]
@@ -39,6 +51,76 @@ class ScoredLists:
     n_unjudged_documents: int = 0  # rows without a grade
     n_unjudged_queries: int = 0  # queries scored, but in no judgment: left out
     n_missing_queries: int = 0  # queries judged, but not scored
+
+
+def read_lists(
+    scored: Path | str | pa.Table,
+    *,
+    qrels: Path | str | None = None,
+    grade_counts: Path | str | pa.Table | None = None,
+    complete: bool = False,
+) -> tuple[ScoredLists, pa.Table]:
+    """Read scored lists with their grades, and the table they come from; parameters and errors as `rankmill.scorer.evaluate.evaluate_scored`.
+
+    The documents of a query are in the order of the table's rows in both.
+    """
+    where = "scored table" if isinstance(scored, pa.Table) else str(scored)
+    table = as_scored(scored, where) if isinstance(scored, pa.Table) else read_scored(Path(scored))
+    if table.num_rows == 0:
+        raise CandidatesRejected(f"{where}: expected scored documents, found none")
+    if qrels is not None:
+        lists = judged_lists(table, where, Path(qrels), complete=complete)
+    else:
+        lists = graded_lists(table, where)
+        if grade_counts is not None:
+            lists = with_grade_counts(lists, Path(grade_counts) if isinstance(grade_counts, str) else grade_counts)
+    return lists, table
+
+
+def prepared(lists: ScoredLists, policy: Policy) -> PreparedQueries:
+    """Prepare ``lists`` for metrics under ``policy``."""
+    return PreparedQueries(
+        lists.grades,
+        lists.starts,
+        policy,
+        doc_order=lists.doc_order,
+        ideal_grades=lists.ideal_grades,
+        ideal_starts=lists.ideal_starts,
+    )
+
+
+def recorded_facts(scored: Path, *, with_counts: bool) -> tuple[Path | None, int | None]:
+    """Find what `rerank` recorded about a list: the grade counts of the whole lists, and the highest grade of the scale.
+
+    Raises
+    ------
+    InputError
+        ``with_counts``, and they are lacking where only the top was kept, or are those of another list.
+    """
+    facts = _recorded_facts(scored)
+    return _grade_counts(scored, facts) if with_counts else None, known_scale(facts.get("max_grade"))
+
+
+def with_scale(
+    rules: Convention,
+    scored: Path | pa.Table,
+    qrels: str | os.PathLike[str] | None,
+    known_grade: int | None,
+    counts: Path | None = None,
+) -> Convention:
+    """Put the highest grade of the scale into ``rules`` that leave it open: the one known, else the highest there is.
+
+    Where only the top of the lists was kept, ``counts`` knows of the rest.
+    """
+    if rules.policy.max_grade is not None:
+        return rules
+    highest = known_grade or _highest_grade(scored, None if qrels is None else Path(qrels), counts)
+    if highest > MAX_GAINED_GRADE:
+        raise InputError(
+            f"metric err: found grade {highest}, grades of at most {MAX_GAINED_GRADE} say how likely a document satisfies; name "
+            "other metrics with --metric"
+        )
+    return rules.but(max_grade=highest)
 
 
 def graded_lists(table: pa.Table, where: str) -> ScoredLists:
@@ -197,3 +279,63 @@ def _offsets(sizes: pl.Series) -> npt.NDArray[np.int64]:
 
 def _has_doc_ids(rows: pl.DataFrame) -> bool:
     return "doc_id" in rows.columns and rows["doc_id"].null_count() == 0
+
+
+def known_scale(value: object) -> int | None:
+    """Return ``value`` if it is the highest grade of a scale, else None."""
+    return value if isinstance(value, int) and value >= 1 else None
+
+
+def _recorded_facts(path: Path) -> dict[str, Any]:
+    """Return what `rerank` recorded about the list at ``path``; nothing if it was not written by it, or is text."""
+    try:
+        if path.is_dir():
+            manifest = side_file(path, MANIFEST)
+            if not manifest.exists():  # each shard says the same of itself
+                return _recorded_facts(min(path.glob("part-*.parquet"), default=manifest))
+            facts = json.loads(manifest.read_bytes())
+        elif path.suffix.lower() == ".parquet":
+            facts = json.loads((pq.read_schema(path).metadata or {}).get(FACTS.encode(), b"{}"))
+        else:
+            return {}
+    except (OSError, ValueError, pa.ArrowInvalid):
+        return {}  # whoever reads the rows says what is wrong with it
+    return facts if isinstance(facts, dict) else {}
+
+
+def _grade_counts(path: Path, facts: dict[str, Any]) -> Path | None:
+    """Find the grade counts that `rerank` left for a list of which it kept the top.
+
+    InputError if they are lacking (the ideal lists would be those of the top, and the metrics too high), or are those
+    of another list.
+    """
+    if not path.exists():
+        return None
+    counts = side_file(path, GRADE_TABLE) if path.is_dir() else path.with_name(f"{path.name}.{BESIDE}")
+    if not counts.is_file():
+        if facts.get("top_k") is not None and _has_grades(path):
+            raise InputError(
+                f"{path}: holds the first {facts['top_k']} of each query, but the grade counts of the whole lists, "
+                f"{counts.name}, are not there; put them back, re-rank again, or give the judgments with --qrels FILE"
+            )
+        return None
+    if not path.is_dir() and counts_belong_to(counts) != file_digest(path):
+        raise InputError(f"{counts}: belongs to another version of {path.name}; re-rank again, or remove it")
+    return counts
+
+
+def _has_grades(path: Path) -> bool:
+    """Whether any row of a Parquet list has a grade: one without has no grade counts either."""
+    scored = read_scored(path)
+    return "grade" in scored.column_names and scored["grade"].null_count < scored.num_rows
+
+
+def _highest_grade(scored: Path | pa.Table, qrels: Path | None, counts: Path | None) -> int:
+    if qrels:
+        table = read_qrels(qrels)
+    else:
+        table = as_scored(scored, "scored table") if isinstance(scored, pa.Table) else read_scored(scored)
+    if "grade" not in table.column_names:
+        return 1  # there is nothing to evaluate; evaluate_scored says so
+    tables = [table] if counts is None else [table, read_grade_counts(counts)]
+    return max(1, *(pc.max(each["grade"]).as_py() or 1 for each in tables))
