@@ -1,7 +1,7 @@
 """Binning a dataset: edges from its train split, then every shard written as bins beside its rows.
 
 The edges are exact quantiles as long as one column of the train split can be sorted in the memory that is given; beyond
-that they are quantiles of a sample of rows (`rankmill.pipeline.sampled`).
+that they are quantiles of a sample of rows (`rankmill.pipeline.sampled_bins`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ import numpy as np
 from rankmill.foundation.errors import DataRejected, DatasetFormatError
 from rankmill.foundation.storage.publish import file_digest, fsync_folder, keep_by_digest, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline.bin_plan import DEFAULT_MEMORY, BinPlan
+from rankmill.pipeline import _kernels
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.manifest import BinSet
-from rankmill.pipeline.places import BINS, path_in
+from rankmill.pipeline.dataset_manifest import BINS, BinSet, path_in
+from rankmill.pipeline.memory_plans import DEFAULT_MEMORY, BinPlan
 from rankmill.pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
-from rankmill.pipeline.sampled import _kernels
-from rankmill.pipeline.sampled.column import SampledColumn
-from rankmill.pipeline.sampled.rows import sampled_places
+from rankmill.pipeline.sampled_bins import SampledColumn, sampled_places
 from rankmill.pipeline.stored_shards import read_manifest
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rankmill.pipeline.manifest import Shard, SplitName
+    from rankmill.pipeline.dataset_manifest import Shard, SplitName
 
 MIN_MAX_BIN = 15
 _COLUMN_BYTES = 64 << 20  # of columns that are looked at together, where nobody says how many

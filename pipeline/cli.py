@@ -87,8 +87,8 @@ def describe(
     from rankmill.foundation.errors import DriftAlarm, InputError
     from rankmill.foundation.terminal import page_width
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.describe import describe as look
-    from rankmill.pipeline.drift.compare import compare
+    from rankmill.pipeline.statistics.dataset_drift import compare
+    from rankmill.pipeline.statistics.describe_dataset import describe as look
 
     width = page_width(120)
     if against is None:
@@ -128,9 +128,9 @@ def query(
     from rankmill.foundation.errors import InputError
     from rankmill.foundation.terminal import page_width
     from rankmill.foundation.units import parse_size
-    from rankmill.pipeline.answer import render_answer, write_csv, write_json
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.sql import query_dataset
+    from rankmill.pipeline.sql_answer import render_answer, write_csv, write_json
 
     if as_json and as_csv:
         raise InputError("--json and --csv exclude each other")

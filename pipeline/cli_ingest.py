@@ -242,12 +242,11 @@ def ingest(
     rankmill data ingest --format pairs clicks.tsv -o DATASET
     """
     from rankmill.foundation.units import parse_size
-    from rankmill.pipeline.group.hashing import parse_shares
-    from rankmill.pipeline.group.splits import fold_choice, parse_split_time
+    from rankmill.pipeline.group.query_splits import fold_choice, parse_shares, parse_split_time
     from rankmill.pipeline.ingest import IngestOptions
     from rankmill.pipeline.ingest import ingest as build
+    from rankmill.pipeline.ingest_report import IngestBars
     from rankmill.pipeline.judgments.rules import check_aggregate
-    from rankmill.pipeline.progress import IngestBars
     from rankmill.pipeline.sources.batch import ReadOptions
     from rankmill.pipeline.sources.grades import parse_words
     from rankmill.pipeline.sources.parts import parse_columns, parse_ignored

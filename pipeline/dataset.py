@@ -22,17 +22,18 @@ from rankmill.foundation.errors import ConflictError, DatasetFormatError, InputE
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.binspec import BinSpec
-from rankmill.pipeline.manifest import (
+from rankmill.pipeline.dataset_manifest import (
+    BINS,
+    MANIFEST_NAME,
     SPLITS,
     BinSet,
     Shard,
     SplitName,
+    path_in,
 )
 from rankmill.pipeline.pairs.stored_pairs import Pairs, by_rows
-from rankmill.pipeline.places import BINS, MANIFEST_NAME, path_in
-from rankmill.pipeline.shard_files import batches, blocks
 from rankmill.pipeline.sources.parts import OPTIONAL
-from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, read_manifest
+from rankmill.pipeline.stored_shards import QUERY_WEIGHT, StoredShards, batches, blocks, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

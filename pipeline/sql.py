@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import DatasetFormatError, InputError
-from rankmill.pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
+from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.manifest import SPLITS
+from rankmill.pipeline.dataset_manifest import SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

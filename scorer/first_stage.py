@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.group.hashing import hash_ids
+from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.sources.batch import ColumnBatch, FeaturePart, ReadOptions, RowBatch
 from rankmill.pipeline.sources.files import check_file
 from rankmill.pipeline.sources.trec_run import RunSource

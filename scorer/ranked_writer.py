@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from rankmill.foundation.errors import CandidatesRejected
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest, fsync_file, fsync_folder
-from rankmill.pipeline.workers import ahead
+from rankmill.foundation.threads import ahead
 from rankmill.scorer.journal import Shard
 from rankmill.scorer.ranked_file import (
     BELONGS,

@@ -13,7 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.pipeline.places import MANIFEST_NAME, path_in
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.blocks import compression_of
 from rankmill.pipeline.sources.files import uncompressed

@@ -14,9 +14,8 @@ from typing import Any
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, SPLITS, path_in
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
-from rankmill.pipeline.manifest import SPLITS
-from rankmill.pipeline.places import MANIFEST_NAME, path_in
 from rankmill.scorer.forest import DATASETS_OF_BASE, Forest
 from rankmill.scorer.ranked_file import is_ranked_folder
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
-from rankmill.pipeline.workers import ahead
+from rankmill.foundation.threads import ahead
 from rankmill.scorer.ranked_file import GRADE_COUNTS, RANKED, SCORED_ROW
 
 SORT_THREADS = 4  # each thread holds buffers that the limit does not count

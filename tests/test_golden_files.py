@@ -12,7 +12,7 @@ import pytest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry.model_registry import Registry
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.checkpoint import Checkpoint
+from rankmill.trainer.checkpoints import Checkpoint
 from tests.pinned_story import run
 
 GOLDEN = Path(__file__).parent / "golden" / "17"

@@ -25,7 +25,7 @@ from rankmill.trainer.training_rows import LEARNT_FROM
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.manifest import Meaning, SourceFile
+    from rankmill.pipeline.dataset_manifest import Meaning, SourceFile
     from rankmill.scorer.forest import Forest
     from rankmill.scorer.model_service import ModelIdentity
     from rankmill.trainer.history import QueryValues, TrainingResult

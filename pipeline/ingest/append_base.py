@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group.splits import split_time_of
+from rankmill.pipeline.dataset_manifest import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
+from rankmill.pipeline.group.query_splits import split_time_of
 from rankmill.pipeline.ingest.described import extended, with_pairs
 from rankmill.pipeline.ingest.stored_input import Counts, StoredPairs, places_among, spread, stored_rows, unjudged_rows
-from rankmill.pipeline.memory import release_freed
-from rankmill.pipeline.places import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
+from rankmill.pipeline.memory_plans import release_freed
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources.files import format_of
 from rankmill.pipeline.sources.grades import words_of
@@ -24,9 +24,9 @@ from rankmill.pipeline.validate import sources_disagree
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from rankmill.pipeline.group.spill import Spill
+    from rankmill.pipeline.dataset_manifest import Manifest, PairShard
+    from rankmill.pipeline.group.bucket_rows import Spill
     from rankmill.pipeline.ingest.options import IngestOptions
-    from rankmill.pipeline.manifest import Manifest, PairShard
     from rankmill.pipeline.pairs.pair_join import PairSpill
     from rankmill.pipeline.sources.batch import ReadOptions, Reject, Source
 

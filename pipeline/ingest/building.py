@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.group.layout import Layout
-from rankmill.pipeline.group.shards import write_shards
-from rankmill.pipeline.group.spill import Spill
+from rankmill.pipeline.dataset_manifest import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, SPLITS
+from rankmill.pipeline.group.bucket_rows import Spill
+from rankmill.pipeline.group.settled_bucket import Layout
+from rankmill.pipeline.group.shard_writer import write_shards
 from rankmill.pipeline.ingest.described import described, row_files
 from rankmill.pipeline.ingest.reading import read_all
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments
 from rankmill.pipeline.judgments.tally import Tally
-from rankmill.pipeline.manifest import SPLITS
-from rankmill.pipeline.memory import reading_threads, release_freed, writing_share
+from rankmill.pipeline.memory_plans import reading_threads, release_freed, writing_share
 from rankmill.pipeline.pairs.add_pairs import pair_set, read_ids, read_pairs, source_files
 from rankmill.pipeline.pairs.pair_join import PairSpill, join_pairs
-from rankmill.pipeline.places import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from rankmill.pipeline.sources.parts import TYPES
 
@@ -29,15 +28,15 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from rankmill.pipeline.group.shards import ShardSummary
+    from rankmill.pipeline.dataset_manifest import GradesFrom, Manifest, PairShard, SourceFile
+    from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.ingest.append_base import Base
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest.options import IngestOptions
+    from rankmill.pipeline.ingest_report import Stage
     from rankmill.pipeline.judgments.judgment_files import JudgmentSource
     from rankmill.pipeline.judgments.settle import Settling
-    from rankmill.pipeline.manifest import GradesFrom, Manifest, PairShard, SourceFile
     from rankmill.pipeline.pairs.pair_files import PairSource
-    from rankmill.pipeline.progress import Stage
     from rankmill.pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
 
 

@@ -7,18 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from rankmill.pipeline.dataset_manifest import (
+    SPLITS,
+    GradeCount,
+    Manifest,
+    Meaning,
+    PairSet,
+    Repeats,
+    SourceFile,
+    SplitCount,
+)
 from rankmill.pipeline.judgments.tally import Tally
-from rankmill.pipeline.manifest import SPLITS, GradeCount, Manifest, Meaning, PairSet, Repeats, SourceFile, SplitCount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from rankmill.pipeline.group.layout import Layout
-    from rankmill.pipeline.group.shards import ShardSummary
+    from rankmill.pipeline.dataset_manifest import ColumnName, GradesFrom, PairShard, SplitName
+    from rankmill.pipeline.group.settled_bucket import Layout
+    from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest.options import IngestOptions
     from rankmill.pipeline.ingest.stored_input import Counts
-    from rankmill.pipeline.manifest import ColumnName, GradesFrom, PairShard, SplitName
 
 
 Digests = Mapping[Path, tuple[int, str]]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.pipeline.group.splits import name_of
+from rankmill.pipeline.dataset_manifest import SPLITS, SplitName
+from rankmill.pipeline.group.query_splits import name_of
 from rankmill.pipeline.judgments.judgment_files import check_times_and_labels, open_judgments, without_grades
-from rankmill.pipeline.manifest import SPLITS, SplitName
 from rankmill.pipeline.pairs.add_pairs import sorted_files
 from rankmill.pipeline.pairs.pair_files import open_pairs
 from rankmill.pipeline.sources.columns import check_ignored, guesses_of, tables_disagree

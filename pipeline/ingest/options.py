@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.group.splits import rule_of
+from rankmill.pipeline.group.query_splits import rule_of
 from rankmill.pipeline.judgments.rules import check_aggregate
-from rankmill.pipeline.memory import check_memory
+from rankmill.pipeline.memory_plans import check_memory
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rankmill.pipeline.group.splits import ByTime, SplitRule
+    from rankmill.pipeline.dataset_manifest import FoldChoice
+    from rankmill.pipeline.group.query_splits import ByTime, SplitRule
     from rankmill.pipeline.judgments.rules import Aggregate
-    from rankmill.pipeline.manifest import FoldChoice
 
 MAX_BUCKETS = 4096
 

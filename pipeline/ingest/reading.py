@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import DataRejected, TooManyRejects
+from rankmill.foundation.threads import in_order
 from rankmill.pipeline.sources.batch import tasks_of
-from rankmill.pipeline.workers import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

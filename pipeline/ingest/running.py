@@ -1,6 +1,6 @@
 """From judgments in files to a dataset: read, spill by query, sort, write, join pairs, publish.
 
-Peak memory: see :mod:`rankmill.pipeline.memory`; after the two passes the ids and the pairs of one bucket.  Disk: the spilled rows, four
+Peak memory: see :mod:`rankmill.pipeline.memory_plans`; after the two passes the ids and the pairs of one bucket.  Disk: the spilled rows, four
 bytes a value, and the dataset.  Neither what is in the bucket nor the memory bound nor the size of the blocks nor the number of
 threads shows in what is written.
 """
@@ -18,20 +18,20 @@ from rankmill.pipeline.ingest.append_base import Base
 from rankmill.pipeline.ingest.building import Building
 from rankmill.pipeline.ingest.inputs import open_inputs
 from rankmill.pipeline.ingest.options import IngestOptions
-from rankmill.pipeline.memory import settle_malloc
+from rankmill.pipeline.ingest_report import IngestReport
+from rankmill.pipeline.memory_plans import settle_malloc
+from rankmill.pipeline.publish_dataset import check_destination, publish_dataset
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
-from rankmill.pipeline.replace import check_destination, publish_dataset
-from rankmill.pipeline.report import IngestReport
 from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.columns import guesses_line, guesses_of
-from rankmill.pipeline.statistics.stored import stored_statistics
+from rankmill.pipeline.statistics.feature_statistics import stored_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from rankmill.pipeline.dataset_manifest import SplitName
     from rankmill.pipeline.ingest.inputs import Given
-    from rankmill.pipeline.manifest import SplitName
-    from rankmill.pipeline.progress import Stage
+    from rankmill.pipeline.ingest_report import Stage
 
 
 def ingest(

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.pipeline.judgments.tally import Tally, repeats
-from rankmill.pipeline.manifest import SPLITS
 from rankmill.pipeline.pairs.pair_files import PairBatch
 from rankmill.pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES, RowBatch
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.manifest import Shard, UnjudgedShard
+    from rankmill.pipeline.dataset_manifest import Shard, UnjudgedShard
     from rankmill.pipeline.pairs.pair_files import Mismatch
 
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.dataset_manifest import JudgmentSet
 from rankmill.pipeline.judgments.rules import WITH_LABEL
-from rankmill.pipeline.manifest import JudgmentSet
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, shorten
 from rankmill.pipeline.sources.blocks import Block, copy_tokens, read_blocks
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from rankmill.pipeline.dataset_manifest import SourceFile
     from rankmill.pipeline.judgments.rules import Aggregate
     from rankmill.pipeline.judgments.spill import JudgmentSpill
     from rankmill.pipeline.judgments.tally import Tally
-    from rankmill.pipeline.manifest import SourceFile
     from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, Source
     from rankmill.pipeline.sources.columns import TableColumns
     from rankmill.pipeline.sources.grades import GradeRules

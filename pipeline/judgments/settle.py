@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.group.bucket import BucketRows
+from rankmill.pipeline.group.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.aggregate import aggregated
 from rankmill.pipeline.judgments.documents import number_documents
 from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate

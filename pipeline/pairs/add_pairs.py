@@ -14,13 +14,12 @@ from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_folder, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, PairSet, SourceFile, path_in
 from rankmill.pipeline.digests import SourceDigests
-from rankmill.pipeline.manifest import PairSet, SourceFile
 from rankmill.pipeline.pairs.pair_files import open_pairs
 from rankmill.pipeline.pairs.pair_join import PairSpill, join_pairs
-from rankmill.pipeline.places import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, path_in
+from rankmill.pipeline.publish_dataset import sweep
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
-from rankmill.pipeline.replace import sweep
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
 from rankmill.pipeline.sources.files import check_file, find_files, refuse_copies
 from rankmill.pipeline.stored_shards import read_manifest
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
+    from rankmill.pipeline.dataset_manifest import PairShard
     from rankmill.pipeline.judgments.judgment_files import JudgmentSource
-    from rankmill.pipeline.manifest import PairShard
     from rankmill.pipeline.pairs.pair_files import PairSource
 
 

@@ -16,13 +16,12 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.storage.publish import keep_by_digest
 from rankmill.pipeline.arrow import as_array, schema_of
-from rankmill.pipeline.group.hashing import buckets_of
-from rankmill.pipeline.group.shards import open_writer
-from rankmill.pipeline.group.spill import BucketFiles
-from rankmill.pipeline.manifest import PairShard
+from rankmill.pipeline.dataset_manifest import PAIRS, PairShard
+from rankmill.pipeline.group.bucket_rows import BucketFiles
+from rankmill.pipeline.group.query_splits import buckets_of
+from rankmill.pipeline.group.shard_writer import open_writer
 from rankmill.pipeline.pairs.pair_files import Mismatch
 from rankmill.pipeline.pairs.stored_pairs import STORED
-from rankmill.pipeline.places import PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

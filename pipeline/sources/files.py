@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.publish import file_digest
-from rankmill.pipeline.places import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
+from rankmill.pipeline.dataset_manifest import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
 from rankmill.pipeline.sources.batch import Format
 from rankmill.pipeline.sources.blocks import COMPRESSED
 

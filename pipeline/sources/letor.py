@@ -24,8 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError, MalformedLine
-from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.room import Room
+from rankmill.pipeline.arrow import Room, as_array
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import (
     BATCH_BYTES,

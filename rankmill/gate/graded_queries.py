@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.manifest import SPLITS
+from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
@@ -23,7 +23,7 @@ from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.manifest import SplitName
+    from rankmill.pipeline.dataset_manifest import SplitName
 
 BLOCK_BYTES = 16 << 20
 BATCH_ROWS = 65_536

@@ -15,8 +15,8 @@ from rankmill.gate.rules import NO_OPTION, option_words
 from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:
-    from rankmill.pipeline.drift.compare import Comparison
     from rankmill.pipeline.group.sketch import Overlap
+    from rankmill.pipeline.statistics.dataset_drift import Comparison
 
 Verdict = Literal["passed", "failed", "told"]
 """``told``: there is no limit to hold, or nothing to compare with; it decides nothing."""
@@ -148,7 +148,7 @@ def latency(candidate: Predictor, sample: npt.NDArray[np.float32], limit: float)
 
 
 def drift(comparison: Comparison | None) -> Guardrail:
-    """No feature, nor the grades, may have drifted from the former dataset (`rankmill.pipeline.drift.compare`)."""
+    """No feature, nor the grades, may have drifted from the former dataset (`rankmill.pipeline.statistics.dataset_drift`)."""
     if comparison is None:
         return Guardrail("drift", "told", None, None, "not asked for (--against OLD_DATASET)")
     alarms = list(comparison.alarms)

@@ -286,7 +286,7 @@ def _guardrails(
     if against is None:
         rails.append(guardrails.drift(None))
     else:
-        from rankmill.pipeline.drift.compare import compare as drifted
+        from rankmill.pipeline.statistics.dataset_drift import compare as drifted
 
         rails.append(guardrails.drift(drifted(queries.dataset, against)))
     return [*rails, guardrails.top_overlap(scores, baseline, queries.starts)]

@@ -6,9 +6,9 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rankmill.pipeline.describe import split_summary
-from rankmill.pipeline.manifest import SPLITS
-from rankmill.pipeline.statistics.stored import statistics_of
+from rankmill.pipeline.dataset_manifest import SPLITS
+from rankmill.pipeline.statistics.describe_dataset import split_summary
+from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.registry.names import PRODUCTION
 from rankmill.trainer.model_facts import CIRCUMSTANCES, circumstances_in
 
@@ -90,7 +90,7 @@ def _grades(counts: Mapping[int, int]) -> list[dict[str, Any]]:
 def drift_facts(drift: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Tell what moved since the former dataset, the furthest first; None where nothing was compared.
 
-    ``drift`` is what `rankmill.pipeline.drift.compare.Comparison.to_json` says.
+    ``drift`` is what `rankmill.pipeline.statistics.dataset_drift.Comparison.to_json` says.
     """
     if drift is None or not drift.get("features") or not drift.get("grades"):
         return None

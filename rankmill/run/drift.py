@@ -17,8 +17,8 @@ from rankmill.config import PREVIOUS
 from rankmill.foundation.errors import ConfigError, DriftAlarm
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.drift.compare import Comparison, compare, compare_and_keep
-from rankmill.pipeline.drift.reference import Reference, digest_in
+from rankmill.pipeline.statistics.dataset_drift import Comparison, compare, compare_and_keep
+from rankmill.pipeline.statistics.drift_reference import Reference, digest_in
 from rankmill.run import DRIFT
 from rankmill.run.stage_facts import DriftFacts
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group import layout
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
+from rankmill.pipeline.group import settled_bucket as layout
 from rankmill.pipeline.ingest import IngestOptions, building, ingest
-from rankmill.pipeline.memory import Share
-from rankmill.pipeline.places import MANIFEST_NAME
+from rankmill.pipeline.memory_plans import Share
 
 WIDTH = 5
 ROW_GROUP = 1 << 10  # bytes: 32 rows of 5 numbers

@@ -17,10 +17,10 @@ from rankmill.foundation.errors import ConflictError, DataRejected, DatasetForma
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group.splits import fold_choice, parse_split_time
+from rankmill.pipeline.dataset_manifest import Meaning
+from rankmill.pipeline.group.query_splits import fold_choice, parse_split_time
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.ingest.append_base import OPTIONS, Base
-from rankmill.pipeline.manifest import Meaning
 from rankmill.pipeline.sources.batch import ReadOptions
 
 

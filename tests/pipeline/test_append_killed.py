@@ -9,8 +9,8 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
+from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
 from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.places import MANIFEST_NAME
 from tests.pipeline.interrupted import operations, start
 from tests.pipeline.test_ingest import judgments
 

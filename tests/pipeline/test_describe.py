@@ -12,9 +12,9 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.describe import describe
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.statistics.describe_dataset import describe
 
 # f1 differs, f2 is f1, f3 is constant, f4 is constant in a query, f5 is never there, f6 is missing once, f7 is infinite
 TRAIN = """\
@@ -102,7 +102,7 @@ def test_a_person_can_read_it(dataset):
 
 
 def test_many_features_show_only_the_remarkable_ones(dataset, monkeypatch):
-    monkeypatch.setattr("rankmill.pipeline.describe._MAX_FEATURES_SHOWN", 3)
+    monkeypatch.setattr("rankmill.pipeline.statistics.describe_dataset._MAX_FEATURES_SHOWN", 3)
     text = describe(dataset).render()
     assert "Features with a remark (5 of 7; --json lists all)" in text
     assert "\n  f1 " not in text

@@ -19,11 +19,10 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.drift import _kernels
-from rankmill.pipeline.drift.compare import FALSE_ALARMS, LARGE, Comparison, compare, feature_drift
-from rankmill.pipeline.drift.psi import Cells, Index, chi_square_quantile
-from rankmill.pipeline.drift.sample import cell_edges
 from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.statistics import _kernels
+from rankmill.pipeline.statistics.dataset_drift import FALSE_ALARMS, LARGE, Comparison, compare, feature_drift
+from rankmill.pipeline.statistics.psi import Cells, Index, cell_edges, chi_square_quantile
 from tests import naive_drift
 
 law = settings(deadline=None, max_examples=60)

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.drift.compare import compare, compare_and_keep, compare_with
-from rankmill.pipeline.drift.psi import Cells, Sums
-from rankmill.pipeline.drift.reference import Reference, digest_in
-from rankmill.pipeline.drift.sample import FeatureSample
 from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.statistics.dataset_drift import compare, compare_and_keep, compare_with
+from rankmill.pipeline.statistics.drift_reference import Reference, digest_in
+from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Sums
 from tests import naive_drift
 from tests.pipeline.test_drift import QUERIES, make
 

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group import bucket as bucket_module
-from rankmill.pipeline.group import layout as layout_module
-from rankmill.pipeline.group.bucket import padded, read_bucket
-from rankmill.pipeline.group.hashing import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
-from rankmill.pipeline.group.layout import Layout
-from rankmill.pipeline.group.shards import write_shard
-from rankmill.pipeline.group.spill import Spill
+from rankmill.pipeline.group import bucket_rows as bucket_module
+from rankmill.pipeline.group import settled_bucket as layout_module
+from rankmill.pipeline.group.bucket_rows import Spill, padded, read_bucket
+from rankmill.pipeline.group.query_splits import SPLIT_SALT, buckets_of, hash_ids, parse_shares, splits_of
+from rankmill.pipeline.group.settled_bucket import Layout
+from rankmill.pipeline.group.shard_writer import write_shard
 from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
 from tests import naive
 

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.describe import describe
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.judgments.rules import AGGREGATES
-from rankmill.pipeline.memory import Share
+from rankmill.pipeline.memory_plans import Share
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sql import query_dataset
+from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive_judgments
 
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}

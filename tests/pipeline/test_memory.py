@@ -8,10 +8,17 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.group.hashing import buckets_of
-from rankmill.pipeline.group.spill import Spill
+from rankmill.pipeline.group.bucket_rows import Spill
+from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.ingest import IngestOptions
-from rankmill.pipeline.memory import BYTES_A_ROW, MIN_MEMORY, RESIDENT, check_memory, reading_threads, writing_share
+from rankmill.pipeline.memory_plans import (
+    BYTES_A_ROW,
+    MIN_MEMORY,
+    RESIDENT,
+    check_memory,
+    reading_threads,
+    writing_share,
+)
 from rankmill.pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES, RowBatch
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.describe import describe
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.parts import OPTIONAL, read_numbers
+from rankmill.pipeline.statistics.describe_dataset import describe
 
 COLUMNS = ("label", "event", "weight", "offset")
 

@@ -14,9 +14,9 @@ from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputEr
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.describe import describe
 from rankmill.pipeline.ingest import IngestOptions, building, ingest
 from rankmill.pipeline.pairs.add_pairs import add_pairs
+from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive_preferences
 
 SHARES = {"train": 0.5, "valid": 0.3, "test": 0.2}

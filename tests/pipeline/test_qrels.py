@@ -11,7 +11,7 @@ import pytest
 from pyarrow import feather
 
 from rankmill.foundation.errors import DataRejected, InputError, TooManyRejects
-from rankmill.pipeline.group.hashing import buckets_of
+from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.judgments.judgment_files import open_judgments
 from rankmill.pipeline.judgments.spill import JudgmentSpill
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions

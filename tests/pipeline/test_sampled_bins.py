@@ -20,18 +20,15 @@ from hypothesis.extra import numpy as hnp
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline import binning
-from rankmill.pipeline.bin_plan import MIN_MEMORY, MOST_SAMPLED_ROWS, BinPlan
+from rankmill.pipeline import binning, sampled_bins
 from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.memory_plans import MIN_MEMORY, MOST_SAMPLED_ROWS, BinPlan
 from rankmill.pipeline.quantiles import sort_values
-from rankmill.pipeline.sampled import column as column_module
-from rankmill.pipeline.sampled import rows as rows_module
-from rankmill.pipeline.sampled.column import SampledColumn, weighed
-from rankmill.pipeline.sampled.rows import SAMPLE_SALT, sampled_places
+from rankmill.pipeline.sampled_bins import SAMPLE_SALT, SampledColumn, sampled_places, weighed
 from tests import naive_samples
 
 law = settings(deadline=None, max_examples=60)
@@ -55,7 +52,7 @@ def places_of(queries: list[tuple[str, int]], k: int, cuts: list[int]) -> list[i
 @given(QUERIES, st.integers(1, 40), st.lists(st.integers(0, 20), max_size=4), st.integers(1, 30))
 def test_the_sample_is_the_rows_of_the_smallest_keys_in_any_pieces(queries, k, cuts, chunk):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "_CHUNK_ROWS", chunk)
+        patch.setattr(sampled_bins, "_CHUNK_ROWS", chunk)
         assert places_of(queries, k, cuts) == naive_samples.smallest(queries, k, SAMPLE_SALT)
 
 
@@ -87,7 +84,7 @@ def test_what_is_counted_exactly_is_so_in_any_order_and_pieces(values, cuts, cou
     shuffled = values.tolist()
     random.shuffle(shuffled)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_module, "COUNTERS", counters)
+        patch.setattr(sampled_bins, "COUNTERS", counters)
         for some in (values, np.array(shuffled, dtype=np.float32)):
             column = look_through(some, cuts)
             found, counts, beside = column.atoms()

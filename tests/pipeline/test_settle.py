@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.group.bucket import BucketRows
+from rankmill.pipeline.group.bucket_rows import BucketRows
 from rankmill.pipeline.judgments.rules import AGGREGATES
 from rankmill.pipeline.judgments.settle import merge_rows, settle_by_judgments
 from rankmill.pipeline.judgments.tally import repeats

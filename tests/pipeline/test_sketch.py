@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.group import sketch as module
-from rankmill.pipeline.group.hashing import hash_ids
+from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.group.sketch import MAGIC, MOST_HASHES, SALT, Overlap, QuerySketch, overlap
 
 IDS = st.lists(st.text(max_size=6), max_size=40)

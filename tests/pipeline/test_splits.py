@@ -12,12 +12,19 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.describe import describe
-from rankmill.pipeline.group.hashing import splits_of
-from rankmill.pipeline.group.splits import ByFold, ByTime, fold_choice, parse_split_time, parts_of_folds, rule_of
+from rankmill.pipeline.dataset_manifest import SPLITS
+from rankmill.pipeline.group.query_splits import (
+    ByFold,
+    ByTime,
+    fold_choice,
+    parse_split_time,
+    parts_of_folds,
+    rule_of,
+    splits_of,
+)
 from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.manifest import SPLITS
 from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive
 
 DAY = 86400 * 10**6

@@ -17,12 +17,18 @@ from rankmill.foundation.errors import DatasetFormatError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.describe import describe
-from rankmill.pipeline.group import layout
+from rankmill.pipeline.group import settled_bucket as layout
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
-from rankmill.pipeline.statistics.collector import ColumnCollector, QueryCounts
-from rankmill.pipeline.statistics.stored import FeatureFacts, Statistics, statistics_of, stored_statistics
+from rankmill.pipeline.statistics.describe_dataset import describe
+from rankmill.pipeline.statistics.feature_statistics import (
+    ColumnCollector,
+    FeatureFacts,
+    QueryCounts,
+    Statistics,
+    statistics_of,
+    stored_statistics,
+)
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from tests import naive_statistics
 
@@ -192,7 +198,7 @@ def test_describe_needs_no_columns_where_there_are_too_many(tmp_path, monkeypatc
     dataset = make(tmp_path)
     bin_dataset(dataset)
     whole = describe(Dataset.open(dataset.path))
-    monkeypatch.setattr("rankmill.pipeline.describe._MOST_COUNTED", 10)
+    monkeypatch.setattr("rankmill.pipeline.statistics.describe_dataset._MOST_COUNTED", 10)
     monkeypatch.setattr(Dataset, "column_batches", lambda *_: pytest.fail("reads columns"))
     quick = describe(Dataset.open(dataset.path))
     assert [feature.distinct for feature in quick.features] == [None] * 8

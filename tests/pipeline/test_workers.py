@@ -10,8 +10,9 @@ import pytest
 
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.pipeline.group import spill as spill_module
-from rankmill.pipeline.group.spill import Spill
+from rankmill.foundation.threads import ahead, in_order
+from rankmill.pipeline.group import bucket_rows as spill_module
+from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.ingest.reading import read_all
 from rankmill.pipeline.sources import blocks as blocks_module
@@ -21,7 +22,6 @@ from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, RowBatch
 from rankmill.pipeline.sources.blocks import LineNumbers
 from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.letor import LetorSource
-from rankmill.pipeline.workers import ahead, in_order
 from tests.waiting import LIMIT
 
 

@@ -11,7 +11,7 @@ import pytest
 from rankmill.config import Config, Drift, Tell
 from rankmill.config_file import read_config
 from rankmill.foundation.errors import ConfigError, InputError
-from rankmill.pipeline.group.splits import parse_split_time
+from rankmill.pipeline.group.query_splits import parse_split_time
 from rankmill.pipeline.ingest import IngestOptions
 from rankmill.pipeline.sources.batch import Format
 from rankmill.run.observers import Files, files_of

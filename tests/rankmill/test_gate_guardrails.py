@@ -14,8 +14,8 @@ from rankmill.gate import guardrails, judging
 from rankmill.gate.graded_queries import scores_of
 from rankmill.gate.judging import judge
 from rankmill.gate.rules import LIMITS, NO_OPTION, Rules
-from rankmill.pipeline.drift.compare import compare
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
+from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import Predictor
 from tests import naive_gate

@@ -15,7 +15,7 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.drift.compare import compare as drifted
+from rankmill.pipeline.statistics.dataset_drift import compare as drifted
 from rankmill.report import words
 from rankmill.report.findings import findings_of
 from rankmill.report.page import markdown, page

@@ -11,7 +11,7 @@ from rankmill.config import Drift
 from rankmill.foundation.errors import ConfigError, DatasetFormatError, DriftAlarm, InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.drift.compare import compare
+from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.run import DRIFT
 from rankmill.run.drift import KEPT, NEXT, DriftFound, check_drift, drift_of, keep_for_next
 from tests.pipeline.test_drift import make

@@ -1,6 +1,6 @@
 """What is kept of a dataset so that a later one can be compared with it when it is gone: a small Parquet file.
 
-A row for the grades, then one a feature: where its cells are cut, and what `rankmill.pipeline.drift.psi.Sums` has of them (of the symmetric
+A row for the grades, then one a feature: where its cells are cut, and what `rankmill.pipeline.statistics.psi.Sums` has of them (of the symmetric
 products the upper triangle, row by row).  The key ``rankmill`` of the file's metadata holds the rest as JSON.
 """
 
@@ -20,13 +20,13 @@ from rankmill.foundation.errors import DatasetFormatError
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.binspec import FeatureBins
-from rankmill.pipeline.drift.psi import Sums
-from rankmill.pipeline.drift.sample import FeatureSample, Starts, cells_for
 from rankmill.pipeline.quantiles import EDGE, Values
+from rankmill.pipeline.statistics.psi import FeatureSample, Starts, Sums, cells_for
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.manifest import SplitName
+    from rankmill.pipeline.dataset_manifest import SplitName
+
 
 FORMAT = 1
 GRADES = "grades"

@@ -1,10 +1,17 @@
-"""The schema of a dataset's manifest, the one file that says what a dataset is."""
+"""What a dataset is on disk: the schema of its manifest, the one file that says so, and the names of its files.
+
+Other programs read a dataset as a folder of Parquet files.  Only the shards of rows, in ``features``, have names that they take
+for data: pandas, pyarrow and Spark pass over names that begin with ``_``.  Earlier versions wrote the other names without the
+``_``; a dataset that has such a name keeps it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -141,7 +148,7 @@ class GradeCount(_Strict):
 
 
 class FoldChoice(_Strict):
-    """One of K folds of cross-validation: which parts of the queries are which split (:mod:`rankmill.pipeline.group.splits`)."""
+    """One of K folds of cross-validation: which parts of the queries are which split (:mod:`rankmill.pipeline.group.query_splits`)."""
 
     folds: int = Field(ge=3)
     fold: int = Field(ge=1)
@@ -242,3 +249,43 @@ class Manifest(_Strict):
             "shards": [[shard.bucket, shard.features, shard.queries] for shard in self.shards],
         }
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+MANIFEST_NAME = "_manifest.json"
+FEATURES = "features"
+QUERIES = "_queries"
+STATISTICS = "_statistics"
+PAIRS = "_pairs"
+UNJUDGED = "_unjudged"  # rows to re-rank
+BINS = "_bins"
+REPLACED = "_replaced"  # shards of rows that the last change replaced, for readers that opened the dataset before
+REJECTS_NAME = "_rejects.parquet"
+PAIR_REJECTS_NAME = "_pair_rejects.parquet"
+JUDGMENT_REJECTS_NAME = "_judgment_rejects.parquet"
+
+T = TypeVar("T")
+
+
+def earlier_name(name: str) -> str:
+    """Return what earlier versions called ``name``."""
+    return name.removeprefix("_")
+
+
+def path_in(dataset: Path, name: str) -> Path:
+    """Return the path of ``name`` in the folder ``dataset``: its earlier name if it is there by that name alone."""
+    path, earlier = dataset / name, dataset / earlier_name(name)
+    return earlier if not path.exists() and earlier.exists() else path
+
+
+def wherever(shard: Path, read: Callable[[Path], T]) -> T:
+    """Return ``read(shard)``; if the shard has been replaced since its dataset was opened, read it where it was moved to.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is in neither place.
+    """
+    try:
+        return read(shard)
+    except FileNotFoundError:
+        return read(shard.parent.parent / REPLACED / shard.name)

@@ -1,19 +1,50 @@
-"""What an ingest tells its user."""
+"""What an ingest tells its user: bars while it runs, and a report at its end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from rankmill.pipeline.places import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
+from rich.console import Console
+from rich.progress import TaskID
+
+from rankmill.foundation.progress import TerminalBar
+from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rankmill.pipeline.manifest import Manifest, Repeats, SourceFile
-    from rankmill.pipeline.statistics.stored import Statistics
+    from rankmill.pipeline.dataset_manifest import Manifest, Repeats, SourceFile
+    from rankmill.pipeline.statistics.feature_statistics import Statistics
+
+
+Stage = Literal["reading", "writing"]
+
+
+class IngestBars(TerminalBar):
+    """A bar for each pass of an ingest; says lines above them."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, soft_wrap=True, highlight=False)
+        super().__init__("{task.description}", "{task.fields[amount]}", self._console)
+        self._tasks: dict[Stage, TaskID] = {}
+
+    def update(self, stage: Stage, done: int, total: int) -> None:
+        """Say that ``done`` of ``total`` bytes are read, or so many documents written."""
+        if stage not in self._tasks:
+            self._tasks[stage] = self._progress.add_task(stage, total=total, amount="")
+        amount = (
+            f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if stage == "reading" else f"{done:,} of {total:,} documents"
+        )
+        task = self._tasks[stage]
+        self._progress.update(task, completed=done, total=total, amount=amount)
+
+    def say(self, line: str) -> None:
+        """Write ``line``."""
+        self._console.print(line, markup=False)
+
 
 GRADES_SHOWN = 12
 """How many different grades are listed for a person; the others are counted."""

@@ -9,8 +9,7 @@ from pathlib import Path
 from rankmill.foundation.errors import ConflictError, InputError, RankmillError
 from rankmill.foundation.storage.locks import alone
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder, publish_folder
-from rankmill.pipeline.manifest import Manifest
-from rankmill.pipeline.places import (
+from rankmill.pipeline.dataset_manifest import (
     FEATURES,
     JUDGMENT_REJECTS_NAME,
     MANIFEST_NAME,
@@ -21,6 +20,7 @@ from rankmill.pipeline.places import (
     REPLACED,
     STATISTICS,
     UNJUDGED,
+    Manifest,
     path_in,
 )
 from rankmill.pipeline.stored_shards import read_manifest

@@ -1,4 +1,4 @@
-"""Second pass: a bucket becomes a shard in canonical order (see :mod:`rankmill.pipeline.group.bucket`)."""
+"""Second pass: a bucket becomes a shard in canonical order (see :mod:`rankmill.pipeline.group.bucket_rows`)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmill.foundation.storage.publish import keep_by_digest
-from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.foundation.threads import in_order
+from rankmill.pipeline.arrow import Room, as_array, schema_of
+from rankmill.pipeline.dataset_manifest import (
+    FEATURES,
+    QUERIES,
+    SPLITS,
+    STATISTICS,
+    UNJUDGED,
+    Shard,
+    ShardStatistics,
+    UnjudgedShard,
+)
 from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group.bucket import BucketRows, padded, runs_of
-from rankmill.pipeline.group.settled import read_settled
-from rankmill.pipeline.manifest import SPLITS, Shard, ShardStatistics, UnjudgedShard
-from rankmill.pipeline.places import FEATURES, QUERIES, STATISTICS, UNJUDGED
-from rankmill.pipeline.room import Room
+from rankmill.pipeline.group.bucket_rows import BucketRows, padded, runs_of
+from rankmill.pipeline.group.settled_bucket import read_settled
 from rankmill.pipeline.sources.parts import TYPES
 from rankmill.pipeline.sources.times import TIME
-from rankmill.pipeline.statistics.collector import ColumnCollector, QueryCounts
+from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, QueryCounts
 from rankmill.pipeline.validate import check_one_split, check_one_weight
-from rankmill.pipeline.workers import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rankmill.pipeline.group.layout import Layout
-    from rankmill.pipeline.group.spill import Spill
+    from rankmill.pipeline.group.bucket_rows import Spill
+    from rankmill.pipeline.group.settled_bucket import Layout
     from rankmill.pipeline.judgments.tally import Tally
+
 
 _QUERIES = schema_of(
     [
@@ -116,7 +124,7 @@ def write_shard(
 
     The values are held at once if they fit in ``memory`` bytes; else the spilled rows are read again for every
     ``memory`` bytes of sorted rows.  The shard has the same bytes either way.  Peak memory: ``memory`` (a row group if that is more), one
-    row group, and about :data:`rankmill.pipeline.memory.BYTES_A_ROW` bytes a row of the bucket for ids and order.
+    row group, and about :data:`rankmill.pipeline.memory_plans.BYTES_A_ROW` bytes a row of the bucket for ids and order.
     """
     n = int(spill.rows[bucket])
     width = len(layout.features)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.binspec import FeatureBins
-from rankmill.pipeline.drift.psi import Cells, Index
-from rankmill.pipeline.drift.reference import Reference, grades_of, known_bins
-from rankmill.pipeline.drift.sample import FeatureSample, Starts, cells_for
 from rankmill.pipeline.quantiles import Values
+from rankmill.pipeline.statistics.drift_reference import Reference, grades_of, known_bins
+from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Index, Starts, cells_for
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.manifest import SplitName
+    from rankmill.pipeline.dataset_manifest import SplitName
+
 
 LARGE = 0.1  # the custom of those who watch scorecards: below 0.1 no change to speak of, above 0.25 a large one
 FALSE_ALARMS = 0.001  # how often chance alone may raise one among all features and the grades
@@ -118,7 +118,7 @@ def compare(dataset: Dataset, old: Dataset) -> Comparison:
 
     A feature is cut where its bins in ``old`` end (the newest ones; the exact quantiles of the rows compared if there are
     none), which are joined to 20 cells of about equal mass (fewer for less than 200 queries); heavy values keep cells of their own, and so have missing values, and
-    values below and above all of ``old``'s.  `rankmill.pipeline.drift.psi` says what the index is and what chance makes of it; an
+    values below and above all of ``old``'s.  `rankmill.pipeline.statistics.psi` says what the index is and what chance makes of it; an
     alarm is one above 0.1 that chance makes once in a thousand comparisons, with as many features as there are.
 
     Raises

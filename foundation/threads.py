@@ -11,6 +11,7 @@ from joblib import Parallel, delayed
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
+
 Item = TypeVar("Item")
 
 

@@ -13,17 +13,18 @@ import numpy.typing as npt
 import polars as pl
 
 from rankmill.pipeline.binning import columns_of
-from rankmill.pipeline.manifest import SPLITS, Repeats
+from rankmill.pipeline.dataset_manifest import SPLITS, Repeats
+from rankmill.pipeline.ingest_report import GRADES_SHOWN, repeated, several
 from rankmill.pipeline.quantiles import cumulative_counts, sort_values
-from rankmill.pipeline.report import GRADES_SHOWN, repeated, several
-from rankmill.pipeline.statistics.stored import statistics_of
+from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.manifest import SplitName
+    from rankmill.pipeline.dataset_manifest import SplitName
+
 
 _FEW_GRADES = 10  # shown even where no row has them
 _MOST_COUNTED = 300_000_000  # values among which the different ones are counted, which takes reading all of them

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.sql import Answer
 
+
 _COUNTED_ROWS = 100_000
 _LEAST_WIDTH = 8  # of a column of text that is shown, where it is longer
 _LEAST_NUMBER = 22  # the same of numbers: half a number says something wrong

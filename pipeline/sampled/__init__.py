@@ -1,1 +1,0 @@
-"""Bins of columns that do not fit into memory: a sample of rows, and what is counted exactly besides."""
