@@ -30,7 +30,7 @@ RUN useradd --uid 10001 --gid 0 --no-create-home --home-dir /tmp --shell /usr/sb
 # Nothing is ever written below it: not by its user, nor by any other.
 COPY --from=build /opt/rankmill /opt/rankmill
 # The base comes without bytecode of Python's own modules, and nobody may write it later: what we load is compiled here.
-RUN /opt/rankmill/bin/python -I -c "import rankmill.cli, rankmill.run.running" && /opt/rankmill/bin/rankmill --help > /dev/null
+RUN /opt/rankmill/bin/python -I -c "import rankmill.cli, rankmill.run.runner" && /opt/rankmill/bin/rankmill --help > /dev/null
 ENV PATH=/opt/rankmill/bin:$PATH \
     HOME=/tmp \
     PYTHONUNBUFFERED=1 \

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rankmill.foundation.errors import InputError
-from rankmill.gate.rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
+from rankmill.gate.gate_rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
 from rankmill.registry.names import PRODUCTION
 from rankmill.registry.rendering import print_json, print_table, safe

@@ -54,7 +54,7 @@ def report(
     Example: rankmill report work --by language -o /srv/reports/web
     """
     from rankmill.foundation.errors import InputError
-    from rankmill.report.writing import write_report, write_version_report
+    from rankmill.report.report_files import write_report, write_version_report
 
     work = Path(of)
     if work.is_dir() or not _is_model(of, registry):

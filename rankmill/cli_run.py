@@ -84,16 +84,15 @@ def run(
     """
     import json
 
-    from rankmill.run.chain import NAMES, Choice
     from rankmill.run.json_stderr import speak_json
     from rankmill.run.observers import observer_of
-    from rankmill.run.running import Asked, plan_of
-    from rankmill.run.running import run as run_chain
+    from rankmill.run.runner import NAMES, RunRequest, StageChoice, plan_of
+    from rankmill.run.runner import run as run_chain
 
     if log is Log.json:  # from here on, so that a mistake in the configuration is JSON as well
         speak_json()
-    choice = Choice(first=first or NAMES[0], last=last or NAMES[-1], forced=frozenset(force or ()))
-    asked = Asked(
+    choice = StageChoice(first=first or NAMES[0], last=last or NAMES[-1], forced=frozenset(force or ()))
+    asked = RunRequest(
         config=config,
         registry=registry_folder,
         choice=choice,

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rankmill.foundation.errors import UnusableColumns
-from rankmill.peers import OURS
+from rankmill.other_libraries import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

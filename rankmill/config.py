@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from rankmill.foundation.errors import ConfigError
 from rankmill.foundation.units import parse_size
-from rankmill.gate.rules import LIMITS, MAX_CONSTANT_RISE, MAX_COST_RATIO
+from rankmill.gate.gate_rules import LIMITS, MAX_CONSTANT_RISE, MAX_COST_RATIO
 from rankmill.pipeline.group.query_splits import fold_choice, split_time_of
 from rankmill.pipeline.ingest import IngestOptions
 from rankmill.pipeline.judgments.rules import Aggregate
@@ -212,7 +212,7 @@ class Gate:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """What `rankmill.gate.rules.Rules` has besides metric, margin and convention, by name."""
+        """What `rankmill.gate.gate_rules.Rules` has besides metric, margin and convention, by name."""
         return {name: getattr(self, name) for name in LIMITS}
 
 

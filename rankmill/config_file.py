@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from rankmill.config import Config
 from rankmill.foundation.errors import ConfigError, InputError, RankmillError
 from rankmill.foundation.units import parse_size
-from rankmill.gate.rules import METRIC
-from rankmill.peers import unknown_name
+from rankmill.gate.gate_rules import METRIC
+from rankmill.other_libraries import unknown_name
 from rankmill.pipeline.sources.parts import check_columns
 from rankmill.registry.names import check_alias, check_name
 from rankmill.scorer.memory import MemoryPlan

@@ -16,7 +16,7 @@ from rankmill.arrays import check_same_rows, directions_by_name, made_up_names, 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import check_choice, defaults_of, documented, option, options, signature_of
 from rankmill.foundation.scalars import whole_number
-from rankmill.peers import (
+from rankmill.other_libraries import (
     Routed,
     checked_callbacks,
     checked_metrics,

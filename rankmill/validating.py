@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from rankmill.array_rows import Extras, rows_of
 from rankmill.arrays import check_same_rows, made_up_names, matrix_of, queries_of, with_queries
-from rankmill.peers import checked_metrics
+from rankmill.other_libraries import checked_metrics
 from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker
 from rankmill.trainer.fitting import OnFold

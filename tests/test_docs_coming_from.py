@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from rankmill import Ranker
 from rankmill.cli import app
-from rankmill.peers import OURS
+from rankmill.other_libraries import OURS
 from rankmill.scorer.exchange.formats import READERS, WRITERS
 from rankmill.scorer.metrics.metric import parse_metric
 from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.gate.rules import NO_OPTION, option_words
+from rankmill.gate.gate_rules import NO_OPTION, option_words
 from rankmill.scorer.predict import Predictor
 
 if TYPE_CHECKING:

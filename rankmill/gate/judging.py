@@ -12,9 +12,9 @@ from rankmill.foundation.code_digest import code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.gate import guardrails
+from rankmill.gate.gate_rules import NO_OPTION, Rules, convention_digest, convention_facts, option_words
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
 from rankmill.gate.guardrails import Guardrail
-from rankmill.gate.rules import NO_OPTION, Rules, convention_digest, convention_facts, option_words
 from rankmill.pipeline.group.sketch import QuerySketch, overlap
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import IntegrityError, PromotionRefused, UnknownModel
 from rankmill.foundation.terminal import page_width, text_table
+from rankmill.gate.gate_rules import rules_under
 from rankmill.gate.judging import FORMAT, Contender, judge
-from rankmill.gate.rules import rules_under
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
 from rankmill.registry.stored_records import Gate
@@ -131,12 +131,12 @@ def gate(
     reason
         One line for the log.
     limits
-        What else `rankmill.gate.rules.Rules` has.
+        What else `rankmill.gate.gate_rules.Rules` has.
 
     Raises
     ------
     InputError, CandidatesRejected
-        See `rankmill.gate.judging.judge` and `rankmill.gate.rules.rules_under`.
+        See `rankmill.gate.judging.judge` and `rankmill.gate.gate_rules.rules_under`.
     UnknownModel
         There is no such version.
     """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from rankmill.report.words import MINUS
+from rankmill.report.formatting import MINUS
 
 LETTER, WIDE_LETTER = 0.6, 1.05  # of the size of the type: the width of a letter, about, and of one of East Asia
 SMALL, NORMAL = 12.0, 13.0  # sizes of type, in the units of a drawing, which are pixels

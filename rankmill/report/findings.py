@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from rankmill.report.words import (
+from rankmill.report.formatting import (
     count,
     counted,
     decimals,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankmill.report.drawing import Drawing, Scale, clipped, tick_words, widest
-from rankmill.report.words import count, metric_name, number, percent, short
+from rankmill.report.formatting import count, metric_name, number, percent, short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

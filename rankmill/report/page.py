@@ -12,7 +12,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from rankmill.report import model_charts, query_charts, words
+from rankmill.report import formatting, model_charts, query_charts
 from rankmill.report.findings import called, margin_of, metric_of, primary_difference
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
         against = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])["candidate_less_this"]
         rows = [
             {
-                "label": words.metric_name(name),
-                "note": "" if found is None else words.interval(found["interval"], sign=True),
+                "label": formatting.metric_name(name),
+                "note": "" if found is None else formatting.interval(found["interval"], sign=True),
                 "value": None if found is None else found["difference"],
                 "interval": None if found is None else found["interval"],
             }
@@ -194,7 +194,7 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
     if facts["data"]["missing_values"] is not None:
         drawn["grades"] = _both(partial(query_charts.grades, facts["data"]["splits"]))
     missing = [
-        {"label": row["feature"], "value": row["share"], "figure": words.percent(row["share"])}
+        {"label": row["feature"], "value": row["share"], "figure": formatting.percent(row["share"])}
         for row in facts["data"]["most_missing"]
     ]
     if missing:
@@ -202,7 +202,7 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
     if facts["drift"] is not None:
         drift = [
             {
-                "label": row["name"], "value": row["psi"], "figure": words.number(row["psi"], 3),
+                "label": row["name"], "value": row["psi"], "figure": formatting.number(row["psi"], 3),
                 "limit": row["threshold"], "alarm": row["alarm"],
             }
             for row in facts["drift"]["shown"]
@@ -232,8 +232,8 @@ def _slices(facts: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
 def _slice_row(row: dict[str, Any], by: str) -> dict[str, Any]:
     gap = row["difference"]
     return {
-        "label": words.slice_name(row, by),
-        "note": words.counted(row["n_queries"], "query"),
+        "label": formatting.slice_name(row, by),
+        "note": formatting.counted(row["n_queries"], "query"),
         "value": gap["mean"],
         "interval": gap["interval"],
     }
@@ -258,8 +258,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     tools = (
-        words.metric_name, words.number, words.signed, words.count, words.counted, words.percent, words.short,
-        words.interval, words.few, words.size, words.slice_name, words.slice_title, plain, code, fenced,
+        formatting.metric_name, formatting.number, formatting.signed, formatting.count, formatting.counted, formatting.percent, formatting.short,
+        formatting.interval, formatting.few, formatting.size, formatting.slice_name, formatting.slice_title, plain, code, fenced,
     )  # fmt: skip
     environment.filters |= {tool.__name__: tool for tool in tools}
     return environment

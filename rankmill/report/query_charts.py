@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rankmill.report.drawing import NORMAL, Drawing, Scale, clipped, ticks, widest
-from rankmill.report.words import count, counted, interval, metric_name, number, percent, short, signed
+from rankmill.report.formatting import count, counted, interval, metric_name, number, percent, short, signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

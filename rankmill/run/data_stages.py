@@ -55,7 +55,7 @@ class Ingest(Stage):
 
     def reads(self) -> tuple[Artefact, ...]:
         return tuple(
-            self.work.told_file(path, bytes=path.stat().st_size) for paths in self.files.values() for path in paths
+            self.work.file_artefact(path, bytes=path.stat().st_size) for paths in self.files.values() for path in paths
         )
 
     def run(self, say: Say) -> Made:
@@ -82,7 +82,7 @@ class Ingest(Stage):
             rejected=manifest.rejected_rows,
         )
         counted = {"rows": facts.rows, "queries": facts.queries, "features": facts.features}
-        return Made(facts=facts, artefacts=(self.work.told_dataset(**counted, columns=_columns(dataset)),))
+        return Made(facts=facts, artefacts=(self.work.dataset_artefact(**counted, columns=_columns(dataset)),))
 
     def fault(self, record: Record) -> str | None:
         where = self.work.named(self.work.dataset_path)
@@ -138,7 +138,7 @@ class Bin(Stage):
         return f"at most {config.max_bin} bins a feature; {bin_plan(self.work.dataset(), config.memory_bytes).render()}"
 
     def reads(self) -> tuple[Artefact, ...]:
-        return (self.work.told_dataset(),)
+        return (self.work.dataset_artefact(),)
 
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.bin, self.work.dataset()

@@ -38,14 +38,14 @@ class Gate(Stage):
     @property
     def rules(self) -> Rules:
         """The section of the configuration, which is there."""
-        assert self.work.config.gate is not None  # noqa: S101 (`needless` has looked)
+        assert self.work.config.gate is not None  # noqa: S101 (`skip_reason` has looked)
         return self.work.config.gate
 
-    def unasked(self) -> str | None:
+    def not_configured(self) -> str | None:
         return None if self.work.config.gate is not None else "the configuration has no [gate]"
 
-    def needless(self) -> str | None:
-        if (why := self.unasked()) is not None:
+    def skip_reason(self) -> str | None:
+        if (why := self.not_configured()) is not None:
             return why
         candidate, alias = self.work.candidate, self.rules.alias
         if candidate.state.target(alias) == candidate.number:
@@ -189,11 +189,11 @@ class Promote(Stage):
             if candidate.state.target(alias) != candidate.number and taken_back(self.work, alias) is None
         ]
 
-    def unasked(self) -> str | None:
+    def not_configured(self) -> str | None:
         return None if self._named() else "the configuration has neither [gate] nor [promote]"
 
-    def needless(self) -> str | None:
-        if (why := self.unasked()) is not None:
+    def skip_reason(self) -> str | None:
+        if (why := self.not_configured()) is not None:
             return why
         candidate = self.work.candidate
         if self.aliases:

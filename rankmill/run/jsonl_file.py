@@ -20,7 +20,7 @@ from rankmill.foundation.storage.publish import write_atomically
 _CHUNK = 1 << 16
 
 
-class WholeRuns:
+class RunsFile:
     """The file ``path``; ``begins`` says of an object whether a run begins with it, ``bound`` is in bytes.
 
     Several processes may write to one file (of several work folders, say): each line is one of somebody's.

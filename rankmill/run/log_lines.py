@@ -26,7 +26,7 @@ from rankmill.run.events import (
     StageSkipped,
     StageStarted,
 )
-from rankmill.run.jsonl_file import WholeRuns
+from rankmill.run.jsonl_file import RunsFile
 from rankmill.run.plain_json import Clock, Stopwatch, json_line, rfc3339, whole_text
 from rankmill.run.stage_facts import (
     BinFacts,
@@ -289,7 +289,7 @@ class LogFile:
     """
 
     def __init__(self, path: Path, clock: Clock | None = None, bound: int = BOUND) -> None:
-        self._file = WholeRuns(path, _begins, bound)
+        self._file = RunsFile(path, _begins, bound)
         self._records = Records(clock)
         self._room = bound // 4
 

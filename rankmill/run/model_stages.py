@@ -18,7 +18,7 @@ from rankmill.run.events import Artefact
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stage_facts import EvaluateFacts, TrainFacts
 from rankmill.run.stage_records import Inputs, as_options
-from rankmill.run.work import told_version
+from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, queries_trained_on
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
@@ -67,7 +67,7 @@ class Train(Stage):
         return config.name + (f", {config.choose} of seeds {', '.join(map(str, config.seeds))}" if config.seeds else "")
 
     def reads(self) -> tuple[Artefact, ...]:
-        return (self.work.told_dataset(),)
+        return (self.work.dataset_artefact(),)
 
     def run(self, say: Say) -> Made:
         candidate = self._trained(say)
@@ -94,7 +94,7 @@ class Train(Stage):
                 valid=metrics.get("valid", {}),
             ),
             files=(path,),
-            artefacts=(told_version(version),),
+            artefacts=(version_artefact(version),),
         )
 
     def _trained(self, say: Say) -> Candidate:
@@ -145,7 +145,7 @@ class Evaluate(Stage):
 
     name, facts, code = "evaluate", EvaluateFacts, ("rankmill.pipeline", "rankmill.scorer")
 
-    def needless(self) -> str | None:
+    def skip_reason(self) -> str | None:
         return None if self.work.split is not None else "there are no queries that the training has not seen"
 
     def own_inputs(self) -> Inputs:

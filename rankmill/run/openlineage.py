@@ -23,7 +23,7 @@ from rankmill.run.events import (
     StageFailed,
     StageStarted,
 )
-from rankmill.run.jsonl_file import WholeRuns
+from rankmill.run.jsonl_file import RunsFile
 from rankmill.run.log_lines import error_line
 from rankmill.run.plain_json import Clock, json_line, plain, rfc3339
 
@@ -68,7 +68,7 @@ class LineageFile:
     def __init__(
         self, path: Path, model: str, clock: Clock | None = None, *, namespace: str = "rankmill", bound: int = BOUND
     ) -> None:
-        self._file = WholeRuns(path, _begins, bound)
+        self._file = RunsFile(path, _begins, bound)
         self._job, self._namespace = model, namespace
         self._clock = clock or Clock()
         self._run = uuid.uuid5(_NAMESPACE, "")

@@ -10,15 +10,15 @@ from rankmill.gate.recording import gate_in
 from rankmill.pipeline.sources.columns import guesses_line
 from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.registry.names import PRODUCTION
+from rankmill.report.report_files import write_report
 from rankmill.report.subject import Known
-from rankmill.report.writing import write_report
 from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, TRAINING
 from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import result_of
 from rankmill.run.stage import Made, Say, Stage
 from rankmill.run.stage_facts import RankedBy, ReportFacts, RerankFacts
 from rankmill.run.stage_records import Inputs, as_options
-from rankmill.run.work import told_version
+from rankmill.run.work import version_artefact
 from rankmill.scorer.metrics import DEFAULT_METRICS
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.rerank import rerank
@@ -37,7 +37,7 @@ class Rerank(Stage):
     @property
     def section(self) -> Section:
         """The section of the configuration, which is there."""
-        assert self.work.config.rerank is not None  # noqa: S101 (`needless` has looked)
+        assert self.work.config.rerank is not None  # noqa: S101 (`skip_reason` has looked)
         return self.work.config.rerank
 
     @cached_property
@@ -45,7 +45,7 @@ class Rerank(Stage):
         """The files of candidates; InputError if a pattern matches none."""
         return self.work.expand("rerank.candidates", self.section.candidates)
 
-    def unasked(self) -> str | None:
+    def not_configured(self) -> str | None:
         return None if self.work.config.rerank is not None else "the configuration has no [rerank]"
 
     @cached_property
@@ -53,9 +53,9 @@ class Rerank(Stage):
         """The TREC runs of a first stage, if there are any; InputError if a pattern matches none."""
         return self.work.expand("rerank.run", self.section.run) if self.section.run else ()
 
-    def needless(self) -> str | None:
+    def skip_reason(self) -> str | None:
         nothing = "nothing is ranked, since no version stands yet"
-        return self.unasked() or (None if standing(self.work) is not None else nothing)
+        return self.not_configured() or (None if standing(self.work) is not None else nothing)
 
     def own_inputs(self) -> Inputs:
         section, stands = self.section, standing(self.work)
@@ -81,13 +81,13 @@ class Rerank(Stage):
     def reads(self) -> tuple[Artefact, ...]:
         stands = standing(self.work)
         return (
-            *map(self.work.told_file, (*self.files, *self.runs)),
-            *(() if stands is None else (told_version(stands),)),
+            *map(self.work.file_artefact, (*self.files, *self.runs)),
+            *(() if stands is None else (version_artefact(stands),)),
         )
 
     def run(self, say: Say) -> Made:
         section, stands = self.section, standing(self.work)
-        assert stands is not None  # noqa: S101 (`needless` has looked)
+        assert stands is not None  # noqa: S101 (`skip_reason` has looked)
         out = self.work.path / section.out
         ranked = rerank(
             self.files,

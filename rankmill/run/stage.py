@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rankmill.foundation.code_digest import code_digest
 from rankmill.run.stage_records import CODE, Inputs, Record, differences
-from rankmill.run.work import Work, told_version
+from rankmill.run.work import Work, version_artefact
 
 if TYPE_CHECKING:
     from rankmill.run.events import Artefact
@@ -50,13 +50,13 @@ class Stage(ABC):
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def unasked(self) -> str | None:
+    def not_configured(self) -> str | None:
         """Say what the configuration lacks that asks for this stage; None if it asks for it."""
         return None
 
-    def needless(self) -> str | None:
+    def skip_reason(self) -> str | None:
         """Say why there is nothing to do, whatever the record says; None if the record decides."""
-        return self.unasked()
+        return self.not_configured()
 
     def inputs(self) -> Inputs:
         """Return what decides the bytes of what the stage makes: digests and options by name."""
@@ -76,7 +76,7 @@ class Stage(ABC):
 
     def reads(self) -> tuple[Artefact, ...]:
         """Return what the stage reads, for observers: by default the dataset and the candidate."""
-        return (self.work.told_dataset(), told_version(self.work.candidate))
+        return (self.work.dataset_artefact(), version_artefact(self.work.candidate))
 
     def holds(self, record: Record) -> bool:  # noqa: ARG002 (those that are asked look at it)
         """Tell whether the facts of ``record`` still hold, where the stage is taken as it is."""

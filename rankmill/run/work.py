@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DATE = "{date}"
 
 
-def told_version(version: Version) -> Artefact:
+def version_artefact(version: Version) -> Artefact:
     """Return ``version`` for those who watch."""
     return Artefact(kind="model", name=str(version), digest=version.sha256, facts={"bytes": version.size})
 
@@ -118,11 +118,11 @@ class Work:
         """The candidate with the digests of its bytes and of its manifest, as an input of stages."""
         return f"{self.candidate} {self.candidate.sha256} {self.candidate.manifest_sha256}"
 
-    def told_file(self, path: Path, **facts: Any) -> Artefact:
+    def file_artefact(self, path: Path, **facts: Any) -> Artefact:
         """Return ``path`` for those who watch."""
         return Artefact(kind="file", name=self.named(path), digest=self.digests.of(path), facts=facts)
 
-    def told_dataset(self, **facts: Any) -> Artefact:
+    def dataset_artefact(self, **facts: Any) -> Artefact:
         """Return the dataset for those who watch."""
         dataset = self.dataset()
         return Artefact(kind="dataset", name=self.named(dataset.path), digest=dataset.digest, facts=facts)

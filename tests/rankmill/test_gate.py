@@ -10,10 +10,10 @@ import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.foundation.records import canonical_json
+from rankmill.gate.gate_rules import Rules, convention_digest
 from rankmill.gate.graded_queries import GradedQueries, scores_of
 from rankmill.gate.judging import judge
 from rankmill.gate.recording import render
-from rankmill.gate.rules import Rules, convention_digest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric

@@ -11,8 +11,8 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import PromotionRefused
 from rankmill.foundation.records import canonical_json
+from rankmill.gate.gate_rules import convention_digest
 from rankmill.gate.recording import gate, stored_result
-from rankmill.gate.rules import convention_digest
 from rankmill.registry import Registry
 from rankmill.registry.stored_records import Policy
 from rankmill.scorer.metrics.conventions import named_convention

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from rankmill.cli import execute
+from rankmill.gate.gate_rules import Rules
 from rankmill.gate.judging import judge
 from rankmill.gate.recording import render
-from rankmill.gate.rules import Rules
 from rankmill.registry import Registry
 from tests.rankmill.gate_case import dataset_of, renamed, rows_of_one_strong_feature, trained, with_leaves
 

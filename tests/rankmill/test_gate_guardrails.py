@@ -11,9 +11,9 @@ from typer.main import get_command
 from rankmill import cli_models
 from rankmill.config import Gate as GateSection
 from rankmill.gate import guardrails, judging
+from rankmill.gate.gate_rules import LIMITS, NO_OPTION, Rules
 from rankmill.gate.graded_queries import scores_of
 from rankmill.gate.judging import judge
-from rankmill.gate.rules import LIMITS, NO_OPTION, Rules
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
 from rankmill.pipeline.statistics.dataset_drift import compare
 from rankmill.scorer.forest import Forest

@@ -12,7 +12,7 @@ import pytest
 
 from rankmill import Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.peers import OURS, keywords_of
+from rankmill.other_libraries import OURS, keywords_of
 from tests.rankmill.small_ranker import planted_arrays, small
 from tests.scorer.exchange_cases import peer
 

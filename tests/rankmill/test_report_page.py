@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rankmill.report
-from rankmill.report.writing import write_report
+from rankmill.report.report_files import write_report
 from tests.browser import NAMES, Browser, find_browser
 from tests.rankmill.report_case import Work
 

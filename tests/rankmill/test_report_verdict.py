@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rankmill.report import words
 from rankmill.report.findings import findings_of
 from rankmill.report.page import markdown, outcome, page
+from rankmill.report.report_files import write_report
 from rankmill.report.subject import Known
-from rankmill.report.writing import write_report
 from tests.rankmill.report_case import Work
 
 AMOUNT = st.floats(1e-8, 1.0) | st.floats(-1.0, -1e-8)

@@ -15,7 +15,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.registry import Registry
-from rankmill.run.chain import NAMES
+from rankmill.run.runner import NAMES
 from rankmill.run.work import Work
 
 CONFIG = """

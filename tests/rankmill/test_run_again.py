@@ -14,11 +14,10 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import InputError, RunUnderWay
 from rankmill.registry import Registry
-from rankmill.run.chain import NAMES, Choice
-from rankmill.run.dry import KEPT
+from rankmill.run.dry_run import KEPT
 from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
 from rankmill.run.lease import hold, holder_of
-from rankmill.run.running import Asked, plan_of, run
+from rankmill.run.runner import NAMES, RunRequest, StageChoice, plan_of, run
 from rankmill.run.stage_records import differences, read_record
 from tests.rankmill.test_run import files_of, write_project
 
@@ -43,7 +42,7 @@ def project(done: Path, tmp_path: Path) -> Iterator[Path]:
 def again(project: Path, **asked) -> tuple[list[str], list[Event]]:
     """Run once more; which stages were done, and all that was told."""
     events: list[Event] = []
-    question = Asked(config=project / "rankmill.toml", registry=project / "registry", **asked)
+    question = RunRequest(config=project / "rankmill.toml", registry=project / "registry", **asked)
     run(question, lambda _: events.append)
     return [event.stage for event in events if isinstance(event, StageStarted)], events
 
@@ -178,25 +177,25 @@ def test_what_was_rolled_back_is_not_promoted_again(project: Path, capsys) -> No
 
 
 def test_stages_can_be_chosen(project: Path) -> None:
-    assert again(project, choice=Choice(forced=frozenset({"evaluate"})))[0] == ["evaluate"]
+    assert again(project, choice=StageChoice(forced=frozenset({"evaluate"})))[0] == ["evaluate"]
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    assert again(project, choice=Choice(last="bin"))[0] == []
-    assert again(project, choice=Choice(first="evaluate"))[0] == []  # the training is taken as it is
-    assert again(project, choice=Choice(first="train", last="train"))[0] == ["train"]
-    assert again(project, choice=Choice(first="evaluate", last="evaluate"))[0] == ["evaluate"]
+    assert again(project, choice=StageChoice(last="bin"))[0] == []
+    assert again(project, choice=StageChoice(first="evaluate"))[0] == []  # the training is taken as it is
+    assert again(project, choice=StageChoice(first="train", last="train"))[0] == ["train"]
+    assert again(project, choice=StageChoice(first="evaluate", last="evaluate"))[0] == ["evaluate"]
     shutil.rmtree(project / "out" / "stages")
     with pytest.raises(InputError, match="--from train: ingest was not done yet"):
-        again(project, choice=Choice(first="train"))
+        again(project, choice=StageChoice(first="train"))
     with pytest.raises(InputError, match="--until trian: expected one of ingest, bin"):
-        Choice(last="trian")
+        StageChoice(last="trian")
     with pytest.raises(InputError, match="train comes after bin"):
-        Choice(first="train", last="bin")
+        StageChoice(first="train", last="bin")
     with pytest.raises(InputError, match="--force bin: is not between --from train and --until report"):
-        Choice(first="train", forced=frozenset({"bin"}))
+        StageChoice(first="train", forced=frozenset({"bin"}))
 
 
 def test_a_plan_says_what_the_run_then_does(project: Path, capsys) -> None:
-    question = Asked(config=project / "rankmill.toml", registry=project / "registry")
+    question = RunRequest(config=project / "rankmill.toml", registry=project / "registry")
     assert [what for _, what, _ in plan_of(question)] == ["skip"] * len(NAMES)
     edit(project, "n_rounds = 12", "n_rounds = 13")
     before = files_of(project)

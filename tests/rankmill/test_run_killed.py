@@ -15,8 +15,7 @@ import pytest
 
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.registry import Registry
-from rankmill.run.chain import NAMES
-from rankmill.run.running import Asked, run
+from rankmill.run.runner import NAMES, RunRequest, run
 from rankmill.run.stage_records import Record
 from rankmill.run.work import Work
 from tests.rankmill.test_run import files_of, write_project
@@ -43,7 +42,7 @@ def told(project: Path) -> list[tuple[str, int | None]]:
 
 
 def once(project: Path) -> None:
-    run(Asked(config=project / "rankmill.toml", registry=project / "registry"), lambda _: lambda _: None)
+    run(RunRequest(config=project / "rankmill.toml", registry=project / "registry"), lambda _: lambda _: None)
 
 
 def test_dead_between_what_a_stage_makes_and_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

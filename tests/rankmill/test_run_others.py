@@ -14,15 +14,14 @@ from rankmill.foundation.errors import InputError, RankmillError, UnknownModel
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
-from rankmill.run.chain import Choice
 from rankmill.run.events import Event, RunEnded, StageStarted
 from rankmill.run.lease import left_behind
-from rankmill.run.running import Asked, plan_of, run
+from rankmill.run.runner import RunRequest, StageChoice, plan_of, run
 from tests.rankmill.test_run import write_project
 from tests.rankmill.test_run_again import again, edit, outcome
 
 GATE = "[gate]\nmargin = 0.2\n"
-BEFORE_THE_REPORT = Choice(last="rerank")
+BEFORE_THE_REPORT = StageChoice(last="rerank")
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +44,8 @@ def told(events: list[Event]) -> dict[str, Any]:
     return dict(end.facts)
 
 
-def question(project: Path, **asked: Any) -> Asked:
-    return Asked(config=project / "rankmill.toml", registry=project / "registry", **asked)
+def question(project: Path, **asked: Any) -> RunRequest:
+    return RunRequest(config=project / "rankmill.toml", registry=project / "registry", **asked)
 
 
 def test_what_is_not_asked_for_any_more_is_not_told_of(project: Path) -> None:
@@ -64,14 +63,14 @@ def test_who_passed_before_does_not_promote_another(project: Path) -> None:
     """The alias is one that the registry does not protect."""
     edit(project, GATE, f'{GATE}alias = "staging"\n')
     registry = Registry(project / "registry")
-    until = Choice(last="gate")
+    until = StageChoice(last="gate")
     assert again(project, choice=until)[0] == ["gate"]
     gate(registry, "web@1", Dataset.open(project / "out" / "dataset"), "test", alias="staging", margin=0.9)
     assert again(project, choice=until)[0] == ["gate"]  # by the rules of the configuration, once
     assert again(project, choice=until)[0] == []
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    again(project, choice=Choice(last="evaluate"))
-    assert again(project, choice=Choice(first="promote", last="promote"))[0] == []
+    again(project, choice=StageChoice(last="evaluate"))
+    assert again(project, choice=StageChoice(first="promote", last="promote"))[0] == []
     assert registry.state("web").target("staging") is None
 
 
@@ -100,11 +99,11 @@ def test_an_alias_without_a_gate_that_was_taken_back_ranks_what_it_means(project
 
 
 def test_a_plan_skips_what_the_run_skips_though_it_was_asked_for(project: Path) -> None:
-    rows = plan_of(question(project, choice=Choice(last="promote", forced=frozenset({"evaluate", "promote"}))))
+    rows = plan_of(question(project, choice=StageChoice(last="promote", forced=frozenset({"evaluate", "promote"}))))
     assert [what for _, what, _ in rows] == ["skip", "skip", "skip", "run", "open", "run"]
-    rows = plan_of(question(project, choice=Choice(last="gate", forced=frozenset({"gate"}))))
+    rows = plan_of(question(project, choice=StageChoice(last="gate", forced=frozenset({"gate"}))))
     assert rows[-1] == ("gate", "skip", "web@1 is production already")
-    assert again(project, choice=Choice(last="gate", forced=frozenset({"gate"})))[0] == []
+    assert again(project, choice=StageChoice(last="gate", forced=frozenset({"gate"})))[0] == []
     edit(project, GATE, "")
     edit(project, "n_rounds = 12", "n_rounds = 13")
     rows = plan_of(question(project))
@@ -135,8 +134,8 @@ def test_what_can_be_refused_is_refused_before_the_training(
 
 def test_what_another_version_was_worth_is_not_told_of_this_one(project: Path) -> None:
     edit(project, "n_rounds = 12", "n_rounds = 13")
-    again(project, choice=Choice(last="train"))
-    found = told(again(project, choice=Choice(first="gate", last="gate"))[1])
+    again(project, choice=StageChoice(last="train"))
+    found = told(again(project, choice=StageChoice(first="gate", last="gate"))[1])
     assert (found["model"]["version"], found["evaluation"]) == ("web@2", None)
 
 
@@ -146,7 +145,7 @@ def test_a_request_to_end_as_a_stage_begins_is_known_of_the_stage(project: Path)
             raise SystemExit(143)
 
     with pytest.raises(SystemExit):
-        run(question(project, choice=Choice(last="bin", forced=frozenset({"bin"}))), lambda _: ends)
+        run(question(project, choice=StageChoice(last="bin", forced=frozenset({"bin"}))), lambda _: ends)
     kept = json.loads((project / "out" / "last_run.json").read_text())
     assert (kept["outcome"], kept["exit_code"], kept["stages"]["bin"]) == ("stopped", 143, "stopped")
     assert left_behind(project / "out") is None

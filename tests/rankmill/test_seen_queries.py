@@ -15,7 +15,7 @@ from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
-from rankmill.report.writing import write_report
+from rankmill.report.report_files import write_report
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.seen import TrainedModel, scope_of

@@ -16,7 +16,7 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.gate.recording import asked
 from rankmill.registry import Registry
 from rankmill.report.findings import findings_of
-from rankmill.report.model_facts import dependence_facts, influence_facts, learning_facts, noise_facts, score_facts
+from rankmill.report.model_section import dependence_facts, influence_facts, learning_facts, noise_facts, score_facts
 from rankmill.report.page import markdown, page
 from rankmill.report.provenance import commands, data_facts, drift_facts, lineage_facts, rollback
 from rankmill.report.rankings import metrics_facts, query_facts, rankings_of, slice_facts

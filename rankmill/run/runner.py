@@ -1,0 +1,369 @@
+"""A run from its configuration to its end: the lease, the stages in their order, events, and ``last_run.json``.
+
+A stage is done if something that goes into it has changed.  Each publishes what it makes in one step and then its record, so that
+a run that is killed leaves the last complete dataset, evaluation and lists, and the next run resumes with the first stage that has
+no record for its inputs.  A version that does not pass the gate is registered and not promoted; the present one ranks the lists.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankmill.config_file import read_config
+from rankmill.foundation.errors import InputError, code_of, one_line
+from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED
+from rankmill.foundation.storage.publish import write_atomically
+from rankmill.run import LAST_RUN, LAST_SUCCESS
+from rankmill.run.data_stages import Bin, Ingest
+from rankmill.run.drift import check_drift, keep_for_next
+from rankmill.run.dry_run import links_to
+from rankmill.run.events import (
+    Event,
+    Observer,
+    Outcome,
+    RunEnded,
+    RunStarted,
+    StageDone,
+    StageFailed,
+    StageSaid,
+    StageSkipped,
+    StageStarted,
+)
+from rankmill.run.gate_stages import Gate, Promote, refuse_protected
+from rankmill.run.lease import hold
+from rankmill.run.model_stages import Evaluate, Train
+from rankmill.run.outcome import RunReport
+from rankmill.run.output_stages import Report, Rerank
+from rankmill.run.stage import decide
+from rankmill.run.stage_records import Record, key_of, read_record, write_record
+from rankmill.run.work import Work
+
+if TYPE_CHECKING:
+    from rankmill.run.stage import Stage
+
+STAGES: tuple[type[Stage], ...] = (Ingest, Bin, Train, Evaluate, Gate, Promote, Rerank, Report)
+NAMES = tuple(stage.name for stage in STAGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageChoice:
+    """Which stages a run looks at.
+
+    Attributes
+    ----------
+    first, last
+        The first and the last stage; what comes before the first must have been done, and is taken as it is.
+    forced
+        Stages that are done though nothing has changed.
+
+    Raises
+    ------
+    InputError
+        There is no such stage, the first comes after the last, or one that is forced is not between them.
+    """
+
+    first: str = NAMES[0]
+    last: str = NAMES[-1]
+    forced: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for option, names in (("--from", [self.first]), ("--until", [self.last]), ("--force", sorted(self.forced))):
+            for name in names:
+                if name not in NAMES:
+                    raise InputError(f"{option} {name}: expected one of {', '.join(NAMES)}")
+        if NAMES.index(self.first) > NAMES.index(self.last):
+            raise InputError(f"--from {self.first} --until {self.last}: {self.first} comes after {self.last}")
+        if outside := [name for name in NAMES if name in self.forced - {*self.stages}]:
+            raise InputError(
+                f"--force {outside[0]}: is not between --from {self.first} and --until {self.last}; leave one of them out"
+            )
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages from the first to the last."""
+        return self.reached[NAMES.index(self.first) :]
+
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """The same and those before, which are taken as they are."""
+        return NAMES[: NAMES.index(self.last) + 1]
+
+
+def check_inputs(work: Work, choice: StageChoice) -> None:
+    """Look up all that is there to be looked up before the first stage.
+
+    Raises
+    ------
+    InputError
+        A pattern matches no file, or there is no model to correct.
+    ConfigError
+        Two parts of the configuration, or it and the registry, contradict each other.
+    """
+    if Ingest.name in choice.stages:
+        Ingest(work).files  # noqa: B018 (it complains)
+    if work.config.rerank is not None and {Promote.name, Rerank.name} & {*choice.stages}:
+        Rerank(work).files, Rerank(work).runs
+    if Train.name in choice.stages:
+        Train(work).base  # noqa: B018
+    work.former_dataset  # noqa: B018
+    if work.config.drift is not None:
+        check_drift(work.config.drift, work.folder, work.dataset_path)
+    refuse_protected(work)
+
+
+def run_stages(work: Work, choice: StageChoice, tell: Observer, at: Callable[[str], None]) -> list[str]:
+    """Do the stages of ``choice`` that are due, and return their names.
+
+    Parameters
+    ----------
+    tell
+        Called with each event.
+    at
+        Called with the name of each stage before it begins.
+
+    Raises
+    ------
+    InputError
+        A stage before the first was never done.
+    Exception
+        Whatever a room raises; what the stages before it made stays, and the next run goes on there.
+    """
+    done = []
+    for kind in STAGES[: NAMES.index(choice.last) + 1]:
+        stage = kind(work)
+        if kind.name not in choice.stages:
+            _take_over(stage, choice)
+        elif _do_if_due(stage, tell, at, forced=kind.name in choice.forced):
+            done.append(kind.name)
+    return done
+
+
+def _record(stage: Stage) -> Record | None:
+    return read_record(stage.work.stages, stage.name, stage.facts)
+
+
+def _take_over(stage: Stage, choice: StageChoice) -> None:
+    if stage.skip_reason() is not None:  # what a record says is of another version then
+        return
+    record = _record(stage)
+    if record is None:
+        raise InputError(f"--from {choice.first}: {stage.name} was not done yet; leave --from out")
+    if stage.holds(record):
+        setattr(stage.work.facts, stage.name, record.facts)
+
+
+def _do_if_due(stage: Stage, tell: Observer, at: Callable[[str], None], *, forced: bool) -> bool:
+    name, work = stage.name, stage.work
+    if (why := stage.skip_reason()) is not None:
+        tell(StageSkipped(stage=name, why=why))
+        return False
+    record, inputs = _record(stage), stage.inputs()
+    decision = decide(stage, record, inputs, forced=forced)
+    if record is not None and not decision.due:
+        setattr(work.facts, name, record.facts)
+        tell(StageSkipped(stage=name, why=decision.why))
+        return False
+    try:
+        at(name)
+        tell(StageStarted(stage=name, why=decision.why, doing=stage.doing(), inputs=stage.reads()))
+        made = stage.run(lambda line: tell(StageSaid(stage=name, line=line)))
+        outputs = {work.inside(path): work.digests.of(path) for path in made.files}
+        key = key_of(name, inputs)
+        write_record(work.stages, Record(stage=name, key=key, inputs=inputs, outputs=outputs, facts=made.facts))
+        artefacts = tuple(map(work.file_artefact, made.files)) if made.artefacts is None else made.artefacts
+    except BaseException as error:
+        tell(StageFailed(stage=name, error=error, stopped=isinstance(error, (SystemExit, KeyboardInterrupt))))
+        raise
+    setattr(work.facts, name, made.facts)
+    tell(StageDone(stage=name, outputs=artefacts, facts=made.facts))
+    return True
+
+
+def plan(work: Work, choice: StageChoice) -> list[tuple[str, str, str]]:
+    """Say of each stage of ``choice``, without doing any, what would happen and why: (stage, ``run`` or ``skip`` or ``open``, why).
+
+    After the first stage that would run it is open which of those that build on it would: the same bytes may come of it.
+    """
+    rows: list[tuple[str, str, str]] = []
+    waits_for: str | None = None
+    for kind in STAGES[: NAMES.index(choice.last) + 1]:
+        stage = kind(work)
+        if kind.name not in choice.stages:
+            _take_over(stage, choice)
+        elif (why := stage.not_configured() if waits_for else stage.skip_reason()) is not None:
+            rows.append((kind.name, "skip", why))
+        elif waits_for is not None:
+            forced = kind.name in choice.forced
+            why = "asked for" if forced else f"depends on what comes of {waits_for}"
+            rows.append((kind.name, "run" if forced else "open", why))
+        else:
+            record = _record(stage)
+            decision = decide(stage, record, stage.inputs(), forced=kind.name in choice.forced)
+            rows.append((kind.name, "run" if decision.due else "skip", decision.why))
+            if record is None or decision.due:
+                waits_for = kind.name
+            else:
+                setattr(work.facts, kind.name, record.facts)
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What is asked of a run besides its configuration.
+
+    Attributes
+    ----------
+    config
+        The file of the configuration.
+    registry
+        Folder of the registry.
+    choice
+        Which stages are looked at.
+    day
+        The logical date.
+    rehash
+        Whether files are read again whose size, time and inode are as they were.
+    dry
+        Whether nothing that anybody uses is to change: see `rankmill.run.dry_run`.
+    """
+
+    config: Path
+    registry: Path
+    choice: StageChoice = field(default_factory=StageChoice)
+    day: date | None = None
+    rehash: bool = False
+    dry: bool = False
+
+    def work(self) -> Work:
+        """Read the configuration, and say what the run works with."""
+        config = read_config(self.config)
+        return Work(config, self.config.parent, self.registry, day=self.day, rehash=self.rehash)
+
+
+def run(
+    asked: RunRequest, observer: Callable[[Work], Observer], clock: Callable[[], datetime] | None = None
+) -> RunReport:
+    """Do the stages that are due, and tell of them.
+
+    Parameters
+    ----------
+    observer
+        Makes what is told of the run's events, once the configuration is read.
+    clock
+        Says the time for what stays known of the run; none of it is in an artefact.
+
+    Raises
+    ------
+    RunUnderWay
+        Another run has the work folder.
+    PromotionRefused
+        All was done, and the candidate may not take its place; only `RunReport.require` raises it, so not here.
+    Exception
+        Whatever a stage raises, and what is wrong with the configuration.
+    """
+    clock = clock or (lambda: datetime.now(UTC))
+    work = asked.work()
+    check_inputs(work, asked.choice)
+    work.path.mkdir(parents=True, exist_ok=True)
+    run_id = str(uuid.uuid4())
+    with hold(work.path, run_id) as lease, ExitStack() as stack:
+        if asked.dry:
+            work = work.moved(*stack.enter_context(links_to(work.path, work.registry.root)))
+        story, watch = _LastRun(work.path, run_id, asked, clock), observer(work)
+
+        def tell(event: Event) -> None:
+            story(event)
+            watch(event)
+
+        tell(
+            RunStarted(
+                run_id=run_id,
+                config=asked.config,
+                work=work.path,
+                stages=asked.choice.stages,
+                logical_date=asked.day,
+                died=lease.died,
+            )
+        )
+        try:
+            done = run_stages(work, asked.choice, tell, lease.at)
+            report = RunReport.of(work, asked.choice.reached)
+            if asked.dry:  # whose registry is gone at the end: there is nothing to roll back
+                report = replace(report, registry=asked.registry, former={})
+            tell(_ended(report, done))
+            if work.config.drift is not None and asked.choice.last == NAMES[-1]:  # with --until it is not at its end
+                keep_for_next(work.dataset(), work.path)
+        except BaseException as error:
+            stopped, code = isinstance(error, (SystemExit, KeyboardInterrupt)), code_of(error)
+            tell(RunEnded(outcome="stopped" if stopped else "drift" if code == DRIFT else "failed", exit_code=code))
+            raise
+        finally:
+            with suppress(OSError):  # it would only be read again
+                work.digests.keep()
+            lease.end()
+    return report
+
+
+def plan_of(asked: RunRequest) -> list[tuple[str, str, str]]:
+    """Say of each stage what a run would do and why; nothing is written.  Errors are those of `run`."""
+    work = asked.work()
+    check_inputs(work, asked.choice)
+    return plan(work, asked.choice)
+
+
+def _ended(report: RunReport, done: list[str]) -> RunEnded:
+    outcome: Outcome = "done" if done else "unchanged"
+    code = DONE
+    try:
+        report.require()
+    except Exception as error:
+        code = code_of(error)
+        outcome = {GATE_NOT_PASSED: "gate not passed", DRIFT: "drift"}.get(code, "failed")  # type: ignore[assignment]
+    return RunEnded(outcome=outcome, exit_code=code, facts=report.to_dict())
+
+
+class _LastRun:
+    """Keeps ``last_run.json``, and ``last_success.json`` for one that left 0."""
+
+    def __init__(self, work: Path, run_id: str, asked: RunRequest, clock: Callable[[], datetime]) -> None:
+        self._work, self._clock, self._began = work, clock, clock()
+        self._stages: dict[str, str] = {}
+        self._error: str | None = None
+        self._told: Mapping[str, Any] = {
+            "run_id": run_id,
+            "date": None if asked.day is None else asked.day.isoformat(),
+            "began": self._began.isoformat(timespec="seconds"),
+        }
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StageSkipped):
+            self._stages[event.stage] = f"skipped: {event.why}"
+        elif isinstance(event, StageDone):
+            self._stages[event.stage] = "done"
+        elif isinstance(event, StageFailed):
+            self._stages[event.stage] = "stopped" if event.stopped else "failed"
+            self._error = None if event.stopped else one_line(event.error)
+        elif isinstance(event, RunEnded):
+            self._end(event)
+
+    def _end(self, event: RunEnded) -> None:
+        told = {
+            **self._told,
+            "ended": self._clock().isoformat(timespec="seconds"),
+            "outcome": event.outcome,
+            "exit_code": event.exit_code,
+            "stages": self._stages,
+            "error": self._error,
+        }
+        data = (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+        with suppress(OSError):  # a full disk ends the run by what it was doing, not by this
+            write_atomically(self._work / LAST_RUN, data)
+            if event.exit_code == DONE:
+                write_atomically(self._work / LAST_SUCCESS, data)
