@@ -73,14 +73,14 @@ def schedule(
         lines = [f"{time['at'].replace('T', ' ')}  run of {time['date']}" for time in times]
         typer.echo(json.dumps({"cron": cron, "timezone": timezone, "times": times}) if as_json else "\n".join(lines))
         return
-    from rankmill.scheduler import Keeper, Machine
+    from rankmill.scheduler import Machine, Scheduler
 
     command.check()
     machine = Machine()
     tell = _tell_json if command.log_json else _tell
     tell(f"{command.config}: {ticks}", event="started", cron=cron, timezone=timezone)
-    keeper = Keeper(ticks, command.for_date, machine, tell, delay=delay, grace=timedelta(seconds=grace))
-    sys.exit(keeper.keep(at_start=run_at_start))
+    scheduler = Scheduler(ticks, command.for_date, machine, tell, delay=delay, grace=timedelta(seconds=grace))
+    sys.exit(scheduler.keep(at_start=run_at_start))
 
 
 @app.command()

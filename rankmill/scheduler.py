@@ -1,6 +1,6 @@
 """What happens between two ticks: the loop that begins runs, never two at once, and ends when it is told to.
 
-The loop asks a `World` for the time, to wait, and for processes; a test has one whose clock goes as it likes.
+The loop asks a `Machine` for the time, to wait, and for processes; tests have one whose clock they set.
 """
 
 from __future__ import annotations
@@ -14,47 +14,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Protocol
 
 from rankmill.cron import Ticks
 from rankmill.foundation.exit_codes import DONE, DRIFT, GATE_NOT_PASSED, INTERRUPTED, MEANINGS, TERMINATED
 from rankmill.foundation.units import spell
 
-Tell = Callable[..., None]
+Log = Callable[..., None]
 """Called with one line for a person and, by name, what a machine asks for as JSON values: ``event``, ``level``, and the facts."""
 
 LOOK = timedelta(minutes=1)
 """The clock is read at least this often: it may be set, or stand still while the machine sleeps."""
 
 _FORESEEN = {GATE_NOT_PASSED, DRIFT, INTERRUPTED, TERMINATED}
-
-
-class World(Protocol):
-    """The machine, as far as the loop needs it."""
-
-    def now(self) -> datetime:
-        """Return the time of the clock on the wall, in UTC."""
-
-    def passed(self) -> float:
-        """Return seconds since whenever, by a clock that nobody sets."""
-
-    def wait(self, seconds: float) -> None:
-        """Return after ``seconds``, or earlier where a signal came or a process ended."""
-
-    def signals(self) -> Sequence[int]:
-        """Return the signals that asked us to end, in their order."""
-
-    def start(self, arguments: Sequence[str]) -> None:
-        """Begin ``rankmill ARGUMENTS`` as a process of its own; OSError if there is no beginning it."""
-
-    def ended(self) -> int | None:
-        """Return the exit code of the process that was begun, once, or minus the signal that killed it; None before."""
-
-    def send(self, signum: int) -> None:
-        """Send a signal to the process."""
-
-    def kill(self) -> None:
-        """End the process and all that it has begun, at once."""
 
 
 @dataclass(slots=True)
@@ -64,7 +35,7 @@ class _Run:
     begun: float
 
 
-class Keeper:
+class Scheduler:
     """Begins ``rankmill run`` at every tick.
 
     Parameters
@@ -73,9 +44,9 @@ class Keeper:
         When.
     command
         The arguments of ``rankmill`` for a logical date.
-    world
-        The machine.
-    tell
+    machine
+        The clock, the signals and the processes.
+    log
         Is told what happens.
     delay
         How long after each tick the run begins.
@@ -87,16 +58,16 @@ class Keeper:
         self,
         ticks: Ticks,
         command: Callable[[date], Sequence[str]],
-        world: World,
-        tell: Tell,
+        machine: Machine,
+        log: Log,
         *,
         delay: timedelta = timedelta(0),
         grace: timedelta = timedelta(minutes=1),
     ) -> None:
-        self._ticks, self._command, self._world, self._tell = ticks, command, world, tell
+        self._ticks, self._command, self._machine, self._log = ticks, command, machine, log
         self._delay, self._grace = delay, grace
         self._run: _Run | None = None
-        self._seen = world.now()
+        self._seen = machine.now()
         self._later, self._due = self._aim()
 
     def keep(self, *, at_start: bool = False) -> int:
@@ -104,21 +75,21 @@ class Keeper:
 
         ``at_start`` begins with the run of the latest tick that has been, which does nothing where that is done.
         """
-        if at_start and not self._world.signals():
+        if at_start and not self._machine.signals():
             self._start(self._ticks.latest(self._seen - self._delay))
-        self._tell_next()
-        while not self._world.signals():
-            self._look()
-            self._world.wait(min(self._due + self._delay - self._seen, LOOK).total_seconds())
-        return 128 + self._leave()
+        self._log_next()
+        while not self._machine.signals():
+            self._poll()
+            self._machine.wait(min(self._due + self._delay - self._seen, LOOK).total_seconds())
+        return 128 + self._shut_down()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Do what the time and the process ask for."""
-        self._hear()
-        now = self._world.now()
+        self._check_ended()
+        now = self._machine.now()
         if now < self._seen - LOOK:
             back = self._seen - now
-            self._tell(
+            self._log(
                 f"the clock was set back by {spell(back)}",
                 event="clock_set_back",
                 level="warning",
@@ -126,7 +97,7 @@ class Keeper:
             )
             self._seen = now
             self._later, self._due = self._aim()
-            self._tell_next()
+            self._log_next()
         self._seen = now
         tick, left_out = None, -1
         while self._due + self._delay <= now:
@@ -135,7 +106,7 @@ class Keeper:
         if tick is None:
             return
         if left_out:
-            self._tell(
+            self._log(
                 f"left out {left_out} ticks before {self._ticks.spell(tick)}",
                 event="left_out",
                 level="warning",
@@ -143,14 +114,14 @@ class Keeper:
             )
         if self._run:
             since = self._ticks.spell(self._run.tick)
-            self._tell(
+            self._log(
                 f"skipped {self._ticks.spell(tick)}: the run of {since} is still under way",
                 event="skipped",
                 level="warning",
                 tick=tick.isoformat(),
                 under_way=self._run.tick.isoformat(),
             )
-            self._tell_next()
+            self._log_next()
         else:
             self._start(tick)
 
@@ -159,19 +130,19 @@ class Keeper:
         behind = f", {spell(late)} after its moment" if late > LOOK else ""
         facts = {"tick": tick.isoformat(), "date": day.isoformat()}
         try:
-            self._world.start(self._command(day))
+            self._machine.start(self._command(day))
         except OSError as error:  # no memory or no process left: the next tick may find some
-            self._tell(f"the run of {day} could not begin: {error}", event="run_not_begun", level="error", **facts)
+            self._log(f"the run of {day} could not begin: {error}", event="run_not_begun", level="error", **facts)
             return
-        self._run = _Run(tick, day, self._world.passed())
-        self._tell(f"run of {day} begins{behind}", event="run_begun", late=late.total_seconds(), **facts)
+        self._run = _Run(tick, day, self._machine.elapsed())
+        self._log(f"run of {day} begins{behind}", event="run_begun", late=late.total_seconds(), **facts)
 
-    def _hear(self) -> None:
-        """Tell how the run ended, if it has."""
-        if self._run is None or (code := self._world.ended()) is None:
+    def _check_ended(self) -> None:
+        """Log how the run ended, if it has."""
+        if self._run is None or (code := self._machine.ended()) is None:
             return
-        took = timedelta(seconds=self._world.passed() - self._run.begun)
-        self._tell(
+        took = timedelta(seconds=self._machine.elapsed() - self._run.begun)
+        self._log(
             f"run of {self._run.date} left with {_code(code)} after {spell(took)}",
             event="run_ended",
             level="info" if code == DONE else "warning" if code in _FORESEEN else "error",
@@ -181,33 +152,31 @@ class Keeper:
             seconds=round(took.total_seconds(), 3),
         )
         self._run = None
-        if not self._world.signals():
-            self._tell_next()
+        if not self._machine.signals():
+            self._log_next()
 
-    def _leave(self) -> int:
+    def _shut_down(self) -> int:
         """End the run that is under way, and return the signal that asked for it."""
-        asked = self._world.signals()[0]
+        asked = self._machine.signals()[0]
         name = signal.Signals(asked).name
-        self._hear()
+        self._check_ended()
         if self._run is None:
-            self._tell(f"{name}: no run is under way; leaving", event="leaving", signal=name)
+            self._log(f"{name}: no run is under way; leaving", event="leaving", signal=name)
             return asked
-        self._tell(
-            f"{name}: the run of {self._run.date} has {spell(self._grace)} to end", event="stopping", signal=name
-        )
-        self._world.send(asked)
-        until = self._world.passed() + self._grace.total_seconds()
-        while self._run and len(self._world.signals()) < 2 and (left := until - self._world.passed()) > 0:
-            self._world.wait(left)
-            self._hear()
+        self._log(f"{name}: the run of {self._run.date} has {spell(self._grace)} to end", event="stopping", signal=name)
+        self._machine.send(asked)
+        until = self._machine.elapsed() + self._grace.total_seconds()
+        while self._run and len(self._machine.signals()) < 2 and (left := until - self._machine.elapsed()) > 0:
+            self._machine.wait(left)
+            self._check_ended()
         if self._run:
-            self._tell("it did not end: killed", event="killed", level="error")
-            self._world.kill()
-            self._hear()
+            self._log("it did not end: killed", event="killed", level="error")
+            self._machine.kill()
+            self._check_ended()
             for _ in range(10):  # one that hangs in the kernel may not even be killed
                 if self._run:
-                    self._world.wait(1)
-                    self._hear()
+                    self._machine.wait(1)
+                    self._check_ended()
         return asked
 
     def _aim(self) -> tuple[Iterator[datetime], datetime]:
@@ -215,10 +184,10 @@ class Keeper:
         later = self._ticks.after(self._seen - self._delay)
         return later, next(later)
 
-    def _tell_next(self) -> None:
+    def _log_next(self) -> None:
         if self._run is None:
             at = self._due + self._delay
-            self._tell(f"next run at {self._ticks.spell(at)}", event="waiting", until=at.isoformat())
+            self._log(f"next run at {self._ticks.spell(at)}", event="waiting", until=at.isoformat())
 
 
 def _code(code: int) -> str:
@@ -232,7 +201,11 @@ ASK_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Machine:
-    """A `rankmill.scheduler.World`; there is one in a process, for good."""
+    """The machine under the loop: the clock, the signals, and the one process that is a run; there is one in a process, for good.
+
+    Fit to be process 1 of a container: whatever process is left to us is waited for when it ends, and signals, which such a
+    process gets none of unless it asks, are asked for.
+    """
 
     def __init__(self) -> None:
         self._signals: list[int] = []
@@ -251,7 +224,7 @@ class Machine:
         """Return the time in UTC."""
         return datetime.now(UTC)
 
-    def passed(self) -> float:
+    def elapsed(self) -> float:
         """Return the seconds of the clock that nobody sets."""
         return time.monotonic()
 

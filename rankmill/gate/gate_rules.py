@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import Metric, parse_metric
@@ -20,9 +20,21 @@ SPLIT = "test"
 NO_OPTION = "no option changes this"
 SHOWN = ("ndcg@10", "err@10", "map")  # beside the one that decides
 
-LIMITS = ("max_cost_ratio", "max_constant_rise", "max_latency", "allow_feature_changes", "allow_seen_queries")
 MAX_COST_RATIO = 2.0
 MAX_CONSTANT_RISE = 0.05
+
+
+class Limits(TypedDict, total=False):
+    """The limits of the guardrails, and what is allowed: see `Rules`."""
+
+    max_cost_ratio: float
+    max_constant_rise: float
+    max_latency: float | None
+    allow_feature_changes: bool
+    allow_seen_queries: bool
+
+
+LIMITS = tuple(Limits.__annotations__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,22 +121,28 @@ def convention_digest(convention: Convention) -> str:
     return hashlib.sha256(canonical_json(convention_facts(convention))).hexdigest()
 
 
+class AskedRules(Limits, total=False):
+    """The fields of `Rules` that somebody asked for; None or absent: as the alias' policy says, else by default."""
+
+    metric: str | None
+    margin: float | None
+    convention: Convention | None
+
+
 def rules_under(
     policy: Policy | None,
     *,
     metric: str | None = None,
     margin: float | None = None,
     convention: Convention | None = None,
-    **limits: Any,
+    **limits: Unpack[Limits],
 ) -> Rules:
     """Make rules of what was asked for; what was not is as the alias' ``policy`` says, else as `Rules` has it.
 
     Raises
     ------
     InputError
-        A limit is out of its range, or the policy's convention is none that has a name.
-    rankmill.foundation.errors.InputError
-        The metric is unknown.
+        The metric is unknown, a limit is out of its range, or the policy's convention is none that has a name.
     """
     if policy is not None:
         if metric is None and policy.metric is not None:

@@ -117,18 +117,7 @@ def judge(
     rails = _guardrails(contenders, scores[0], second, queries, rules, against)
     reasons = [text for comparison in comparisons for text in comparison["reasons"]]
     reasons += [rail.reason for rail in rails if rail.verdict == "failed"]
-    notes = [
-        f"the split valid has decided when the training of {each.name} stopped"
-        for each in contenders
-        if split == "valid" and dataset.digest in each.trained_on
-    ]
-    if baseline is not None and baseline.name == candidate.name:
-        notes.append(f"{candidate.name} is the present version: it was compared with itself")
-    counted = comparisons[0]["metrics"][str(rules.metric)]["n_queries"]
-    if counted < FEW_QUERIES:
-        notes.append(
-            f"{counted} queries are few: an interval of fewer than {FEW_QUERIES} is narrower than it should be"
-        )
+    notes = _notes(contenders, dataset, split, comparisons[0]["metrics"][str(rules.metric)]["n_queries"])
     notes += [text for comparison in comparisons for text in comparison.pop("notes")]
     report: dict[str, Any] = {
         "format": FORMAT,
@@ -154,6 +143,23 @@ def judge(
     if measured := [rail.to_dict() for rail in rails if rail.name == "latency"]:
         report["measured"] = measured
     return report
+
+
+def _notes(contenders: Sequence[Contender], dataset: Dataset, split: str, counted: int) -> list[str]:
+    """Say what qualifies the verdict; ``counted`` queries count."""
+    notes = [
+        f"the split valid has decided when the training of {each.name} stopped"
+        for each in contenders
+        if split == "valid" and dataset.digest in each.trained_on
+    ]
+    candidate = contenders[0]
+    if candidate.name in {each.name for each in contenders[1:]}:
+        notes.append(f"{candidate.name} is the present version: it was compared with itself")
+    if counted < FEW_QUERIES:
+        notes.append(
+            f"{counted} queries are few: an interval of fewer than {FEW_QUERIES} is narrower than it should be"
+        )
+    return notes
 
 
 def _refuse_seen_split(dataset: Dataset, split: str, contenders: Sequence[Contender]) -> None:

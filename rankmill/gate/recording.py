@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rankmill.foundation.errors import IntegrityError, PromotionRefused, UnknownModel
 from rankmill.foundation.terminal import page_width, text_table
-from rankmill.gate.gate_rules import rules_under
+from rankmill.gate.gate_rules import AskedRules, rules_under
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry, Version
     from rankmill.registry.stored_records import Entry
-    from rankmill.scorer.metrics.conventions import Convention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +105,10 @@ def gate(
     split: str,
     *,
     alias: str = PRODUCTION,
-    metric: str | None = None,
-    margin: float | None = None,
-    convention: Convention | None = None,
     against: Dataset | None = None,
     n_threads: int = 0,
     reason: str = "",
-    **limits: Any,
+    **asked: Unpack[AskedRules],
 ) -> GateResult:
     """Judge a version against what ``alias`` means now, and record the report, whether it has passed or not.
 
@@ -124,14 +120,13 @@ def gate(
         Where they are compared; see `rankmill.gate.judging.judge`.
     alias
         Whose place it is to take.  If that means nothing yet, the bars for a first version stand.
-    metric, margin, convention
-        By default what the alias' policy says, else ndcg@10, 0.002 and our own.
     against
         A former dataset, for the guardrail about drift.
     reason
         One line for the log.
-    limits
-        What else `rankmill.gate.gate_rules.Rules` has.
+    asked
+        The rules: by default what the alias' policy says, else ndcg@10, 0.002, our own convention, and the limits of
+        `rankmill.gate.gate_rules.Rules`.
 
     Raises
     ------
@@ -145,7 +140,7 @@ def gate(
     state = candidate.state
     policy, present = store.policy(state, alias), state.standing(alias)
     baseline = None if present is None else store.resolve(f"{candidate.name}@{present}", bare="latest")
-    rules = rules_under(policy, metric=metric, margin=margin, convention=convention, **limits)
+    rules = rules_under(policy, **asked)
     report = judge(
         contender_of(candidate),
         None if baseline is None else contender_of(baseline),

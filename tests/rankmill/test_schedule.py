@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rankmill.cron import Ticks
 from rankmill.foundation.errors import InputError
-from rankmill.scheduler import LOOK, Keeper
+from rankmill.scheduler import LOOK, Scheduler
 
 NIGHTLY = "0 2 * * *"
 EVENING = datetime(2026, 11, 20, 22, tzinfo=UTC)
@@ -118,7 +118,7 @@ class Simulated:
     def now(self) -> datetime:
         return self.clock
 
-    def passed(self) -> float:
+    def elapsed(self) -> float:
         return self.passed_seconds
 
     def wait(self, seconds: float) -> None:
@@ -180,7 +180,7 @@ class Told:
 def keep(world: Simulated, line: str = NIGHTLY, **options: Any) -> tuple[int, Told]:
     told = Told()
     at_start = options.pop("at_start", False)
-    keeper = Keeper(Ticks(line), lambda day: ["run", "--date", str(day)], world, told, **options)
+    keeper = Scheduler(Ticks(line), lambda day: ["run", "--date", str(day)], world, told, **options)
     return keeper.keep(at_start=at_start), told
 
 

@@ -50,13 +50,13 @@ def run(kind):
 if sys.argv[1] == "run":
     run(sys.argv[2])
 else:
-    from rankmill.scheduler import Keeper
+    from rankmill.scheduler import Scheduler
     from rankmill.scheduler import Machine
     from rankmill.cron import Ticks
     def tell(line, **facts):
         print(line, flush=True)
     grace = timedelta(seconds=float(sys.argv[2]))
-    keeper = Keeper(Ticks("0 2 29 2 *"), lambda day: ["run", sys.argv[1]], Machine(), tell, grace=grace)
+    keeper = Scheduler(Ticks("0 2 29 2 *"), lambda day: ["run", sys.argv[1]], Machine(), tell, grace=grace)
     sys.exit(keeper.keep(at_start=True))
 """
 
