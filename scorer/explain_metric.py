@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import InputError, name_hint
+from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.evaluation import IDEAL_WORDS
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
@@ -38,70 +39,55 @@ _NAMED = 4  # groups of ties that are named one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """How ``value``, which `evaluate` reports for the query, comes about; NaN where the policy skips the query.
+class RankedDocument:
+    """What stands at a rank; ``place`` is "3 (2-4)" where documents share ranks, ``step`` what the rank adds, by column."""
 
-    ``documents`` are (place, doc_id, score, grade) in the order of the ranks, place being "3 (2-4)" where documents
-    share ranks; ``steps`` what the ranks above the cutoff add; ``ideal`` those of the ideal order, for ``ndcg``.
+    rank: int
+    place: str
+    doc_id: str
+    score: float
+    grade: int
+    step: Mapping[str, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """How ``value``, which `evaluate` reports for the query, comes about; None where the policy skips the query.
+
+    ``sum`` is that of the ranks above the cutoff, ``divisor`` what it is divided by (None: infinite), ``ideal`` rank, grade and
+    step of the ideal order, for ``ndcg``.
     """
 
     qid: str
-    metric: Metric
+    metric: str
+    value: float | None
+    ranks: tuple[RankedDocument, ...]
+    sum: float
+    divisor: float | None
+    ideal: tuple[Mapping[str, float], ...]
+    words: Mapping[str, str]
     convention: Convention
     policy: Policy
-    value: float
-    documents: tuple[tuple[str, str, float, int], ...]
-    steps: Steps
-    ideal: Steps | None
-    ideal_grades: tuple[int, ...]
-    divisor: float
-    words: tuple[tuple[str, str], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values; a step is an object by its columns."""
-        ranks = []
-        for i, (place, doc_id, score, grade) in enumerate(self.documents):
-            step = dict(zip(self.steps.columns, self.steps.rows[i], strict=True)) if i < len(self.steps.rows) else None
-            ranks.append(
-                {"rank": i + 1, "place": place, "doc_id": doc_id, "score": score, "grade": grade, "step": step}
-            )
-        ideal = [] if self.ideal is None else self.ideal.rows
-        columns = () if self.ideal is None else self.ideal.columns
-        return {
-            "qid": self.qid,
-            "metric": str(self.metric),
-            "value": None if math.isnan(self.value) else self.value,
-            "ranks": ranks,
-            "sum": self.steps.total,
-            "divisor": self.divisor if math.isfinite(self.divisor) else None,
-            "ideal": [
-                {"rank": i + 1, "grade": self.ideal_grades[i], **dict(zip(columns, row, strict=True))}
-                for i, row in enumerate(ideal)
-            ],
-            "words": dict(self.words),
-            "convention": self.convention.to_dict(),
-            "policy": self.policy.to_dict(),
-        }
 
     def to_json(self) -> str:
-        """Return `to_dict` as one JSON object in one line; numbers keep all their digits."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False)
+        """Return everything as one JSON object in one line; numbers keep all their digits."""
+        rules = {"convention": self.convention.to_dict(), "policy": self.policy.to_dict()}
+        return json.dumps(as_json(self) | rules, ensure_ascii=False, allow_nan=False)
 
     def render(self) -> str:
         """Return the calculation as text."""
-        shown = "skipped" if math.isnan(self.value) else repr(self.value)
-        header = ["rank", "doc_id", "score", "grade", *self.steps.columns]
-        rows = []
-        for i, (place, doc_id, score, grade) in enumerate(self.documents):
-            cells = [_cell(x) for x in self.steps.rows[i]] if i < len(self.steps.rows) else []
-            rows.append(
-                [place, doc_id, f"{score:.9g}", str(grade), *cells, *[""] * (len(self.steps.columns) - len(cells))]
-            )
-        parts = [f"{self.metric} of query {self.qid}: {shown}", "", text_table(header, rows), ""]
-        if self.ideal is not None and self.ideal.rows:
-            ideal = [[str(i + 1), str(self.ideal_grades[i]), *map(_cell, row)] for i, row in enumerate(self.ideal.rows)]
-            parts += ["the ideal order", text_table(["rank", "grade", *self.ideal.columns], ideal), ""]
-        return "\n".join([*parts, *(labelled(label, words) for label, words in self.words)]) + "\n"
+        columns = list((self.ranks[0].step if self.ranks else None) or ())
+        rows = [
+            [each.place, each.doc_id, f"{each.score:.9g}", str(each.grade), *_cells(each.step, len(columns))]
+            for each in self.ranks
+        ]
+        value = "skipped" if self.value is None else repr(self.value)
+        header = ["rank", "doc_id", "score", "grade", *columns]
+        parts = [f"{self.metric} of query {self.qid}: {value}", "", text_table(header, rows), ""]
+        if self.ideal:
+            ideal = [_cells(row, len(row)) for row in self.ideal]
+            parts += ["the ideal order", text_table(list(self.ideal[0]), ideal), ""]
+        return "\n".join([*parts, *(labelled(label, words) for label, words in self.words.items())]) + "\n"
 
 
 def explain_metric(
@@ -153,19 +139,21 @@ def explain_metric(
     counted = divisor != 0.0
     costs = queries.error_costs(metric) if metric.name == "balanced_error" else ()
     steps = steps_of(metric, query, costs) if counted else Steps(columns=(), rows=())
-    ideal = ideal_steps(metric, query) if metric.name == "ndcg" and counted else None
+    ideal = ideal_steps(metric, query) if metric.name == "ndcg" and counted else Steps(columns=(), rows=())
     return Explanation(
         qid=qid,
-        metric=metric,
+        metric=str(metric),
+        value=None if math.isnan(value) else value,
+        ranks=tuple(_documents(table, qid, query, rows, steps)),
+        sum=steps.total,
+        divisor=divisor if math.isfinite(divisor) else None,
+        ideal=tuple(
+            {"rank": i + 1, "grade": query.pool[i], **dict(zip(ideal.columns, row, strict=True))}
+            for i, row in enumerate(ideal.rows)
+        ),
+        words=dict(_words(metric, query, queries, rules, lists, steps, divisor, value)),
         convention=rules,
         policy=policy,
-        value=value,
-        documents=_documents(table, qid, query, rows, len(steps.rows)),
-        steps=steps,
-        ideal=ideal,
-        ideal_grades=query.pool,
-        divisor=divisor,
-        words=tuple(_words(metric, query, queries, rules, lists, steps, divisor, value)),
     )
 
 
@@ -191,20 +179,23 @@ def _ranked(lists: ScoredLists, policy: Policy, number: int) -> tuple[RankedQuer
 
 
 def _documents(
-    table: pa.Table, qid: str, query: RankedQuery, rows: npt.NDArray[np.int64], n_steps: int
-) -> tuple[tuple[str, str, float, int], ...]:
-    """Name what stands at the ranks above the cutoff, and what shares one of them; all of a query that does not count."""
+    table: pa.Table, qid: str, query: RankedQuery, rows: npt.NDArray[np.int64], steps: Steps
+) -> Iterator[RankedDocument]:
+    """Yield what stands at the ranks above the cutoff, and what shares one of them; all of a query that does not count."""
     names = [f"row {row + 1}" for row in range(len(rows))]
     if "doc_id" in table.column_names:
         of_query = table.filter(pc.equal(table["qid"], pa.scalar(qid)))["doc_id"].to_pylist()
         names = [name if found is None else found for name, found in zip(names, of_query, strict=True)]
-    found = []
     for lo, hi in query.groups:
-        if n_steps and lo >= n_steps:
+        if steps.rows and lo >= len(steps.rows):
             break
         shared = f" ({lo + 1}-{hi})" if hi - lo > 1 else ""
-        found += [(f"{i + 1}{shared}", names[rows[i]], query.scores[i], query.grades[i]) for i in range(lo, hi)]
-    return tuple(found)
+        for i in range(lo, hi):
+            step = dict(zip(steps.columns, steps.rows[i], strict=True)) if i < len(steps.rows) else None
+            yield RankedDocument(
+                rank=i + 1, place=f"{i + 1}{shared}", doc_id=names[rows[i]], score=query.scores[i], grade=query.grades[i],
+                step=step,
+            )  # fmt: skip
 
 
 def _words(
@@ -280,5 +271,8 @@ def _division(
     return f"{steps.total:.9g} / {divisor:.9g} = {value:.9g}; divided by {by}"
 
 
-def _cell(x: float) -> str:
-    return str(int(x)) if x == int(x) and abs(x) < 1e15 else f"{x:.6f}"
+def _cells(step: Mapping[str, float] | None, n: int) -> list[str]:
+    """Return the numbers of a step as ``n`` cells of a table, empty ones where there is none."""
+    if step is None:
+        return [""] * n
+    return [str(int(x)) if x == int(x) and abs(x) < 1e15 else f"{x:.6f}" for x in step.values()]
