@@ -15,9 +15,12 @@ from rankmill.pipeline.binspec import BinSpec, apply_bins, matrix_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries, mean_of
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import RankedRows, TrainingResult, boost
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.history import TrainingResult
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.training_options import TrainingOptions
 
 METRICS = tuple(parse_metric(name) for name in ("ndcg@1", "ndcg@3", "ndcg@10", "err@10", "map"))
 Scores = npt.NDArray[np.float64]
@@ -35,14 +38,18 @@ class BinnedFold:
     columns: npt.NDArray[np.uint8]  # (n_features, n_rows) bins of the rows that are learnt from
 
     def boost(self, parameters: TrainParameters, **options: Any) -> TrainingResult:
-        """Train; ``options`` are those of :func:`rankmill.trainer.boosting.boost`."""
-        return boost(
-            self.train,
-            [("valid", self.valid)] if self.valid is not None else None,
-            [feature.edges for feature in self.spec.features],
-            self.spec.feature_names,
-            parameters,
-            **{"max_grade": self.queries.policy.max_grade, **options},
+        """Train; ``options`` are those of :class:`rankmill.trainer.training_options.TrainingOptions`."""
+        eval_sets = [("valid", self.valid)] if self.valid is not None else []
+        return boost(self.data(*eval_sets), parameters, TrainingOptions(**options))
+
+    def data(self, *eval_sets: tuple[str, RankedRows]) -> TrainingData:
+        """Return what is learnt from, with ``eval_sets``."""
+        return TrainingData(
+            train=self.train,
+            eval_sets=eval_sets,
+            edges=[feature.edges for feature in self.spec.features],
+            feature_names=self.spec.feature_names,
+            max_grade=self.queries.policy.max_grade or 1,
         )
 
     def evaluate(self, scores: Scores) -> npt.NDArray[np.float64]:

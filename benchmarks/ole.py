@@ -29,8 +29,10 @@ from benchmarks.report import render, surroundings, table
 from rankmill.pipeline.binspec import apply_bins
 from rankmill.pipeline.synth import SynthParameters, generate
 from rankmill.scorer.metrics import Policy
-from rankmill.trainer.boosting import RankedRows, boost
+from rankmill.trainer.boosting import boost
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.training_options import TrainingOptions
 
 METRICS = ("ndcg@1", "ndcg@3", "ndcg@10", "err")
 SYSTEMS = {"McRank": "mcrank", "LambdaMART": "lambdamart"}
@@ -66,10 +68,8 @@ def curves(fold: BinnedFold, parameters: TrainParameters) -> dict[str, npt.NDArr
     """Train and return every metric of the test part, and the training loss, by round."""
     test = fold.test
     rows = RankedRows(test.grades, test.starts, [apply_bins(test.x, fold.spec)])
-    history = boost(
-        fold.train, [("test", rows)], [feature.edges for feature in fold.spec.features], fold.spec.feature_names,
-        parameters, max_grade=fold.queries.policy.max_grade or 1, eval_metrics=[*METRICS, "deviance"],
-    ).history  # fmt: skip
+    options = TrainingOptions(eval_metrics=[*METRICS, "deviance"])
+    history = boost(fold.data(("test", rows)), parameters, options).history
     found = {metric: np.array([record.metrics["test"][metric] for record in history]) for metric in METRICS}
     return found | {"loss": np.array([record.train["deviance"] for record in history])}
 

@@ -22,9 +22,10 @@ from rankmill.pipeline.binspec import apply_bins, matrix_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import RankedRows, boost
+from rankmill.trainer.boosting import boost
 from rankmill.trainer.growing import packing
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows, TrainingData
 
 ALL_BITS = packing.HISTOGRAM_BITS
 
@@ -36,11 +37,13 @@ def ndcg(folder: Path, bits: int, rounds: int, seed: int) -> float:
     spec = matrix_bins(names, train.x)
     packing.HISTOGRAM_BITS = bits
     try:
-        forest = boost(
-            RankedRows(train.y, train.starts, [apply_bins(train.x, spec)]), None,
-            [feature.edges for feature in spec.features], names,
-            TrainParameters(n_rounds=rounds, seed=seed), max_grade=4,
-        ).forest  # fmt: skip
+        data = TrainingData(
+            train=RankedRows(train.y, train.starts, [apply_bins(train.x, spec)]),
+            edges=[feature.edges for feature in spec.features],
+            feature_names=names,
+            max_grade=4,
+        )
+        forest = boost(data, TrainParameters(n_rounds=rounds, seed=seed)).forest
     finally:
         packing.HISTOGRAM_BITS = ALL_BITS
     metric = parse_metric("ndcg@10")

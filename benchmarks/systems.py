@@ -72,8 +72,10 @@ def _rankmill_oblivious(task: Task) -> Settings:
 def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> tuple[Clock, Scorer]:
     from rankmill.pipeline.binspec import apply_bins, matrix_bins
     from rankmill.scorer.predict import predict
-    from rankmill.trainer.boosting import RankedRows, boost
+    from rankmill.trainer.boosting import boost
     from rankmill.trainer.parameters import TrainParameters
+    from rankmill.trainer.rows import RankedRows, TrainingData
+    from rankmill.trainer.training_options import TrainingOptions
 
     parameters = TrainParameters(**settings)  # refused before anything is built
     names = [f"f{i}" for i in range(data.x.shape[1])]
@@ -87,10 +89,13 @@ def _run_rankmill(data: Data, task: Task, settings: Settings, built: Built) -> t
         clock()
         clock.seconds.clear()  # the rounds begin here
 
-    forest = boost(
-        RankedRows(data.y, data.starts, batches()), None, [feature.edges for feature in spec.features], names, parameters,
-        max_grade=int(data.y.max()), n_threads=task.threads, on_round=clock,
-    ).forest  # fmt: skip
+    rows = TrainingData(
+        train=RankedRows(data.y, data.starts, batches()),
+        edges=[feature.edges for feature in spec.features],
+        feature_names=names,
+        max_grade=int(data.y.max()),
+    )
+    forest = boost(rows, parameters, TrainingOptions(n_threads=task.threads, on_round=clock)).forest
     return clock, lambda x: predict(forest, x)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.records import as_json
+from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
 from rankmill.registry import Registry
 from rankmill.registry.names import MODEL_SUFFIX
 from rankmill.scorer.forest import Forest, feature_importance
-from rankmill.trainer.model_facts import CIRCUMSTANCES, circumstances_in
 
 Values = dict[str, Any]
 
@@ -55,7 +56,7 @@ class Side:
             size=version.size,
             forest=forest,
             facts=version.manifest,
-            circumstances=circumstances_in(version.attachment(CIRCUMSTANCES)),
+            circumstances=as_json(Circumstances.of(version.attachment(CIRCUMSTANCES)) or {}),
         )
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import as_json
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.model_registry import Registry, Version
 from rankmill.registry.names import check_name, default_folder
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import find_model
-from rankmill.trainer.model_facts import dataset_facts, shape_of
+from rankmill.trainer.version_facts import dataset_facts, shape_of
 
 
 def load_forest(model: str | os.PathLike[str], registry: str | os.PathLike[str] | None = None) -> tuple[Forest, str]:
@@ -88,7 +89,7 @@ def register_file(
     facts = facts_of(forest, digest, None if metrics is None else read_metrics(metrics), path)
     attachments = {}
     if opened is not None:
-        facts["dataset"] = dataset_facts(opened)
+        facts["dataset"] = as_json(dataset_facts(opened))
         queries = QuerySketch.of(qids for qids, _ in opened.query_batches("train"))
         attachments[TRAIN_QUERIES] = queries.to_bytes()
     there = registry.versions(name) if name in registry.names() else []

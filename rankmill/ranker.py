@@ -32,14 +32,15 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import RankedRows, RoundRecord
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.fitting import fit
-from rankmill.trainer.history import CrossValidation
+from rankmill.trainer.history import CrossValidation, RoundRecord
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.objectives.user import spelled
 from rankmill.trainer.parameters import GRADES, TrainParameters
-from rankmill.trainer.progress import verbosely
+from rankmill.trainer.progress import TrainingProgress, verbosely
+from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_rows import given_pairs, settled, what_is_learnt_from
 from rankmill.trainer.workers import workers_for
 
@@ -117,7 +118,7 @@ class Ranker(Routed):
     best_round_
         Rounds that were kept.
     history_
-        One :class:`rankmill.trainer.boosting.RoundRecord` a round.
+        One :class:`rankmill.trainer.history.RoundRecord` a round.
     cross_validation_
         What said how many rounds to take, where ``rounds_by`` is ``cv``.
     loaded_from_
@@ -303,20 +304,21 @@ class Ranker(Routed):
             if learning.learn_from == GRADES:
                 warnings.warn(what_is_learnt_from(learnt, learning), UserWarning, stacklevel=2)
         with verbosely(own.verbose, parameters) as progress:
-            result = fit(
-                learnt,
-                [(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
-                [feature.edges for feature in binspec.features],
-                names,
-                parameters,
+            data = TrainingData(
+                train=learnt,
+                eval_sets=[(name, _on_top_of(base, rows, binspec, n_threads)) for name, rows in watched],
+                edges=[feature.edges for feature in binspec.features],
+                feature_names=names,
                 max_grade=max(int(rows.grades.max(initial=0)) for rows in (train, *(rows for _, rows in watched))),
-                eval_metrics=metrics,
                 info={"dataset_digest": train.digest, "binspec_digest": binspec.digest},
-                resume=forest,
-                n_threads=n_threads,
-                on_round=_all_of([progress.update, *listeners]),
-                on_fold=lambda fold, record: progress.update(record, fold, "fold"),
             )
+            options = TrainingOptions(
+                eval_metrics=metrics,
+                resume=None if forest is None else StartingModel(forest),
+                n_threads=n_threads,
+                on_round=_all_of(progress, listeners),
+            )
+            result = fit(data, parameters, options)
         self.__dict__.pop("loaded_from_", None)
         self.forest_: Forest = result.forest if base is None else base.joined(result.forest)
         self.best_round_: int = result.best_round
@@ -500,11 +502,14 @@ def _on_top_of(base: BaseModel | None, rows: ArrayRows, binspec: BinSpec, n_thre
     return replace(found, offsets=base.offsets(found.offsets, [values], n_threads))
 
 
-def _all_of(callbacks: Sequence[Callable[[RoundRecord], bool | None]]) -> Callable[[RoundRecord], bool] | None:
-    """Return one callback that calls all of them, in their order; true if any of them says so."""
+def _all_of(
+    progress: TrainingProgress, callbacks: Sequence[Callable[[RoundRecord], bool | None]]
+) -> Callable[[RoundRecord], bool]:
+    """Return one callback that calls all of them, in their order (those of folds the progress alone); true if any of them says so."""
 
     def call(record: RoundRecord) -> bool:
-        answers = [bool(callback(record)) for callback in callbacks]
+        progress.update(record)
+        answers = [] if record.fold else [bool(callback(record)) for callback in callbacks]
         return any(answers)
 
-    return call if callbacks else None
+    return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy.typing as npt
@@ -11,11 +12,12 @@ from rankmill.arrays import check_same_rows, made_up_names, matrix_of, queries_o
 from rankmill.other_libraries import checked_metrics
 from rankmill.pipeline.binspec import matrix_bins
 from rankmill.ranker import Ranker
-from rankmill.trainer.fitting import OnFold
-from rankmill.trainer.fitting import cross_validate as cross_validate_rows
+from rankmill.trainer.fitting import cross_validate_rows
 from rankmill.trainer.history import CrossValidation, RoundRecord
 from rankmill.trainer.objectives.registry import learns_labels
 from rankmill.trainer.progress import verbosely
+from rankmill.trainer.rows import TrainingData
+from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.workers import workers_for
 
 
@@ -27,7 +29,7 @@ def cross_validate(
     qid: npt.ArrayLike | None = None,
     group: npt.ArrayLike | None = None,
     eval_metrics: str | list[str] | tuple[str, ...] = (),
-    on_round: OnFold | None = None,
+    on_round: Callable[[int, RoundRecord], object] | None = None,
     **columns: Any,
 ) -> CrossValidation:
     """Train with the parameters of ``ranker`` on all queries but those of a fold, for each of its ``folds``.
@@ -81,18 +83,17 @@ def cross_validate(
     binspec = matrix_bins(names, values, own.max_bin, n_threads=n_threads)
     with verbosely(own.verbose, parameters, folds_alone=True) as progress:
 
-        def tell(fold: int, record: RoundRecord) -> None:
-            progress.update(record, fold, "fold")
+        def tell(record: RoundRecord) -> None:
+            progress.update(record)
             if on_round is not None:
-                on_round(fold, record)
+                on_round(record.fold, record)
 
-        return cross_validate_rows(
-            rows.ranked(binspec, n_threads),
-            [feature.edges for feature in binspec.features],
-            names,
-            parameters,
+        data = TrainingData(
+            train=rows.ranked(binspec, n_threads),
+            edges=[feature.edges for feature in binspec.features],
+            feature_names=names,
             max_grade=int(rows.grades.max(initial=0)),
-            eval_metrics=metrics,
-            n_threads=n_threads,
-            on_round=tell,
+        )
+        return cross_validate_rows(
+            data, parameters, TrainingOptions(eval_metrics=metrics, n_threads=n_threads, on_round=tell)
         )

@@ -135,7 +135,7 @@ class CachedBins:
         self,
         batches: Callable[[], Iterable[npt.NDArray[np.uint8]]],
         n_bins: npt.NDArray[np.int32],
-        say: Callable[[str], None],
+        say: Callable[[str], object],
     ) -> BlockedBins:
         """Return the bins mapped from the file, which is checked, and built first where it is missing or not usable.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import fsum
-from typing import Any, Required, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,106 +18,61 @@ from rankmill.pipeline.quantiles import MAX_BIN
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.assembly import forest_of, trees_a_round
-from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
+from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.criteria import criterion_of, takes_exact_steps
 from rankmill.trainer.dtypes import ROW
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.growing.grower import Grower
-from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.growing.packing import total_of
 from rankmill.trainer.growing.tree import Tree
 from rankmill.trainer.growing.walking import add_tree
-from rankmill.trainer.history import GRADIENTS, METRICS, TRAIN, WALKING, RoundRecord, Stopwatch, TrainingResult
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.history import GRADIENTS, METRICS, TRAIN, VALID_SPLITS, RoundRecord, Stopwatch, TrainingResult
 from rankmill.trainer.line_search import best_step
 from rankmill.trainer.monotone import directions_of
-from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
+from rankmill.trainer.objectives.protocol import QUERIES, PairCurvatures
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.resuming import check_resumable, trees_of
-from rankmill.trainer.round_metrics import Watch, starting_scores
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.round_metrics import RoundMetrics, starting_scores
+from rankmill.trainer.rows import TrainingData
 from rankmill.trainer.sampling import OutOfBag, Sample, Sampler
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_rows import learnt_from_facts, rows_learnt_from, settled
 from rankmill.trainer.workers import Team, with_team, workers_for
 
-__all__ = ["OnRound", "RankedRows", "RoundRecord", "TrainingResult", "boost"]
-
 FEWEST_DRAWN_PAIRS = 65_536  # few enough to cost nothing, and more than small data have: there all pairs count
-
-OnRound = Callable[[RoundRecord], bool | None]  # true: this was the last round
-
-
-class BoostOptions(TypedDict, total=False):
-    """The options of :func:`boost` that those who call it for others hand on."""
-
-    max_grade: Required[int]
-    eval_metrics: Sequence[str]
-    info: Mapping[str, Any] | None
-    resume: Forest | None
-    n_threads: int
-    pool_bytes: int
-    profile: bool
-    on_round: OnRound | None
-    on_fold: Callable[[int, RoundRecord], object] | None
-    checkpoints: Checkpoints | None
 
 
 def boost(
-    train: RankedRows,
-    eval_sets: Sequence[tuple[str, RankedRows]] | None,
-    edges: Sequence[npt.NDArray[np.float32]],
-    feature_names: Sequence[str],
+    data: TrainingData,
     parameters: TrainParameters,
+    options: TrainingOptions = DEFAULT_OPTIONS,
     *,
-    max_grade: int,
-    eval_metrics: Sequence[str] = (),
-    info: Mapping[str, Any] | None = None,
-    resume: Forest | None = None,
-    n_threads: int = 0,
-    pool_bytes: int = DEFAULT_POOL_BYTES,
-    profile: bool = False,
-    on_round: OnRound | None = None,
     checkpoint: Checkpoint | None = None,
     rounds: int | None = None,
+    fold: int = 0,
 ) -> TrainingResult:
-    """Train a forest; the same bytes for every ``n_threads`` (0: the cores this process may use).
+    """Train a forest; the same bytes for every ``options.n_threads``.
+
+    Trees after the best round are left out if ``parameters.keeps_best``.
 
     Parameters
     ----------
-    train
-        What is learnt from.
-    eval_sets
-        (name, rows) of what is only watched.  The first decides which round is the best one, by the stop metric, unless
-        ``rounds_by`` is ``oob``; trees after it are left out if ``parameters.keeps_best``.  Without any all rounds are kept.
-    edges
-        One ascending float32 array a feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
-    feature_names
-        As many as ``edges``; written into the model.
+    data
+        What is learnt from and what is measured.
     parameters
         See :class:`TrainParameters`.
-    max_grade
-        Highest grade of the scale, for ERR; written into the model.
-    eval_metrics
-        Measured on all sets after every round besides the stop metric; they change nothing else.
-    info
-        Facts to keep in the model file (dataset digest ..); no times, no paths.
-    resume
-        Go on from this forest: the result has the same bytes as training ``n_rounds`` rounds in one go.  The records
-        of its rounds are made again, ``on_round`` included, and eval sets and ``max_grade`` may be others than before.
-    pool_bytes
-        Bound of the memory for histograms; never changes the model.
-    profile
-        Time the phases of every round.
-    on_round
-        Called after every round, in the caller's thread; training ends after this round if it returns true.  What it
-        raises is raised here.
+    options
+        ``eval_metrics``, ``n_threads``, ``histogram_memory``, ``profile``, ``on_round`` are used, and ``resume``: the records of
+        its rounds are made again, and eval sets and ``max_grade`` may be others than before.
     checkpoint
-        Write all trees there now and then, at the end, and when the run is interrupted; and go on from what is there, as
-        with ``resume``, if it has more rounds.
+        Write all trees there now and then, at the end, and when the run is interrupted; and resume what is there if it has
+        more rounds than ``options.resume``.
     rounds
         Do and keep so many of the ``n_rounds``, whatever eval sets say.
+    fold
+        Of a cross-validation: 1, 2, ..; ``on_round`` then ends nothing.
 
     Raises
     ------
@@ -128,89 +83,9 @@ def boost(
         No rows, no query with two grades, bad weights, edges or names that are none, an eval set with the bins of other
         rows or features, or a first one in which nothing is relevant.
     """
-    n_threads, max_grade = workers_for(n_threads), whole_number("max_grade", max_grade)
-    if train.n_rows == 0:
-        raise TrainingDataRejected("the train split holds no rows")
-    _check_features(feature_names, edges)
-    monotone = directions_of(parameters.monotone, feature_names)
-    asked, parameters = parameters, settled(train, parameters)
-    info = {**(info or {}), **learnt_from_facts(train, parameters)}
-    objective = objective_of(rows_learnt_from(train, parameters), parameters)
-    criterion = criterion_of(objective, parameters)
-    if monotone.any() and objective.link != "identity":
-        raise InvalidParameter(
-            f"monotone constraints are for one score a document; {objective.name} makes its score of probabilities"
-        )
-    sets = [train, *(rows for _, rows in eval_sets or ())]
-    if objective.link != "identity" and any(rows.offsets is not None for rows in sets):
-        raise InvalidParameter(
-            f"offsets are for one score a document; {objective.name} makes its score of probabilities"
-        )
-    replayed: list[Tree] = []
-    if resume is not None:
-        check_resumable(resume, asked, feature_names, info, objective)
-        replayed = trees_of(resume, edges)
-    if checkpoint is not None and (found := checkpoint.read()) is not None and found.n_trees > len(replayed):
-        with suppress(InvalidParameter):  # else it is not ours, and will be replaced
-            check_resumable(found, asked, feature_names, info, objective)
-            replayed = trees_of(found, edges)
-    n_bins = np.array([len(cuts) + 2 for cuts in edges], dtype=np.int32)
-    bins = train.blocked(n_bins)
-    watch = Watch(
-        train,
-        eval_sets or (),
-        objective,
-        parameters,
-        eval_metrics,
-        max_grade=max_grade,
-        n_bins=n_bins,
-        decides=rounds is None
-        and parameters.rounds_by != "oob"
-        and (parameters.keeps_best or parameters.early_stopping_rounds > 0),
-    )
-    if parameters.step_search == "line" and objective.steps_a_round > 1:
-        raise InvalidParameter(f"step_search: the rounds of {objective.name} have several steps; leave it at none")
-    sampler = Sampler(train.starts, len(feature_names), parameters)
-    many = trees_a_round(objective)
-
-    def assembled(trees: Sequence[Tree], facts: Mapping[str, Any]) -> Forest:
-        return forest_of(trees, edges, feature_names, objective, len(trees) // many, asked, facts)
-
-    run = _Run(
-        parameters=parameters,
-        objective=objective,
-        rows=train,
-        criterion=criterion,
-        exact_leaves=takes_exact_steps(objective, criterion, parameters),
-        bins=bins,
-        monotone=monotone,
-        sampler=sampler,
-        out_of_bag=OutOfBag(objective, sampler, parameters, train.offsets) if parameters.rounds_by == "oob" else None,
-        watch=watch,
-        replayed=replayed,
-        pool_bytes=pool_bytes,
-        stopwatch=Stopwatch(on=profile),
-        on_round=on_round,
-        keep=None if checkpoint is None else _Keeper(checkpoint, many, lambda trees: assembled(trees, info)),
-        rounds=rounds,
-    )
-    trees, history, best_round = with_team(n_threads, run)
-    best = history[best_round - 1].metrics
-    facts = {
-        **info,
-        "max_grade": max_grade,
-        "best_round": best_round,
-        "rounds_trained": len(history),
-        "train": _stop_value(best[TRAIN], watch),
-        "valid": _stop_value(best[watch.first], watch) if watch.first else {},
-    }
-    return TrainingResult(
-        forest=assembled(trees[: best_round * many], facts),
-        best_round=best_round,
-        history=tuple(history),
-        profile=run.stopwatch.profile(),
-        by_query=watch.kept(),
-    )
+    n_threads = workers_for(options.n_threads)
+    run = _Run(data, parameters, options, checkpoint, rounds, fold)
+    return run.result(*with_team(n_threads, run.train))
 
 
 def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32]]) -> None:
@@ -231,89 +106,157 @@ def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32
             )
 
 
-def _stop_value(metrics: Mapping[str, float], watch: Watch) -> dict[str, float]:
-    """Return the stop metric alone, since what is only printed must not change the model; nothing where it is NaN."""
-    name = str(watch.stop_metric)
-    return {name: metrics[name]} if metrics[name] == metrics[name] else {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Keeper:
-    """Writes the trees of whole rounds to a checkpoint."""
-
-    checkpoint: Checkpoint
-    trees_a_round: int
-    forest: Callable[[Sequence[Tree]], Forest]
-
-    def now_and_then(self, trees: Sequence[Tree]) -> None:
-        """Write them if it is time."""
-        if self.checkpoint.is_due():
-            self.now(trees)
-
-    def now(self, trees: Sequence[Tree]) -> None:
-        """Write them if there are more than are written already."""
-        self.checkpoint.write(len(trees) // self.trees_a_round, lambda: self.forest(trees))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """All rounds of one training, called with the team that works on them."""
+    """All rounds of one training: what is settled before the first, the loop, and what comes out."""
 
-    parameters: TrainParameters
-    objective: Objective
-    rows: RankedRows
-    criterion: str
-    exact_leaves: bool
-    bins: BlockedBins
-    monotone: npt.NDArray[np.int8]
-    sampler: Sampler
-    out_of_bag: OutOfBag | None
-    watch: Watch
-    replayed: Sequence[Tree]  # of the first rounds, if they have been trained before
-    pool_bytes: int
-    stopwatch: Stopwatch
-    on_round: OnRound | None
-    keep: _Keeper | None
-    rounds: int | None
+    def __init__(
+        self,
+        data: TrainingData,
+        parameters: TrainParameters,
+        options: TrainingOptions,
+        checkpoint: Checkpoint | None,
+        rounds: int | None,
+        fold: int,
+    ) -> None:
+        train = data.train
+        self.data, self.rows, self.options = data, train, options
+        self.checkpoint, self.rounds, self.fold = checkpoint, rounds, fold
+        self.max_grade = whole_number("max_grade", data.max_grade)
+        if train.n_rows == 0:
+            raise TrainingDataRejected("the train split holds no rows")
+        _check_features(data.feature_names, data.edges)
+        self.monotone = directions_of(parameters.monotone, data.feature_names)
+        self.asked, self.parameters = parameters, settled(train, parameters)
+        self.info = {**data.info, **learnt_from_facts(train, self.parameters)}
+        self.objective = objective_of(rows_learnt_from(train, self.parameters), self.parameters)
+        self.trees_a_round = trees_a_round(self.objective)
+        self.criterion = criterion_of(self.objective, self.parameters)
+        self._check_link()
+        self.replayed = self._trained_before()  # trees of the first rounds
+        self.bins = train.blocked(data.n_bins)
+        self.watch = RoundMetrics(
+            data,
+            self.objective,
+            self.parameters,
+            options.eval_metrics,
+            decides=rounds is None
+            and parameters.rounds_by != "oob"
+            and (parameters.keeps_best or parameters.early_stopping_rounds > 0),
+        )
+        if parameters.step_search == "line" and self.objective.steps_a_round > 1:
+            raise InvalidParameter(
+                f"step_search: the rounds of {self.objective.name} have several steps; leave it at none"
+            )
+        self.sampler = Sampler(train.starts, len(data.feature_names), self.parameters)
+        self.exact_leaves = takes_exact_steps(self.objective, self.criterion, self.parameters)
+        self.out_of_bag = (
+            OutOfBag(self.objective, self.sampler, self.parameters, train.offsets)
+            if parameters.rounds_by == "oob"
+            else None
+        )
+        self.stopwatch = Stopwatch(on=options.profile)
 
-    def __call__(self, team: Team) -> tuple[list[Tree], list[RoundRecord], int]:
+    def _check_link(self) -> None:
+        if self.objective.link == "identity":
+            return
+        of_probabilities = f"{self.objective.name} makes its score of probabilities"
+        if self.monotone.any():
+            raise InvalidParameter(f"monotone constraints are for one score a document; {of_probabilities}")
+        sets = [self.rows, *(rows for _, rows in self.data.eval_sets)]
+        if any(rows.offsets is not None for rows in sets):
+            raise InvalidParameter(f"offsets are for one score a document; {of_probabilities}")
+
+    def _trained_before(self) -> list[Tree]:
+        """Return the trees of the model to resume, or those of the checkpoint if it has more."""
+        trees: list[Tree] = []
+
+        def take(forest: Forest) -> None:
+            check_resumable(forest, self.asked, self.data.feature_names, self.info, self.objective)
+            trees[:] = trees_of(forest, self.data.edges)
+
+        if self.options.resume is not None:
+            take(self.options.resume.forest)
+        found = None if self.checkpoint is None else self.checkpoint.read()
+        if found is not None and found.n_trees > len(trees):
+            with suppress(InvalidParameter):  # else it is not ours, and will be replaced
+                take(found)
+        return trees
+
+    def train(self, team: Team) -> tuple[list[Tree], list[RoundRecord], int]:
+        """Do all rounds; return their trees, what each measured, and the best round."""
         trees: list[Tree] = []
         try:
-            return self._all_rounds(team, trees)
+            history, best_round = self._all_rounds(team, trees)
         finally:  # also where it was interrupted: rounds that are whole are worth keeping
-            if self.keep is not None and trees:
-                self.keep.now(trees)
+            if trees:
+                self._write_checkpoint(trees)
+        return trees, history, best_round
 
-    def _all_rounds(self, team: Team, trees: list[Tree]) -> tuple[list[Tree], list[RoundRecord], int]:
-        """Add the trees of whole rounds to ``trees``; return them, the history, and the best round."""
-        p, watch, stopwatch = self.parameters, self.watch, self.stopwatch
-        grower = Grower(self.bins, p, team, monotone=self.monotone, pool_bytes=self.pool_bytes, timed=stopwatch.on)
+    def result(self, trees: Sequence[Tree], history: Sequence[RoundRecord], best_round: int) -> TrainingResult:
+        """Return what :meth:`train` has come to."""
+        watch, best = self.watch, history[best_round - 1].metrics
+        facts = {
+            **self.info,
+            "max_grade": self.max_grade,
+            "best_round": best_round,
+            "rounds_trained": len(history),
+            "train": self._stop_value(best[TRAIN]),
+            "valid": self._stop_value(best[watch.first]) if watch.first else {},
+        }
+        return TrainingResult(
+            forest=self._forest(trees[: best_round * self.trees_a_round], facts),
+            best_round=best_round,
+            history=tuple(history),
+            profile=self.stopwatch.profile(),
+            by_query=watch.kept(),
+        )
+
+    def _stop_value(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the stop metric alone, since what is only printed must not change the model; nothing where it is NaN."""
+        name = str(self.watch.stop_metric)
+        return {name: metrics[name]} if metrics[name] == metrics[name] else {}
+
+    def _forest(self, trees: Sequence[Tree], info: Mapping[str, Any]) -> Forest:
+        data, n_rounds = self.data, len(trees) // self.trees_a_round
+        return forest_of(trees, data.edges, data.feature_names, self.objective, n_rounds, self.asked, info)
+
+    def _write_checkpoint(self, trees: Sequence[Tree]) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.write(len(trees) // self.trees_a_round, lambda: self._forest(trees, self.info))
+
+    def _all_rounds(self, team: Team, trees: list[Tree]) -> tuple[list[RoundRecord], int]:
+        """Add the trees of whole rounds to ``trees``; return what they measured, and the best round."""
+        p, watch, stopwatch, options = self.parameters, self.watch, self.stopwatch, self.options
+        grower = Grower(
+            self.bins, p, team, monotone=self.monotone, pool_bytes=options.histogram_memory, timed=stopwatch.on
+        )
         stepper = _Stepper(self, grower, team)
         stopping = self._stopping()
-        many = trees_a_round(self.objective)
+        many = self.trees_a_round
         history: list[RoundRecord] = []
         for round_number in range(1, (self.rounds or p.n_rounds) + 1):
             stopwatch.start_round()
             known = self.replayed[(round_number - 1) * many : round_number * many]
             grown = stepper.replay(round_number, known) if known else stepper.grow(round_number)
             trees += grown
-            with stopwatch.phase(WALKING):
+            with stopwatch.phase(VALID_SPLITS):
                 watch.add(grown, team)
             with stopwatch.phase(METRICS):
-                record = RoundRecord(round_number, watch.means(stepper.scores, team), stepper.oob_improvement)
+                means = watch.means(stepper.scores, team)
+            record = RoundRecord(round_number, means, stepper.oob_improvement, self.fold, p.seed)
             history.append(record)
-            leave = self.on_round is not None and bool(self.on_round(record))
+            ended = options.on_round is not None and bool(options.on_round(record)) and not self.fold
             if (value := self._value(history)) is not None:
-                leave |= stopping.update(round_number, value)
+                ended |= stopping.update(round_number, value)
             if not p.keeps_best or stopping.best_round in {0, round_number}:
                 watch.keep()
             if not known:
                 stopwatch.end_round()
-                if self.keep is not None:
-                    self.keep.now_and_then(trees)
-            if leave:
+                if self.checkpoint is not None and self.checkpoint.is_due():
+                    self._write_checkpoint(trees)
+            if ended:
                 break
-        return trees, history, (p.keeps_best and stopping.best_round) or len(history)
+        return history, (p.keeps_best and stopping.best_round) or len(history)
 
     def _stopping(self) -> EarlyStopping:
         p = self.parameters

@@ -2,75 +2,126 @@
 
 What a run or a command calls, in this order::
 
-    plan = plan_candidate(dataset, parameters, seeds=(1, 2, 3), choose="average")  # refuses what can be refused, at once
-    candidate = train_candidate(dataset, parameters, seeds=(1, 2, 3), choose="average", folder=work / "model", plan=plan)
+    options = TrainingOptions(checkpoint=work / "model")
+    seeds = SeedOptions(seeds=(1, 2, 3), choose="average")
+    plan = plan_candidate(dataset, parameters, options, seeds)  # refuses what can be refused, at once
+    candidate = train_candidate(dataset, parameters, options, seeds, plan)
     version = registry.register(
-        name, candidate.forest.to_bytes(), manifest=candidate.facts, attachments=candidate.attachments
+        name, candidate.forest.to_bytes(), manifest=as_json(candidate.facts), attachments=candidate.attachments
     )
-    candidate.training()  # what work/model/training.json may hold: plain values, no clocks and no paths
+    as_json(candidate.record())  # what work/model/training.json may hold: plain values, no clocks and no paths
 
-Nothing here knows a registry.  With ``folder`` every training that is done is kept there under its key, and one that is killed
-goes on from its last checkpoint: calling again with the same arguments returns the same bytes and facts, for less work.
-:meth:`rankmill.trainer.checkpoints.KeptTrainings.remove_others` lets go of what former calls have kept.
+Nothing here knows a registry (:mod:`rankmill.trainer.training_service` does).  With ``checkpoint`` every training that is done is kept
+there under its key, and one that is killed resumes from its last checkpoint: calling again with the same arguments returns the same
+bytes and facts, for less work.  :meth:`rankmill.trainer.checkpoints.FinishedTrainings.remove_others` deletes what former calls have kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import fsum, sqrt
-from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.scalars import whole_number
+from rankmill.foundation.training_facts import Metrics, NoiseFloor, SeedFacts, SeedsFacts, Spread, TrainingFacts
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import training
-from rankmill.trainer.checkpoints import EVERY, Checkpoints, KeptTrainings, Trained, training_key
+from rankmill.trainer.checkpoints import Checkpoints, FinishedTraining, FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.early_stopping import stop_measure
-from rankmill.trainer.fitting import OnFold
-from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
-from rankmill.trainer.history import TRAIN, RoundRecord, TrainingResult
-from rankmill.trainer.model_facts import (
-    Facts,
-    Origin,
+from rankmill.trainer.history import TRAIN, Curves, RoundRecord, TrainingResult
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.round_metrics import measure
+from rankmill.trainer.training import TrainingPlan, plan_of
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
+from rankmill.trainer.version_facts import (
+    Intervals,
     attachments_of,
     facts_of,
     facts_of_forest,
     intervals_of,
     metrics_of,
+    without_nan,
 )
-from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.round_metrics import measure
-from rankmill.trainer.training import TrainingPlan, plan_of
 
 VALID = "valid"
-
-OnSeed = Callable[[int, RoundRecord], object]  # the seed, and what its last round measured
+Choose: TypeAlias = Literal["best", "average"]
+CHOICES: tuple[Choose, ...] = get_args(Choose)
+MOST_SEEDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfSeed:
+class SeedOptions:
+    """Which seeds are trained, and what becomes of their forests.
+
+    Attributes
+    ----------
+    seeds
+        Those to train with, in any order; none: that of the parameters.
+    choose
+        ``best``: the forest with the best stop metric on the valid split, of equal ones that of the lowest seed;
+        ``average``: one forest whose score is the mean of all scores, with as many trees as all together.
+    splits
+        Further splits to measure every forest on when it is done, ``test`` for one: they are in the noise floor.
+    """
+
+    seeds: Sequence[int] = ()
+    choose: str = "best"
+    splits: Sequence[str] = ()
+
+
+ONE_SEED = SeedOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedRecord(SeedFacts):
+    """The facts of one seed's training, its key and its curves."""
+
+    key: str
+    curves: Curves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRecord:
+    """How a candidate came to be: each seed with its curves, which was chosen, the noise floor."""
+
+    sha256: str
+    choose: str
+    chosen: int | None  # None: the average
+    stop_metric: str
+    seeds: tuple[SeedRecord, ...]
+    noise_floor: NoiseFloor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedTraining:
     """What one of the seeds has come to."""
 
     seed: int
     key: str  # under which the training is kept
-    sha256: str
     result: TrainingResult = field(repr=False)
-    metrics: Mapping[str, Mapping[str, float]]  # of its best round, by split; and those of the splits measured besides
+    intervals: Intervals = field(repr=False)
+    metrics: Metrics  # of its best round, by split; and those of the splits measured besides
 
-    def to_dict(self) -> dict[str, Any]:
+    def facts(self) -> SeedFacts:
         """Return what the manifest says of it."""
-        return {
-            "seed": self.seed,
-            "sha256": self.sha256,
-            "best_round": self.result.best_round,
-            "rounds_trained": len(self.result.history),
-            "metrics": self.metrics,
-        }
+        return SeedFacts(
+            seed=self.seed,
+            sha256=self.result.forest.sha256,
+            best_round=self.result.best_round,
+            rounds_trained=len(self.result.history),
+            metrics=self.metrics,
+        )
+
+    def record(self) -> SeedRecord:
+        """Return its facts, its key and its curves."""
+        facts = self.facts()
+        return SeedRecord(
+            seed=facts.seed, sha256=facts.sha256, best_round=facts.best_round, rounds_trained=facts.rounds_trained,
+            metrics=facts.metrics, key=self.key, curves=Curves.of(self.result.history),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,10 +129,10 @@ class Candidate:
     """What :func:`train_candidate` returns; register ``forest``, ``facts`` and ``attachments``."""
 
     forest: Forest
-    facts: Facts
+    facts: TrainingFacts
     """The manifest of the version."""
     attachments: Mapping[str, bytes]
-    seeds: tuple[OfSeed, ...]
+    seeds: tuple[SeedTraining, ...]
     """In ascending order of the seeds."""
     choose: str
     chosen: int | None
@@ -91,86 +142,61 @@ class Candidate:
     plan: TrainingPlan
 
     @property
+    def trainings(self) -> tuple[SeedTraining, ...]:
+        """Those whose trees it has."""
+        return tuple(each for each in self.seeds if self.chosen in {None, each.seed})
+
+    @property
     def result(self) -> TrainingResult:
         """The training whose forest it is; of an average, that of the first seed."""
-        return next(each.result for each in self.seeds if self.chosen in {None, each.seed})
+        return self.trainings[0].result
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Under what the trainings are kept."""
         return tuple(each.key for each in self.seeds)
 
-    def training(self) -> dict[str, Any]:
-        """Return how it came to be, as plain values: each seed with its curves, which was chosen, the noise floor."""
-        return {
-            "sha256": self.forest.sha256,
-            "choose": self.choose,
-            "chosen": self.chosen,
-            "stop_metric": str(stop_measure(self.plan.parameters, graded=self.plan.graded)),
-            "seeds": [{**each.to_dict(), "key": each.key, "curves": each.result.curves()} for each in self.seeds],
-            "noise_floor": {} if self.noise_floor is None else self.noise_floor.to_dict(),
-        }
+    def record(self) -> CandidateRecord:
+        """Return how it came to be."""
+        return CandidateRecord(
+            sha256=self.forest.sha256,
+            choose=self.choose,
+            chosen=self.chosen,
+            stop_metric=str(stop_measure(self.plan.parameters, graded=self.plan.graded)),
+            seeds=tuple(each.record() for each in self.seeds),
+            noise_floor=self.noise_floor or {},
+        )
 
 
 def plan_candidate(
     dataset: Dataset,
     parameters: TrainParameters,
-    *,
-    seeds: Sequence[int] = (),
-    choose: str = "best",
-    eval_metrics: Sequence[str] = (),
-    splits: Sequence[str] = (),
-    base: Origin | None = None,
-    resume: Origin | None = None,
-    bin_cache: Path | None = None,
-    pool_bytes: int = DEFAULT_POOL_BYTES,
+    options: TrainingOptions = DEFAULT_OPTIONS,
+    seeds: SeedOptions = ONE_SEED,
 ) -> TrainingPlan:
     """Return what :func:`train_candidate` will need, and refuse what it would refuse; its arguments and errors."""
-    numbers = checked_seeds(seeds, parameters.seed)
-    if resume is not None and len(numbers) > 1:
+    numbers = checked_seeds(seeds.seeds, parameters.seed)
+    if options.resume is not None and len(numbers) > 1:
         raise InvalidParameter("resume: going on is for one seed; train the others anew, or leave seeds out")
-    for split in splits:
+    for split in seeds.splits:
         dataset.queries(split)  # which knows them
-    plan = plan_of(
-        dataset,
-        replace(parameters, seed=numbers[0]),
-        eval_metrics=eval_metrics,
-        resume=None if resume is None else resume.forest,
-        base_model=None if base is None else base.forest,
-        bin_cache=bin_cache,
-        pool_bytes=pool_bytes,
-    )
-    check_choice(choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)
+    plan = plan_of(dataset, replace(parameters, seed=numbers[0]), options)
+    check_choice(seeds.choose, numbers, has_valid=plan.valid_rows > 0, link=plan.link)
     return plan
 
 
 def train_candidate(
     dataset: Dataset,
     parameters: TrainParameters,
-    *,
-    seeds: Sequence[int] = (),
-    choose: str = "best",
-    eval_metrics: Sequence[str] = (),
-    splits: Sequence[str] = (),
-    base: Origin | None = None,
-    base_queries: QuerySketch | None = None,
-    resume: Origin | None = None,
-    folder: Path | None = None,
-    checkpoint_every: float = EVERY,
-    n_threads: int = 0,
-    bin_cache: Path | None = None,
-    pool_bytes: int = DEFAULT_POOL_BYTES,
-    profile: bool = False,
-    on_round: OnSeed | None = None,
-    on_fold: OnFold | None = None,
-    say: Callable[[str], None] | None = None,
+    options: TrainingOptions = DEFAULT_OPTIONS,
+    seeds: SeedOptions = ONE_SEED,
     plan: TrainingPlan | None = None,
 ) -> Candidate:
     """Train the same parameters with every seed, one after another, and choose.
 
     The forest, the facts and the noise floor depend on the dataset's rows and bins, the parameters, the set of seeds, and
-    what is measured; not on the order of the seeds, on threads, on ``folder`` and what it holds, nor on how often this was
-    killed before.
+    what is measured; not on the order of the seeds, on threads, on ``options.checkpoint`` and what it holds, nor on how often
+    this was killed before.
 
     Parameters
     ----------
@@ -178,126 +204,99 @@ def train_candidate(
         Binned; its newest bins are used.
     parameters
         Of every training, but for the seed where there are ``seeds``.
+    options
+        Of every training; ``on_round`` ends none of them.
     seeds
-        Those to train with; left out, that of the parameters.
-    choose
-        ``best``: the forest with the best stop metric on the valid split, of equal ones that of the lowest seed;
-        ``average``: one forest whose score is the mean of all scores, with as many trees as all together.
-    eval_metrics
-        Measured after every round besides the stop metric.
-    splits
-        Further splits to measure every forest on when it is done, ``test`` for one: they are in the noise floor.
-    base, base_queries
-        The model to correct, and the sketch of the queries that it was trained on, where that is known.
-    resume
-        A model to go on from, with one seed.
-    folder
-        Where trainings are kept and checkpoints written; None: nowhere.
-    checkpoint_every
-        Seconds between two checkpoints.
-    n_threads, bin_cache, pool_bytes, profile
-        As :func:`rankmill.trainer.training.train` takes them.
-    on_round
-        Called after every round of every seed, also of one that is replayed from a checkpoint.
-    on_fold
-        Called after every round of every fold, where ``rounds_by`` is ``cv``.
-    say
-        Called with a line where something is worth saying.
+        Which there are, and what becomes of them.
     plan
         What :func:`plan_candidate` has returned for the same arguments; left out, it is called.
 
     Raises
     ------
     InvalidParameter
-        A parameter, ``seeds`` or ``choose`` is none, or cannot be on these data.
+        A parameter or an option is out of bounds, or cannot be on these data.
     TrainingDataRejected
         The dataset cannot be learnt from, or the best cannot be told for lack of anything relevant in the valid split.
     """
-    plan = plan or plan_candidate(
-        dataset, parameters, seeds=seeds, choose=choose, eval_metrics=eval_metrics, splits=splits, base=base,
-        resume=resume, bin_cache=bin_cache, pool_bytes=pool_bytes,
-    )  # fmt: skip
-    numbers = checked_seeds(seeds, parameters.seed)
-    wanted = [split for split in dict.fromkeys(splits) if len(dataset.queries(split))]
-    kept = None if folder is None else KeptTrainings(folder)
-    trained: list[Trained] = []
-    of_seeds: list[OfSeed] = []
-    for number in numbers:
-        own = replace(parameters, seed=number)
-        key = training_key(dataset, own, eval_metrics, None if base is None else base.identity.sha256)
-        found = None if kept is None else kept.read(key)
-        if found is None:
-            if say is not None and len(numbers) > 1:
-                say(f"seed {number}, {len(of_seeds) + 1} of {len(numbers)}")
-            checkpoints = None if folder is None else Checkpoints(folder, key, checkpoint_every, say)
-            result = training.train(
-                dataset,
-                own,
-                eval_metrics=eval_metrics,
-                resume=None if resume is None else resume.forest,
-                base_model=None if base is None else base.forest,
-                n_threads=n_threads,
-                on_round=None if on_round is None else _telling(on_round, number),
-                on_fold=on_fold,
-                bin_cache=bin_cache,
-                pool_bytes=pool_bytes,
-                profile=profile,
-                say=say,
-                checkpoints=checkpoints,
-            )
-            found = Trained.of(result)
-            if kept is not None and checkpoints is not None:
-                kept.write(key, found)
-                checkpoints.clear()
-        elif say is not None:
-            say(f"seed {number} was trained before: {found.result.best_round:,} rounds, kept in {folder}")
-        metrics = metrics_of(found.result)
-        for split in wanted:
-            if split not in metrics:
-                metrics[split] = _told(measure(found.result.forest, dataset, split, own, eval_metrics, n_threads)[0])
-        trained.append(found)
-        of_seeds.append(
-            OfSeed(seed=number, key=key, sha256=found.result.forest.sha256, result=found.result, metrics=metrics)
-        )
-    noise = None if len(numbers) == 1 else NoiseFloor.of(numbers, [each.metrics for each in of_seeds])
-    if choose == "average" and len(numbers) > 1:
-        forest, facts = _averaged(dataset, parameters, numbers, of_seeds, eval_metrics, wanted, base, n_threads)
-        chosen = None
+    plan = plan or plan_candidate(dataset, parameters, options, seeds)
+    numbers = checked_seeds(seeds.seeds, parameters.seed)
+    seeds = replace(seeds, splits=[split for split in dict.fromkeys(seeds.splits) if len(dataset.queries(split))])
+    trainings = []
+    for i, number in enumerate(numbers, 1):
+        which = f"seed {number}, {i} of {len(numbers)}" if len(numbers) > 1 else None
+        trainings.append(_trained(dataset, replace(parameters, seed=number), options, seeds.splits, which))
+    chosen: int | None = None
+    if seeds.choose == "average" and len(numbers) > 1:
+        forest, facts = _averaged(dataset, replace(parameters, seed=numbers[0]), options, trainings, seeds.splits)
     else:
-        place = 0 if len(numbers) == 1 else _best(of_seeds, plan)
-        chosen, forest = numbers[place], of_seeds[place].result.forest
-        facts = facts_of(dataset, trained[place].result, base, trained[place].intervals)
-        if wanted:
-            facts["metrics"] = of_seeds[place].metrics
-    if noise is not None:
-        facts["seeds"] = {
-            "choose": choose,
-            **({} if chosen is None else {"chosen": chosen}),
-            "trained": [each.to_dict() for each in of_seeds],
-            "noise_floor": noise.to_dict(),
-        }
+        best = trainings[0 if len(numbers) == 1 else _best(trainings, plan)]
+        chosen, forest = best.seed, best.result.forest
+        facts = facts_of(dataset, best.result, options.base_model, best.intervals)
+        if seeds.splits:
+            facts = replace(facts, metrics=best.metrics)
+    noise = None
+    if len(numbers) > 1:
+        noise = noise_floor([each.metrics for each in trainings])
+        trained = tuple(each.facts() for each in trainings)
+        facts = replace(facts, seeds=SeedsFacts(choose=seeds.choose, chosen=chosen, trained=trained, noise_floor=noise))
     return Candidate(
         forest=forest,
         facts=facts,
-        attachments=attachments_of(dataset, resume, None if base is None else base_queries),
-        seeds=tuple(of_seeds),
-        choose=choose,
+        attachments=attachments_of(dataset, options.resume, options.base_model),
+        seeds=tuple(trainings),
+        choose=seeds.choose,
         chosen=chosen,
         noise_floor=noise,
         plan=plan,
     )
 
 
-def _telling(on_round: OnSeed, seed: int) -> Callable[[RoundRecord], None]:
-    def tell(record: RoundRecord) -> None:  # and end nothing: what is kept has all its rounds
-        on_round(seed, record)
+def _trained(
+    dataset: Dataset, parameters: TrainParameters, options: TrainingOptions, splits: Sequence[str], which: str | None
+) -> SeedTraining:
+    """Train with one seed, or take what is kept; ``which`` of several it is, in words, if there are several."""
+    base, say = options.base_model, options.on_message
+    key = training_key(dataset, parameters, options.eval_metrics, None if base is None else base.sha256)
+    kept = None if options.checkpoint is None else FinishedTrainings(options.checkpoint)
+    found = None if kept is None else kept.read(key)
+    if found is None:
+        if say is not None and which is not None:
+            say(which)
+        checkpoints = None
+        if options.checkpoint is not None:
+            checkpoints = Checkpoints(options.checkpoint, key, options.checkpoint_every, say)
+        found = FinishedTraining.of(
+            training.train(dataset, parameters, replace(options, on_round=_listener(options)), checkpoints)
+        )
+        if kept is not None and checkpoints is not None:
+            kept.write(key, found)
+            checkpoints.clear()
+    elif say is not None:
+        rounds = found.result.best_round
+        say(f"seed {parameters.seed} was trained before: {rounds:,} rounds, kept in {options.checkpoint}")
+    metrics = metrics_of(found.result)
+    for split in splits:
+        if split not in metrics:
+            means, _ = measure(found.result.forest, dataset, split, parameters, options.eval_metrics, options.n_threads)
+            metrics[split] = without_nan(means)
+    return SeedTraining(seed=parameters.seed, key=key, result=found.result, intervals=found.intervals, metrics=metrics)
 
-    return tell
+
+def _listener(options: TrainingOptions) -> OnRound | None:
+    """Return ``on_round``, which here ends nothing: what is kept has all its rounds."""
+    listener = options.on_round
+    if listener is None:
+        return None
+
+    def listen(record: RoundRecord) -> None:
+        listener(record)
+
+    return listen
 
 
-def _best(of_seeds: Sequence[OfSeed], plan: TrainingPlan) -> int:
+def _best(trainings: Sequence[SeedTraining], plan: TrainingPlan) -> int:
     measured_by = stop_measure(plan.parameters, graded=plan.graded)
-    values = [each.metrics.get(VALID, {}).get(str(measured_by), float("nan")) for each in of_seeds]
+    values = [each.metrics.get(VALID, {}).get(str(measured_by), float("nan")) for each in trainings]
     if all(value != value for value in values):  # noqa: PLR0124 - NaN
         raise TrainingDataRejected(
             f"choose: no query of the valid split has a relevant document, so {measured_by} cannot tell which seed is the"
@@ -309,39 +308,45 @@ def _best(of_seeds: Sequence[OfSeed], plan: TrainingPlan) -> int:
 def _averaged(
     dataset: Dataset,
     parameters: TrainParameters,
-    numbers: Sequence[int],
-    of_seeds: Sequence[OfSeed],
-    eval_metrics: Sequence[str],
-    wanted: Sequence[str],
-    base: Origin | None,
-    n_threads: int,
-) -> tuple[Forest, Facts]:
-    """Return the average of all, measured anew, and what there is to say of it."""
-    below = None if base is None else BaseModel(base.forest, dataset.feature_names)
-    info = {"seeds": list(numbers), "best_rounds": [each.result.best_round for each in of_seeds]}
-    forest = average([after_base(each.result.forest, below) for each in of_seeds], info)
-    if below is not None:
-        forest = below.joined(forest)
-    parameters = replace(parameters, seed=numbers[0])
+    options: TrainingOptions,
+    trainings: Sequence[SeedTraining],
+    splits: Sequence[str],
+) -> tuple[Forest, TrainingFacts]:
+    """Return the average of all, measured anew, and what there is to say of it; ``parameters`` are those of the first."""
+    base = None if options.base_model is None else BaseModel(options.base_model.forest, dataset.feature_names)
+    info = {
+        "seeds": [each.seed for each in trainings],
+        "best_rounds": [each.result.best_round for each in trainings],
+    }
+    forest = average([after_base(each.result.forest, base) for each in trainings], info)
+    if base is not None:
+        forest = base.joined(forest)
     metrics: dict[str, dict[str, float]] = {}
-    intervals: dict[str, dict[str, list[float]]] = {}
-    for split in dict.fromkeys((TRAIN, VALID, *wanted)):
-        means, by_query = measure(forest, dataset, split, parameters, eval_metrics, n_threads)
-        if told := _told(means):
-            metrics[split] = told
-            intervals |= intervals_of({split: by_query})
-    facts = facts_of_forest(dataset, forest, base)
-    return forest, {**facts, "metrics": metrics, "intervals": intervals}
+    intervals: Intervals = {}
+    for split in dict.fromkeys((TRAIN, VALID, *splits)):
+        means, by_query = measure(forest, dataset, split, parameters, options.eval_metrics, options.n_threads)
+        if found := without_nan(means):
+            metrics[split] = found
+            intervals = {**intervals, **intervals_of({split: by_query})}
+    facts = facts_of_forest(dataset, forest, options.base_model)
+    return forest, replace(facts, metrics=metrics, intervals=intervals)
 
 
-def _told(means: Mapping[str, float]) -> dict[str, float]:
-    """Leave out the mean over no query at all."""
-    return {name: value for name, value in means.items() if value == value}  # noqa: PLR0124 - not NaN
+def noise_floor(metrics: Sequence[Metrics]) -> NoiseFloor:
+    """Return how much metrics differ between trainings that differ in their seed only.
 
-
-Choose: TypeAlias = Literal["best", "average"]
-CHOICES: tuple[Choose, ...] = get_args(Choose)
-MOST_SEEDS = 100
+    Takes the metrics by split of each of two seeds or more.  What is learnt from is left out, and what not all have measured.
+    """
+    splits = {
+        split: {
+            metric: Spread.of([of_seed[split][metric] for of_seed in metrics])
+            for metric in found
+            if all(metric in of_seed.get(split, {}) for of_seed in metrics)
+        }
+        for split, found in metrics[0].items()
+        if split != TRAIN
+    }
+    return {split: found for split, found in splits.items() if found}
 
 
 def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
@@ -424,54 +429,3 @@ def best_of(values: Sequence[float], *, higher_is_better: bool) -> int:
     """
     sign = 1.0 if higher_is_better else -1.0
     return max(range(len(values)), key=lambda i: (values[i] == values[i], sign * values[i], -i))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """A metric over several seeds."""
-
-    mean: float
-    deviation: float
-    """Standard deviation, n - 1 below, as that of :class:`rankmill.scorer.comparison.SeedNoise`."""
-    least: float
-    greatest: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of two values or more."""
-        mean = fsum(values) / len(values)
-        deviation = sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-        return cls(mean=mean, deviation=deviation, least=min(values), greatest=max(values))
-
-    def to_dict(self) -> dict[str, float]:
-        """Return plain values."""
-        return {"mean": self.mean, "deviation": self.deviation, "least": self.least, "greatest": self.greatest}
-
-
-@dataclass(frozen=True, slots=True)
-class NoiseFloor:
-    """Of every metric that all seeds have measured, by split; what is learnt from is left out."""
-
-    seeds: tuple[int, ...]
-    splits: Mapping[str, Mapping[str, Spread]]
-
-    @classmethod
-    def of(cls, seeds: Sequence[int], metrics: Sequence[Mapping[str, Mapping[str, float]]]) -> NoiseFloor:
-        """Take the metrics by split of each of the ``seeds``, two or more."""
-        splits = {
-            split: {
-                metric: Spread.of([of_seed[split][metric] for of_seed in metrics])
-                for metric in found
-                if all(metric in of_seed.get(split, {}) for of_seed in metrics)
-            }
-            for split, found in metrics[0].items()
-            if split != TRAIN
-        }
-        return cls(tuple(seeds), {split: found for split, found in splits.items() if found})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values by split and metric."""
-        return {
-            split: {metric: spread.to_dict() for metric, spread in found.items()}
-            for split, found in self.splits.items()
-        }

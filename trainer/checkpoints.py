@@ -12,24 +12,25 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import nan
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.errors import RankmillError
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import as_json, canonical_json, from_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.history import CrossValidation, RoundRecord, TrainingResult, curves_of
-from rankmill.trainer.model_facts import intervals_of
+from rankmill.trainer.history import CrossValidation, Curves, TrainingResult
 from rankmill.trainer.parameters import PRESET, TrainParameters
+from rankmill.trainer.training_options import CHECKPOINT_SECONDS
+from rankmill.trainer.version_facts import Intervals, intervals_of
 
-EVERY = 300.0  # seconds; what a kill costs at most, but for a last round
 SUFFIX = ".checkpoint"
+FORMAT = 1  # of finished trainings
+_MODEL, _RECORD = ".rankmill", ".json"
+_KEY_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,18 @@ class Checkpoints:
         What training it is: the same for the same data, parameters and code, of digits and small letters.
     every
         Seconds between two; 0: after every round.
-    say
-        Called with one line if one cannot be written; the training goes on.
+    on_message
+        Called with one line if one cannot be written; the training continues.
     """
 
     folder: Path
     key: str
-    every: float = EVERY
-    say: Callable[[str], object] | None = None
+    every: float = CHECKPOINT_SECONDS
+    on_message: Callable[[str], object] | None = None
 
     def of(self, part: str) -> Checkpoint:
         """Return the checkpoint of a part of the training."""
-        return Checkpoint(self.folder / f"{self.key}.{part}{SUFFIX}", self.every, self.say)
+        return Checkpoint(self.folder / f"{self.key}.{part}{SUFFIX}", self.every, self.on_message)
 
     def clear(self) -> None:
         """Remove them, and what a kill has left of writing one: what was trained is safe elsewhere."""
@@ -67,8 +68,10 @@ class Checkpoints:
 class Checkpoint:
     """That of one boosting run."""
 
-    def __init__(self, path: Path, every: float = EVERY, say: Callable[[str], object] | None = None) -> None:
-        self._path, self._every, self._say = path, every, say
+    def __init__(
+        self, path: Path, every: float = CHECKPOINT_SECONDS, on_message: Callable[[str], object] | None = None
+    ) -> None:
+        self._path, self._every, self._on_message = path, every, on_message
         self._last = time.monotonic()
         self._rounds = 0  # that are in the file
 
@@ -93,27 +96,43 @@ class Checkpoint:
                 write_atomically(self._path, forest().to_bytes())
                 self._rounds = rounds
             except OSError as error:  # the training itself is worth more than what it writes aside
-                if self._say is not None:
-                    self._say(f"no checkpoint was written: {error}")
+                if self._on_message is not None:
+                    self._on_message(f"no checkpoint was written: {error}")
         self._last = time.monotonic()
 
 
-FORMAT = 1
-_MODEL, _FACTS = ".rankmill", ".json"
-_KEY_LENGTH = 64
-
-
 @dataclass(frozen=True, slots=True)
-class Trained:
+class FinishedTraining:
     """A training that is done, and the intervals of its metrics by split."""
 
     result: TrainingResult
-    intervals: Mapping[str, Mapping[str, Sequence[float]]]
+    intervals: Intervals
 
     @classmethod
-    def of(cls, result: TrainingResult) -> Trained:
+    def of(cls, result: TrainingResult) -> FinishedTraining:
         """Take what a training has returned."""
         return cls(result, intervals_of(result.by_query))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folds:
+    """The record of a cross-validation."""
+
+    stop_metric: str
+    best_round: int
+    folds: tuple[Curves, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """What is kept of a finished training beside its model file."""
+
+    format: int
+    sha256: str  # of the model file
+    best_round: int
+    curves: Curves
+    intervals: Intervals
+    cross_validation: _Folds | None
 
 
 def training_key(
@@ -135,93 +154,74 @@ def training_key(
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTrainings:
-    """A folder of them."""
+class FinishedTrainings:
+    """A folder of finished trainings."""
 
     folder: Path
 
-    def read(self, key: str) -> Trained | None:
+    def read(self, key: str) -> FinishedTraining | None:
         """Return the training ``key``; None if it is not there whole."""
+        path = self.folder / f"{key}{_RECORD}"
         try:
-            told = json.loads((self.folder / f"{key}{_FACTS}").read_bytes())
+            record = from_json(_Record, path.read_bytes(), str(path))
             data = (self.folder / f"{key}{_MODEL}").read_bytes()
-            if told["format"] != FORMAT or told["sha256"] != hashlib.sha256(data).hexdigest():
+            if record.format != FORMAT or record.sha256 != hashlib.sha256(data).hexdigest():
                 return None
-            return _trained(told, Forest.from_bytes(data, key))
-        except (OSError, ValueError, KeyError, TypeError, RankmillError):
+            forest = Forest.from_bytes(data, key)
+        except (OSError, RankmillError):
             return None
+        cv = record.cross_validation
+        result = TrainingResult(
+            forest=forest,
+            best_round=record.best_round,
+            history=record.curves.history(),
+            cross_validation=None
+            if cv is None
+            else CrossValidation(
+                histories=tuple(curves.history() for curves in cv.folds),
+                stop_metric=cv.stop_metric,
+                best_round=cv.best_round,
+            ),
+        )
+        return FinishedTraining(result, record.intervals)
 
-    def write(self, key: str, trained: Trained) -> None:
+    def write(self, key: str, training: FinishedTraining) -> None:
         """Keep a training under ``key``."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        result, data = trained.result, trained.result.forest.to_bytes()
+        result, data = training.result, training.result.forest.to_bytes()
         cv = result.cross_validation
-        told = {
-            "format": FORMAT,
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "best_round": result.best_round,
-            "curves": result.curves(),
-            "intervals": trained.intervals,
-            "cross_validation": None
+        record = _Record(
+            format=FORMAT,
+            sha256=hashlib.sha256(data).hexdigest(),
+            best_round=result.best_round,
+            curves=Curves.of(result.history),
+            intervals=training.intervals,
+            cross_validation=None
             if cv is None
-            else {
-                "stop_metric": cv.stop_metric,
-                "best_round": cv.best_round,
-                "folds": [curves_of(history) for history in cv.histories],
-            },
-        }
+            else _Folds(
+                stop_metric=cv.stop_metric,
+                best_round=cv.best_round,
+                folds=tuple(Curves.of(history) for history in cv.histories),
+            ),
+        )
         write_atomically(self.folder / f"{key}{_MODEL}", data)
         # keys stay in their order: the first metric is the one that training stops by
-        write_atomically(self.folder / f"{key}{_FACTS}", json.dumps(told, allow_nan=False).encode() + b"\n")
+        text = json.dumps(as_json(record), allow_nan=False)
+        write_atomically(self.folder / f"{key}{_RECORD}", text.encode() + b"\n")
 
     def remove(self, keys: Collection[str]) -> None:
-        """Let go of the trainings ``keys``."""
+        """Delete the trainings ``keys``."""
         for key in keys:
-            for suffix in (_FACTS, _MODEL):
+            for suffix in (_RECORD, _MODEL):
                 (self.folder / f"{key}{suffix}").unlink(missing_ok=True)
 
     def remove_others(self, keys: Collection[str]) -> None:
-        """Let go of all trainings but ``keys``, of their checkpoints, and of what kills have left; nobody may be writing here."""
+        """Delete all trainings but ``keys``, their checkpoints, and what kills have left; nobody may be writing here."""
         if not self.folder.is_dir():
             return
         for path in self.folder.iterdir():
-            of_whom = path.name.removeprefix(".")[:_KEY_LENGTH]
+            key = path.name.removeprefix(".")[:_KEY_LENGTH]
+            is_key = len(key) == _KEY_LENGTH and set(key) <= set("0123456789abcdef")
             left_behind = path.name.startswith(".") and path.name.endswith(".staging")
-            if _is_key(of_whom) and (left_behind or of_whom not in keys):
+            if is_key and (left_behind or key not in keys):
                 path.unlink(missing_ok=True)
-
-
-def _is_key(name: str) -> bool:
-    return len(name) == _KEY_LENGTH and set(name) <= set("0123456789abcdef")
-
-
-def _trained(told: Mapping[str, Any], forest: Forest) -> Trained:
-    cv = told["cross_validation"]
-    result = TrainingResult(
-        forest=forest,
-        best_round=told["best_round"],
-        history=_history(told["curves"]),
-        cross_validation=None
-        if cv is None
-        else CrossValidation(
-            histories=tuple(map(_history, cv["folds"])), stop_metric=cv["stop_metric"], best_round=cv["best_round"]
-        ),
-    )
-    return Trained(result, told["intervals"])
-
-
-def _history(curves: Mapping[str, Any]) -> tuple[RoundRecord, ...]:
-    sets: Mapping[str, Mapping[str, Sequence[float | None]]] = curves["metrics"]
-    oob = curves.get("oob_improvement")
-    n_rounds = len(next(iter(next(iter(sets.values())).values())))
-    return tuple(
-        RoundRecord(
-            i + 1,
-            {
-                name: {metric: nan if (value := values[i]) is None else value for metric, values in metrics.items()}
-                for name, metrics in sets.items()
-            },
-            None if oob is None else oob[i],
-        )
-        for i in range(n_rounds)
-    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -121,25 +120,44 @@ def train(
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     """
     from rankmill.foundation.units import parse_size
-    from rankmill.trainer.candidate import parse_seeds
-    from rankmill.trainer.training_service import train_and_register
+    from rankmill.pipeline.dataset import Dataset
+    from rankmill.registry import Registry
+    from rankmill.registry.names import check_name
+    from rankmill.trainer.candidate import SeedOptions, parse_seeds
+    from rankmill.trainer.checkpoints import FinishedTrainings
+    from rankmill.trainer.training_options import TrainingOptions
+    from rankmill.trainer.training_service import starting_model, train_and_register
 
-    report, result = train_and_register(
-        dataset, name, registry, parameters, eval_metrics=eval_metric or (), resume=resume, base_model=base_model,
-        seeds=() if seeds is None else parse_seeds(seeds), choose=choose, checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every, n_threads=n_threads, bin_cache=bin_cache,
-        pool_bytes=parse_size(histogram_memory, "--histogram-memory"), profile=profile, log_every=log_every,
-    )  # fmt: skip
-    if as_json:
-        if "seeds" not in report:
-            report["curves"] = result.curves()
-        if result.cross_validation is not None:
-            report["cross_validation"] = result.cross_validation.to_dict()
+    check_name(name)
+    options = TrainingOptions(
+        eval_metrics=eval_metric or (),
+        resume=starting_model(resume, registry),
+        base_model=starting_model(base_model, registry),
+        n_threads=n_threads,
+        bin_cache=bin_cache,
+        histogram_memory=parse_size(histogram_memory, "--histogram-memory"),
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        profile=profile,
+    )
+    chosen = SeedOptions(seeds=() if seeds is None else parse_seeds(seeds), choose=choose)
+    trained = train_and_register(
+        Dataset.open(dataset), name, Registry(registry), parameters, options, chosen, log_every=log_every
+    )
+    if checkpoint is not None:
+        FinishedTrainings(checkpoint).remove(trained.candidate.keys)
+    result = trained.candidate.result
+    if not as_json:
+        typer.echo(trained.report.render())
+        if result.profile is not None:
+            typer.echo("\n" + result.profile.render())
+        return
+    report = trained.report.to_dict()
+    if result.cross_validation is not None:
+        report["cross_validation"] = result.cross_validation.to_dict()
     if result.profile is not None:
         report["profile"] = result.profile.to_dict()
-    typer.echo(json.dumps(report, sort_keys=True) if as_json else _render(report))
-    if result.profile is not None and not as_json:
-        typer.echo("\n" + result.profile.render())
+    typer.echo(json.dumps(report, sort_keys=True))
 
 
 @app.command()
@@ -170,72 +188,21 @@ def cv(
     from rankmill.foundation.kernels.compiling import compilation_announced
     from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.trainer.progress import TrainingProgress
+    from rankmill.trainer.progress import TrainingProgress, to_stderr
     from rankmill.trainer.training import cross_validate, plan_of
+    from rankmill.trainer.training_options import TrainingOptions
 
-    pool_bytes = parse_size(histogram_memory, "--histogram-memory")
     opened, parameters = Dataset.open(dataset), replace(parameters, rounds_by="cv")
-    plan = plan_of(opened, parameters, eval_metrics=eval_metric or (), bin_cache=bin_cache, pool_bytes=pool_bytes)
-
-    def say(line: str) -> None:
-        typer.echo(line, err=True)
-
-    say(plan.render())
-    folds = TrainingProgress(parameters.n_rounds, n_trainings=parameters.folds, what="fold", log_every=log_every)
-    with compilation_announced(say), folds as progress:
-        found = cross_validate(
-            opened,
-            parameters,
-            eval_metrics=eval_metric or (),
-            n_threads=n_threads,
-            on_round=lambda fold, record: progress.update(record, fold),
-            bin_cache=bin_cache,
-            pool_bytes=pool_bytes,
-            say=say,
-        )
+    progress = TrainingProgress(parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
+    options = TrainingOptions(
+        eval_metrics=eval_metric or (),
+        n_threads=n_threads,
+        bin_cache=bin_cache,
+        histogram_memory=parse_size(histogram_memory, "--histogram-memory"),
+        on_round=progress.update,
+        on_message=to_stderr,
+    )
+    to_stderr(plan_of(opened, parameters, options).render())
+    with compilation_announced(to_stderr), progress:
+        found = cross_validate(opened, parameters, options)
     typer.echo(json.dumps(found.to_dict(), sort_keys=True) if as_json else found.render())
-
-
-def _kept(report: Mapping[str, Any]) -> str:
-    """Say how much of the training is in the model."""
-    trees, rounds, trained, base = (report[name] for name in ("trees", "rounds", "rounds_trained", "rounds_of_base"))
-    if base:
-        return f"{trees} trees, {base} rounds of the base model and {rounds - base} of {trained} trained on top of it"
-    return (
-        f"{trees} trees of {trained} trained"
-        if trees == rounds
-        else f"{trees} trees, {rounds} rounds of {trained} trained"
-    )
-
-
-def _render(report: dict[str, Any]) -> str:
-    metrics = "; ".join(
-        f"{split} " + ", ".join(f"{metric} {value:.4f}" for metric, value in report[split].items())
-        for split in ("train", "valid", "holdout", "cv")
-        if report.get(split)
-    )
-    return (
-        f"{'registered' if report['new'] else 'the same as'} {report['model']} in {report['registry']}: {_kept(report)}"
-        + (f" ({report['rounds_resumed']} of them before)" if report["rounds_resumed"] else "")
-        + f"; {metrics}\nsha256 {report['sha256']}"
-        + (_render_seeds(report) if "seeds" in report else "")
-    )
-
-
-def _render_seeds(report: Mapping[str, Any]) -> str:
-    """Say what each seed has come to, and how much chance there is in that."""
-    lines = []
-    for each in report["seeds"]:
-        found = each["metrics"].get("valid") or each["metrics"].get("train", {})
-        metrics = ", ".join(f"{metric} {value:.4f}" for metric, value in found.items())
-        mark = " (taken)" if report["chosen"] == each["seed"] else ""
-        lines.append(f"seed {each['seed']}: {each['best_round']} of {each['rounds_trained']} rounds; {metrics}{mark}")
-    if report["chosen"] is None:
-        lines.append(f"taken: the average of the {len(report['seeds'])}")
-    lines += [
-        f"noise of seeds, {split} {metric}: {spread['mean']:.4f} +- {spread['deviation']:.4f}"
-        f" ({spread['least']:.4f} to {spread['greatest']:.4f})"
-        for split, metrics in report["noise_floor"].items()
-        for metric, spread in metrics.items()
-    ]
-    return "\n" + "\n".join(lines)

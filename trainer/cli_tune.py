@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -105,15 +105,16 @@ def tune(
     from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
     from rankmill.trainer.progress import TrialsProgress
+    from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.tuning.search import TuneOptions, plan_tuning
     from rankmill.trainer.tuning.search import tune as search_for
     from rankmill.trainer.tuning.space import default_space, parse_vary, read_space, space_of
 
-    given: Any = {
-        "eval_metrics": eval_metric or (),
-        "bin_cache": bin_cache,
-        "pool_bytes": parse_size(histogram_memory, "--histogram-memory"),
-    }
+    training_options = TrainingOptions(
+        eval_metrics=eval_metric or (),
+        bin_cache=bin_cache,
+        histogram_memory=parse_size(histogram_memory, "--histogram-memory"),
+    )
     varied = parse_vary(vary or ())
     if space is not None:
         found = read_space(space)
@@ -121,7 +122,7 @@ def tune(
     else:
         found = space_of(varied, "--vary") if varied else default_space(without=_given(context))
     options = TuneOptions(trials=trials, search=search, factor=factor, best=best, repeat=repeat, workers=workers)
-    plan = plan_tuning(Dataset.open(dataset), parameters, found, options, **given)
+    plan = plan_tuning(Dataset.open(dataset), parameters, found, options, training_options)
     typer.echo(plan.render(), err=True)
 
     def say(line: str) -> None:
@@ -134,7 +135,7 @@ def tune(
         def show(task: Task, outcome: Outcome) -> None:
             progress.update(task.trial, outcome.score, task.measure, higher_is_better=plan.higher_is_better)
 
-        table = search_for(plan, out, **given, fresh=fresh, on_trial=show)
+        table = search_for(plan, out, fresh=fresh, on_trial=show)
     typer.echo(table.to_json() if as_json else table.render(), nl=as_json)
 
 

@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from math import fsum, isfinite, sqrt
+from math import fsum, isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer.forest import Forest
+from rankmill.foundation.records import left_out
+from rankmill.scorer.forest import JSON, Forest
 from rankmill.trainer.growing.grower import PHASES as GROWING
 from rankmill.trainer.growing.grower import Grower
 
@@ -28,6 +29,8 @@ class RoundRecord:
     metrics: Mapping[str, Mapping[str, float]]
     # by how much the trees of this round lowered the mean loss of what they were not grown from, where that was asked
     oob_improvement: float | None = None
+    fold: int = field(default=0, compare=False)  # 1, 2, .. in a cross-validation; 0: all rows are learnt from
+    seed: int = field(default=0, compare=False)  # of the training
 
     @property
     def train(self) -> Mapping[str, float]:
@@ -117,24 +120,40 @@ class TrainingResult:
     # the metrics of the best round by set and metric, as in its record, but for the deviance, which has no queries
     by_query: Mapping[str, Mapping[str, QueryValues]] = field(default_factory=dict, repr=False, compare=False)
 
-    def curves(self) -> dict[str, Any]:
-        """Return what every round measured as lists: by set and metric, and the out-of-bag improvement if there is one."""
-        return curves_of(self.history)
 
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What every round of a training measured, as lists over the rounds."""
 
-def curves_of(history: Sequence[RoundRecord]) -> dict[str, Any]:
-    """Return what every round of ``history`` measured, as :meth:`TrainingResult.curves` does."""
-    return {
-        "metrics": {
-            name: {metric: [_plain(record.metrics[name][metric]) for record in history] for metric in metrics}
-            for name, metrics in history[0].metrics.items()
-        },
-        **(
-            {"oob_improvement": [record.oob_improvement for record in history]}
-            if history[0].oob_improvement is not None
-            else {}
-        ),
-    }
+    metrics: Mapping[str, Mapping[str, tuple[float | None, ...]]]  # by set and metric; None: no value
+    oob_improvement: tuple[float | None, ...] | None = left_out()
+
+    @classmethod
+    def of(cls, history: Sequence[RoundRecord]) -> Curves:
+        """Return the curves of one round or more."""
+        oob = tuple(record.oob_improvement for record in history)
+        return cls(
+            {
+                name: {metric: tuple(_plain(record.metrics[name][metric]) for record in history) for metric in metrics}
+                for name, metrics in history[0].metrics.items()
+            },
+            None if oob[0] is None else oob,
+        )
+
+    def history(self) -> tuple[RoundRecord, ...]:
+        """Return the records of the rounds: the reverse of :meth:`of`."""
+        n_rounds = len(next(iter(next(iter(self.metrics.values())).values())))
+        return tuple(
+            RoundRecord(
+                i + 1,
+                {
+                    name: {metric: nan if (value := values[i]) is None else value for metric, values in metrics.items()}
+                    for name, metrics in self.metrics.items()
+                },
+                None if self.oob_improvement is None else self.oob_improvement[i],
+            )
+            for i in range(n_rounds)
+        )
 
 
 def _plain(value: float) -> float | None:
@@ -142,8 +161,8 @@ def _plain(value: float) -> float | None:
     return value if isfinite(value) else None
 
 
-GRADIENTS, UPDATE, WALKING, METRICS, REST = "gradients", "leaves and update", "valid splits", "metrics", "rest"
-PHASES = (GRADIENTS, *GROWING, UPDATE, WALKING, METRICS, REST)
+GRADIENTS, UPDATE, VALID_SPLITS, METRICS, REST = "gradients", "leaves and update", "valid splits", "metrics", "rest"
+PHASES = (GRADIENTS, *GROWING, UPDATE, VALID_SPLITS, METRICS, REST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +187,7 @@ class Profile:
         """Seconds a round."""
         return sum(self.seconds.values())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         """Return plain values: the rounds, and milliseconds a round by phase."""
         return {
             "rounds": self.n_rounds,

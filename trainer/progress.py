@@ -26,16 +26,16 @@ class Ticker:
     ----------
     every
         A line is due after so many steps; 0: never; None: :data:`LOG_SECONDS` after the last one.
-    say
+    on_message
         Takes the lines; stderr where left out.
     clock
         Seconds, from any moment on.
     """
 
     def __init__(
-        self, every: int | None, say: Callable[[str], object] | None, clock: Callable[[], float] = time.monotonic
+        self, every: int | None, on_message: Callable[[str], object] | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._every, self._say, self._clock = every, say or _to_stderr, clock
+        self._every, self._write, self._clock = every, on_message or to_stderr, clock
         self._began = self._last = clock()
         self._first = 0.0  # when the first step was done; what came before, such as compiling, says nothing of the rest
         self._steps = 0
@@ -54,7 +54,7 @@ class Ticker:
             self._last = now
             seconds = (now - self._first) / max(self._steps - 1, 1) * left
             rest = f", at most {_duration(seconds)} left" if left > 0 and self._steps > 1 else ""
-            self._say(f"{line()}; {_duration(now - self._began)} so far{rest}")
+            self._write(f"{line()}; {_duration(now - self._began)} so far{rest}")
 
 
 class TrainingProgress(TerminalBar):
@@ -64,9 +64,11 @@ class TrainingProgress(TerminalBar):
     ----------
     n_rounds
         Most rounds of a training.
-    n_trainings, what
-        How many there are, one after another, and what they are called: ``fold``, ``seed``.
-    log_every, say, clock
+    n_trainings
+        How many there are, one after another, folds among them.
+    several_seeds
+        Whether a line says which seed it is of; which fold is always said.
+    log_every, on_message, clock
         As :class:`Ticker` takes them; there is a bar only where ``log_every`` is None and stderr is a terminal.
     bar
         Whether there may be a bar.
@@ -77,9 +79,9 @@ class TrainingProgress(TerminalBar):
         n_rounds: int,
         *,
         n_trainings: int = 1,
-        what: str = "",
+        several_seeds: bool = False,
         log_every: int | None = None,
-        say: Callable[[str], object] | None = None,
+        on_message: Callable[[str], object] | None = None,
         bar: bool = True,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -88,13 +90,16 @@ class TrainingProgress(TerminalBar):
         shown = bar and log_every is None and console.is_terminal
         super().__init__("round {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
         self._task = self._progress.add_task("preparing", total=n_rounds)
-        self._ticker = Ticker(0 if shown else log_every, say, clock)
-        self._n_rounds, self._n_trainings, self._what = n_rounds, n_trainings, what
+        self._ticker = Ticker(0 if shown else log_every, on_message, clock)
+        self._n_rounds, self._n_trainings, self._several_seeds = n_rounds, n_trainings, several_seeds
         self._at, self._started = ("", 0, n_rounds), 0
 
-    def update(self, record: RoundRecord, number: int = 0, what: str | None = None) -> None:
-        """Take note of a round of training ``number``; ``what`` it is, where there are several kinds."""
-        round_number, what = record.round_number, self._what if what is None else what
+    def update(self, record: RoundRecord) -> None:
+        """Take note of a round."""
+        round_number = record.round_number
+        what, number = (
+            ("fold", record.fold) if record.fold else ("seed", record.seed) if self._several_seeds else ("", 0)
+        )
         if (what, number) != self._at[:2] or round_number <= self._at[2]:
             self._started += 1
         self._at = what, number, round_number
@@ -105,21 +110,21 @@ class TrainingProgress(TerminalBar):
         self._ticker.step(round_number, self._n_rounds, left, lambda: f"{place}: {', '.join(_measures(record))}")
 
 
-def progress_of(
+def training_progress(
     parameters: TrainParameters,
-    seeds: Sequence[int],
+    seeds: Sequence[int] = (),
     *,
     log_every: int | None = None,
-    say: Callable[[str], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
 ) -> TrainingProgress:
     """Return the progress of training with each of ``seeds``, cross-validations that say how many rounds to take included."""
     folds = parameters.folds if parameters.rounds_by == "cv" else 0
     return TrainingProgress(
         parameters.n_rounds,
         n_trainings=max(len(seeds), 1) * (folds + 1),
-        what="seed" if len(seeds) > 1 else "",
+        several_seeds=len(seeds) > 1,
         log_every=log_every,
-        say=say,
+        on_message=on_message,
     )
 
 
@@ -145,7 +150,7 @@ def verbosely(verbose: int, parameters: TrainParameters, *, folds_alone: bool = 
         log_every=None if every == 1 else every,
         bar=False,
     )
-    with compilation_announced(_to_stderr) if every else nullcontext(), progress:
+    with compilation_announced(to_stderr) if every else nullcontext(), progress:
         yield progress
 
 
@@ -167,7 +172,8 @@ def _duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _to_stderr(line: str) -> None:
+def to_stderr(line: str) -> None:
+    """Write a line on stderr at once."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -180,7 +186,7 @@ class TrialsProgress(TerminalBar):
         n_trials: int,
         *,
         log_every: int | None = None,
-        say: Callable[[str], object] | None = None,
+        on_message: Callable[[str], object] | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -188,7 +194,7 @@ class TrialsProgress(TerminalBar):
         shown = log_every is None and console.is_terminal
         super().__init__("trial {task.completed:.0f}/{task.total:.0f}", "{task.description}", console, shown=shown)
         self._task = self._progress.add_task("", total=n_trials)
-        self._ticker = Ticker(0 if shown else log_every, say, clock)
+        self._ticker = Ticker(0 if shown else log_every, on_message, clock)
         self._n_trials, self._done = n_trials, 0
         self._best: tuple[float, int] | None = None
 

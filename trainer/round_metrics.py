@@ -22,7 +22,7 @@ from rankmill.trainer.history import TRAIN, QueryValues
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.rows import RankedRows, TrainingData
 from rankmill.trainer.training_rows import LEARNT_FROM, read_columns, rows_learnt_from
 from rankmill.trainer.workers import Team
 
@@ -31,25 +31,19 @@ _LEAST_LINKED = 4096  # rows a worker whose outputs become scores
 _LEAST_RANKED = 4096  # rows a worker that are ranked for a metric
 
 
-class Watch:
+class RoundMetrics:
     """What is measured after every round.
 
     Parameters
     ----------
-    train
-        The rows that are learnt from.
-    eval_sets
-        (name, rows) of what is only watched; early stopping watches the stop metric on the first.
+    data
+        The rows that are learnt from, and those that are only measured; early stopping goes by the stop metric on the first of these.
     objective
         What is minimised on the train split.
     parameters
         ``metric``, ``stop_metric`` and ``gain`` are used.
     eval_metrics
         What is measured besides the stop metric; ``deviance`` among them is the loss.
-    max_grade
-        Highest grade of the scale, for ERR.
-    n_bins
-        Bins of each feature, the missing one included, (n_features,).
     decides
         The stop metric on the first eval set says which round is the best one, so that it needs a value there.
 
@@ -65,22 +59,20 @@ class Watch:
 
     def __init__(
         self,
-        train: RankedRows,
-        eval_sets: Sequence[tuple[str, RankedRows]],
+        data: TrainingData,
         objective: Objective,
         parameters: TrainParameters,
         eval_metrics: Sequence[str],
         *,
-        max_grade: int,
-        n_bins: npt.NDArray[np.int32],
         decides: bool = True,
     ) -> None:
+        train, eval_sets = data.train, data.eval_sets
         self.stop_metric = stop_measure(parameters, graded=train.graded)
         _ = objective.starting_score  # what it finds wrong is wrong with the train split, and not with an eval set
         measures = list(dict.fromkeys([self.stop_metric, *map(parse_measure, eval_metrics)]))
         metrics = [measure for measure in measures if isinstance(measure, Metric)]
         self._order = [str(measure) for measure in measures]
-        policy = policy_of(metrics, parameters, max_grade)
+        policy = policy_of(metrics, parameters, data.max_grade)
         names = [TRAIN, *(name for name, _ in eval_sets)]
         again = [name for i, name in enumerate(names) if name in names[:i]]
         if again:
@@ -93,7 +85,9 @@ class Watch:
                 raise TrainingDataRejected(f"the eval set {name!r} holds no rows; leave it out")
             try:
                 own = objective_of(rows_learnt_from(rows, parameters), parameters) if measured else None
-                self._sets[name] = _EvalSet(rows, objective, _Measured(rows, objective, policy, metrics, own), n_bins)
+                self._sets[name] = _EvalSet(
+                    rows, objective, _Measured(rows, objective, policy, metrics, own), data.n_bins
+                )
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
         self.first = names[1] if eval_sets else None

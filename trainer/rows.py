@@ -1,9 +1,9 @@
-"""Rows to learn from or to watch: grades, queries, weights, bins."""
+"""Rows to learn from or to watch: grades, queries, weights, bins; and the data of one training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,44 @@ class RankedRows:
 
         fill_blocks(self.bins, self.n_rows, n_bins, len(n_bins), put)  # one block, as wide as the rows
         return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingData:
+    """All that one training learns from and measures.
+
+    Attributes
+    ----------
+    train
+        What is learnt from.
+    eval_sets
+        (name, rows) of what is only measured.  The first decides which round is the best one, by the stop metric, unless
+        ``rounds_by`` is ``oob``.  Without any all rounds are kept.
+    edges
+        One ascending float32 array a feature, of 254 edges at most; bin b >= 1 holds ``edges[b - 2] < x <= edges[b - 1]``, bin 0 the missing.
+    feature_names
+        As many as ``edges``; written into the model.
+    max_grade
+        Highest grade of the scale, for ERR; written into the model.
+    info
+        Facts to keep in the model file (dataset digest ..); no times, no paths.
+    """
+
+    train: RankedRows
+    eval_sets: Sequence[tuple[str, RankedRows]] = ()
+    edges: Sequence[npt.NDArray[np.float32]]
+    feature_names: Sequence[str]
+    max_grade: int
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_bins(self) -> npt.NDArray[np.int32]:
+        """Bins of each feature, the missing one included, (n_features,)."""
+        return np.array([len(cuts) + 2 for cuts in self.edges], dtype=np.int32)
+
+    def blocked(self) -> TrainingData:
+        """Return the same with the bins of ``train`` in the trainer's own layout."""
+        return replace(self, train=replace(self.train, bins=self.train.blocked(self.n_bins)))
 
 
 def _starts_of(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

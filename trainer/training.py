@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from pathlib import Path
@@ -14,20 +13,18 @@ import numpy as np
 from rankmill.foundation.errors import TrainingDataRejected
 from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
-from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import parse_metric
 from rankmill.trainer.bin_cache import CachedBins
-from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, OnRound, RankedRows, TrainingResult
+from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.criteria import criterion_of, takes_exact_steps
 from rankmill.trainer.dtypes import BLOCK_WIDTH
 from rankmill.trainer.early_stopping import DEVIANCE, parse_measure
-from rankmill.trainer.fitting import OnFold, fit
-from rankmill.trainer.fitting import cross_validate as cross_validate_rows
+from rankmill.trainer.fitting import cross_validate_rows, fit
 from rankmill.trainer.growing.grower import Grower
-from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
-from rankmill.trainer.history import CrossValidation
+from rankmill.trainer.growing.histogram import HistogramPool
+from rankmill.trainer.history import CrossValidation, TrainingResult
 from rankmill.trainer.layout import blocks_shape
 from rankmill.trainer.monotone import directions_of
 from rankmill.trainer.objectives.holding import bytes_held
@@ -35,6 +32,8 @@ from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import BOTH, TrainParameters
 from rankmill.trainer.resuming import check_resumable
+from rankmill.trainer.rows import TrainingData
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.training_rows import (
     bin_batches,
     given_pairs,
@@ -131,17 +130,8 @@ class TrainingPlan:
         return "" if self.parameters.keeps_best else "; all rounds that are trained are kept"
 
 
-def plan_of(
-    dataset: Dataset,
-    parameters: TrainParameters,
-    *,
-    eval_metrics: Sequence[str] = (),
-    resume: Forest | None = None,
-    base_model: Forest | None = None,
-    bin_cache: Path | None = None,
-    pool_bytes: int = DEFAULT_POOL_BYTES,
-) -> TrainingPlan:
-    """Return what training on ``dataset`` will need; the options are those of :func:`train`.
+def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions = DEFAULT_OPTIONS) -> TrainingPlan:
+    """Return what training on ``dataset`` will need; the arguments are those of :func:`train`.
 
     Raises
     ------
@@ -159,26 +149,26 @@ def plan_of(
     if train.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
     parse_metric(parameters.metric)
-    measures = [parse_measure(each) for each in (parameters.stop_metric or parameters.metric, *eval_metrics)]
+    measures = [parse_measure(each) for each in (parameters.stop_metric or parameters.metric, *options.eval_metrics)]
     directions_of(parameters.monotone, dataset.feature_names)
     bins = dataset.bin_set()
-    base = None if base_model is None else BaseModel(base_model, dataset.feature_names, parameters.monotone)
+    base, bin_cache = _base_of(dataset, parameters, options), options.bin_cache
     mapped = bin_cache is not None and CachedBins.of(bin_cache, dataset, bins.binspec, "train").can_be_mapped()
     whole = read_columns(dataset, "train", parameters)
     own = settled(whole, parameters)
     rows = rows_learnt_from(whole, own)
     objective = objective_of(rows, own)
     criterion = criterion_of(objective, parameters)
-    if resume is not None:
+    if options.resume is not None:
         facts = {**_facts(dataset, bins.binspec), **learnt_from_facts(whole, own)}
-        check_resumable(after_base(resume, base), parameters, dataset.feature_names, facts)
+        check_resumable(after_base(options.resume.forest, base), parameters, dataset.feature_names, facts)
     return TrainingPlan(
         train_rows=train.n_rows,
         train_queries=len(train),
         valid_rows=valid.n_rows,
         n_features=len(dataset.feature_names),
         parameters=parameters,
-        pool_bytes=pool_bytes,
+        pool_bytes=options.histogram_memory,
         column_bytes=bytes_held(whole) - whole.grades.nbytes + (0 if base is None else 8 * train.n_rows),
         learnt_from=what_is_learnt_from(whole, own),
         given_pairs=given_pairs(rows),
@@ -209,23 +199,13 @@ def _pair_bytes(objective: Objective, criterion: str, parameters: TrainParameter
 def train(
     dataset: Dataset,
     parameters: TrainParameters | None = None,
-    *,
-    eval_metrics: Sequence[str] = (),
-    resume: Forest | None = None,
-    base_model: Forest | None = None,
-    n_threads: int = 0,
-    on_round: OnRound | None = None,
-    on_fold: OnFold | None = None,
-    bin_cache: Path | None = None,
-    pool_bytes: int = DEFAULT_POOL_BYTES,
-    profile: bool = False,
-    say: Callable[[str], None] | None = None,
+    options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
 ) -> TrainingResult:
-    """Train on the train split of a binned dataset, watching its valid split if it has one.
+    """Train on the train split of a binned dataset, measuring its valid split if it has one.
 
-    The model depends on the dataset's rows, its bins and ``parameters`` only: not on ``n_threads`` (0: the cores
-    this process may use), ``bin_cache``, ``pool_bytes`` or ``resume``, nor on how the dataset came to be.
+    The model depends on the dataset's rows, its bins, ``parameters`` and ``options.base_model`` only: not on threads, caches, memory
+    or ``options.resume``, nor on how the dataset came to be.
 
     Parameters
     ----------
@@ -233,32 +213,11 @@ def train(
         Binned; its newest bins are used.
     parameters
         The defaults where left out.
-    eval_metrics
-        Measured after every round besides the stop metric; they change nothing else.
-    resume
-        Go on from this forest, trained on the same dataset with the same parameters: the result has the same bytes as
-        training ``n_rounds`` rounds, all of them, in one go.
-    base_model
-        Correct this forest: losses and metrics see its scores plus those of the new trees, and so does the result,
-        which holds both (:mod:`rankmill.trainer.combined_forests`).
-    n_threads
-        Threads to work with.
-    on_round
-        Called after every round; training ends if it returns true.
-    on_fold
-        Called with the fold and the record after every round of a cross-validation, where ``rounds_by`` is ``cv``.
-    bin_cache
-        A folder, made if need be, in which the bins of the train split are kept in the trainer's own layout: built
-        once per dataset and binning, and from then on mapped instead of held in memory.  None: held in memory.
-    pool_bytes
-        Bound of the memory for histograms; with less, training takes longer.
-    profile
-        Time the phases of every round.
-    say
-        Called with one line if the cache is damaged and built anew, or cannot be written; left out: a Python warning.
+    options
+        See :class:`TrainingOptions`; without ``on_message`` a message is a Python warning.
     checkpoints
-        Where what is trained so far is written now and then, and where a training that was killed goes on.  Whoever has
-        put the result into safety clears them; :func:`rankmill.trainer.checkpoints.training_key` makes a key.
+        Where what is trained so far is written now and then, and where a training that was killed resumes.  Whoever has
+        saved the result clears them; :func:`rankmill.trainer.checkpoints.training_key` makes a key.
 
     Raises
     ------
@@ -271,79 +230,63 @@ def train(
         The dataset has not been binned.
     """
     parameters = parameters or TrainParameters()
+    base, resume = _base_of(dataset, parameters, options), options.resume
+    if resume is not None:
+        options = replace(options, resume=replace(resume, forest=after_base(resume.forest, base)))
     binspec = dataset.binspec()
-    base = None if base_model is None else BaseModel(base_model, dataset.feature_names, parameters.monotone)
-    after = None if resume is None else after_base(resume, base)
-    train_rows = _train_rows(dataset, binspec, parameters, bin_cache, say or _warn)
-    valid_rows = read_rows(dataset, "valid", binspec, parameters)
+    data = _training_data(dataset, binspec, parameters, options)
+    valid = read_rows(dataset, "valid", binspec, parameters)
     if base is not None:
-        train_rows, valid_rows = (
+        train_rows, valid = (
             replace(rows, offsets=base.offsets(rows.offsets, dataset.feature_batches(split, base.needed)))
-            for split, rows in (("train", train_rows), ("valid", valid_rows))
+            for split, rows in (("train", data.train), ("valid", valid))
         )
-    result = fit(
-        train_rows,
-        [("valid", valid_rows)] if valid_rows.n_rows else [],
-        [feature.edges for feature in binspec.features],
-        dataset.feature_names,
-        parameters,
-        max_grade=dataset.max_grade,
-        eval_metrics=eval_metrics,
-        info=_facts(dataset, binspec.digest),
-        resume=after,
-        n_threads=n_threads,
-        pool_bytes=pool_bytes,
-        profile=profile,
-        on_round=on_round,
-        on_fold=on_fold,
-        checkpoints=checkpoints,
-    )
+        data = replace(data, train=train_rows)
+    data = replace(data, eval_sets=[("valid", valid)] if valid.n_rows else [])
+    result = fit(data, parameters, options, checkpoints)
     return result if base is None else replace(result, forest=base.joined(result.forest))
 
 
 def cross_validate(
     dataset: Dataset,
     parameters: TrainParameters | None = None,
-    *,
-    eval_metrics: Sequence[str] = (),
-    n_threads: int = 0,
-    on_round: OnFold | None = None,
-    bin_cache: Path | None = None,
-    pool_bytes: int = DEFAULT_POOL_BYTES,
-    say: Callable[[str], None] | None = None,
+    options: TrainingOptions = DEFAULT_OPTIONS,
     checkpoints: Checkpoints | None = None,
 ) -> CrossValidation:
-    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.fitting.cross_validate`.
+    """Cross-validate a training on the train split of a binned dataset: :func:`rankmill.trainer.fitting.cross_validate_rows`.
 
     Queries go to folds by the seed and a hash of their ids.  Arguments and errors are those of :func:`train`.
     """
     parameters = parameters or TrainParameters()
-    binspec = dataset.binspec()
-    return cross_validate_rows(
-        _train_rows(dataset, binspec, parameters, bin_cache, say or _warn),
-        [feature.edges for feature in binspec.features],
-        dataset.feature_names,
-        parameters,
-        max_grade=dataset.max_grade,
-        eval_metrics=eval_metrics,
-        n_threads=n_threads,
-        pool_bytes=pool_bytes,
-        on_round=on_round,
-        checkpoints=checkpoints,
-    )
+    data = _training_data(dataset, dataset.binspec(), parameters, options)
+    return cross_validate_rows(data, parameters, options, checkpoints)
 
 
-def _train_rows(
-    dataset: Dataset, binspec: BinSpec, parameters: TrainParameters, bin_cache: Path | None, say: Callable[[str], None]
-) -> RankedRows:
+def _base_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOptions) -> BaseModel | None:
+    if options.base_model is None:
+        return None
+    return BaseModel(options.base_model.forest, dataset.feature_names, parameters.monotone)
+
+
+def _training_data(
+    dataset: Dataset, binspec: BinSpec, parameters: TrainParameters, options: TrainingOptions
+) -> TrainingData:
+    """Return the train split, its bins mapped from a cache if there is to be one, without eval sets."""
     rows = read_rows(dataset, "train", binspec, parameters)
     if rows.n_rows == 0:
         raise TrainingDataRejected(f"{dataset.path}: the train split is empty; ingest data for it")
-    if bin_cache is None:
-        return rows
-    n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
-    cache = CachedBins.of(bin_cache, dataset, binspec.digest, "train")
-    return replace(rows, bins=cache.load(lambda: bin_batches(dataset, "train", binspec), n_bins, say))
+    if options.bin_cache is not None:
+        n_bins = np.array([feature.n_bins for feature in binspec.features], dtype=np.int32)
+        cache = CachedBins.of(options.bin_cache, dataset, binspec.digest, "train")
+        say = options.on_message or _warn
+        rows = replace(rows, bins=cache.load(lambda: bin_batches(dataset, "train", binspec), n_bins, say))
+    return TrainingData(
+        train=rows,
+        edges=[feature.edges for feature in binspec.features],
+        feature_names=dataset.feature_names,
+        max_grade=dataset.max_grade,
+        info=_facts(dataset, binspec.digest),
+    )
 
 
 def _facts(dataset: Dataset, binspec_digest: str) -> dict[str, Any]:

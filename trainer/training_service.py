@@ -2,110 +2,180 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.kernels.compiling import compilation_announced
+from rankmill.foundation.records import as_json, left_out
+from rankmill.foundation.training_facts import NoiseFloor
 from rankmill.pipeline.dataset import Dataset
-from rankmill.registry import Registry
+from rankmill.registry import Registry, Version
 from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
-from rankmill.trainer.candidate import plan_candidate, train_candidate
-from rankmill.trainer.checkpoints import KeptTrainings
-from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
-from rankmill.trainer.history import TrainingResult
-from rankmill.trainer.model_facts import Origin
+from rankmill.trainer.candidate import Candidate, SeedOptions, SeedRecord, plan_candidate, train_candidate
+from rankmill.trainer.history import Curves
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.progress import progress_of
+from rankmill.trainer.progress import to_stderr, training_progress
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReport:
+    """What ``rankmill train`` prints."""
+
+    model: str  # web@7
+    new: bool  # else a version with the same bytes and facts was there
+    sha256: str
+    bytes: int
+    trees: int
+    rounds: int
+    rounds_trained: int
+    rounds_of_base: int
+    rounds_resumed: int
+    train: Mapping[str, float]
+    valid: Mapping[str, float]
+    holdout: Mapping[str, float] | None = left_out()
+    cv: Mapping[str, float] | None = left_out()
+    registry: str
+    seeds: tuple[SeedRecord, ...] | None = left_out()  # this and the next three: of several seeds
+    choose: str | None = left_out()
+    chosen: int | None = None
+    noise_floor: NoiseFloor | None = left_out()
+    curves: Curves | None = left_out()  # of one seed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        found: dict[str, Any] = as_json(self)
+        if self.seeds is None:
+            del found["chosen"]
+        return found
+
+    def render(self) -> str:
+        """Return a few lines for people."""
+        sets = {"train": self.train, "valid": self.valid, "holdout": self.holdout, "cv": self.cv}
+        metrics = "; ".join(f"{split} {_spelled(found)}" for split, found in sets.items() if found)
+        resumed = f" ({self.rounds_resumed} of them before)" if self.rounds_resumed else ""
+        lines = [
+            f"{'registered' if self.new else 'the same as'} {self.model} in {self.registry}: {self._kept()}{resumed};"
+            f" {metrics}",
+            f"sha256 {self.sha256}",
+        ]
+        if self.seeds is None:
+            return "\n".join(lines)
+        for each in self.seeds:
+            found = each.metrics.get("valid") or each.metrics.get("train", {})
+            taken = " (taken)" if self.chosen == each.seed else ""
+            rounds = f"{each.best_round} of {each.rounds_trained} rounds"
+            lines.append(f"seed {each.seed}: {rounds}; {_spelled(found)}{taken}")
+        if self.chosen is None:
+            lines.append(f"taken: the average of the {len(self.seeds)}")
+        lines += [
+            f"noise of seeds, {split} {metric}: {spread.mean:.4f} +- {spread.deviation:.4f}"
+            f" ({spread.least:.4f} to {spread.greatest:.4f})"
+            for split, of_split in (self.noise_floor or {}).items()
+            for metric, spread in of_split.items()
+        ]
+        return "\n".join(lines)
+
+    def _kept(self) -> str:
+        """Say how much of the training is in the model."""
+        base, trained = self.rounds_of_base, self.rounds_trained
+        if base:
+            on_top = f"{self.rounds - base} of {trained} trained on top of it"
+            return f"{self.trees} trees, {base} rounds of the base model and {on_top}"
+        if self.trees == self.rounds:
+            return f"{self.trees} trees of {trained} trained"
+        return f"{self.trees} trees, {self.rounds} rounds of {trained} trained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedVersion:
+    """What :func:`train_and_register` returns."""
+
+    version: Version
+    candidate: Candidate
+    report: TrainingReport = field(repr=False)
 
 
 def train_and_register(
-    dataset_path: Path,
+    dataset: Dataset,
     name: str,
-    registry_path: Path,
+    registry: Registry,
     parameters: TrainParameters,
+    options: TrainingOptions,
+    seeds: SeedOptions,
     *,
-    eval_metrics: Sequence[str] = (),
-    resume: str | None = None,
-    base_model: str | None = None,
-    seeds: Sequence[int] = (),
-    choose: str = "best",
-    checkpoint: Path | None = None,
-    checkpoint_every: float = 300.0,
-    n_threads: int = 0,
-    bin_cache: Path | None = None,
-    pool_bytes: int | None = None,
-    profile: bool = False,
     log_every: int | None = None,
-) -> tuple[dict[str, Any], TrainingResult]:
-    """Train on the dataset at ``dataset_path``, register the model, and return the facts of the new version.
+    reason: str = "",
+) -> TrainedVersion:
+    """Train on ``dataset`` and register the model as the next version of ``name``.
 
-    ``resume`` and ``base_model`` name models, files or versions in the registry at ``registry_path``; ``pool_bytes`` None
-    means the default; the other options are those of :func:`rankmill.trainer.candidate.train_candidate`, ``checkpoint`` its folder.
+    Messages and, where there is no bar, progress go to ``options.on_message``, or stderr where that is left out; ``log_every`` is
+    that of :class:`rankmill.trainer.progress.TrainingProgress`, ``reason`` that of the registration.  What can be refused is refused
+    before the training, with the errors of :func:`rankmill.trainer.candidate.train_candidate` and of the registry.
     """
-    # what can be refused is refused before hours of training, not after
     check_name(name)
-    dataset = Dataset.open(dataset_path)
-    start = None if resume is None else Origin(*find_model(resume, registry_path))
-    base = None if base_model is None else Origin(*find_model(base_model, registry_path))
-    asked: Any = {
-        "seeds": seeds,
-        "choose": choose,
-        "eval_metrics": eval_metrics,
-        "resume": start,
-        "base": base,
-        "bin_cache": bin_cache,
-        "pool_bytes": DEFAULT_POOL_BYTES if pool_bytes is None else pool_bytes,
-    }
-    plan = plan_candidate(dataset, parameters, **asked)
-    registry = Registry(registry_path)
+    say = options.on_message or to_stderr
+    plan = plan_candidate(dataset, parameters, options, seeds)
     registry.prepare()
     known = {version.number for version in registry.versions(name)} if name in registry.names() else set()
-
-    def say(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-
     say(plan.render())
-    with compilation_announced(say), progress_of(parameters, seeds, log_every=log_every) as progress:
-        candidate = train_candidate(
-            dataset,
-            parameters,
-            **asked,
-            base_queries=None if base is None else queries_trained_on(base.identity, registry_path),
-            folder=checkpoint,
-            checkpoint_every=checkpoint_every,
-            n_threads=n_threads,
-            profile=profile,
-            on_round=lambda seed, record: progress.update(record, seed),
-            on_fold=lambda fold, record: progress.update(record, fold, "fold"),
-            say=say,
-            plan=plan,
-        )
-    forest, metrics, result = candidate.forest, candidate.facts["metrics"], candidate.result
-    version = registry.register(name, forest.to_bytes(), manifest=candidate.facts, attachments=candidate.attachments)
-    if checkpoint is not None:
-        KeptTrainings(checkpoint).remove(candidate.keys)
-    rounds_of_base = 0 if base is None else base.forest.n_rounds
-    report: dict[str, Any] = {
-        "model": str(version),
-        "new": version.number not in known,
-        "sha256": version.sha256,
-        "bytes": version.size,
-        "trees": forest.n_trees,
-        "rounds": forest.n_rounds,
-        "rounds_trained": sum(
-            len(each.result.history) for each in candidate.seeds if candidate.chosen in {None, each.seed}
-        ),
-        "rounds_of_base": rounds_of_base,
-        "rounds_resumed": 0 if start is None else start.forest.n_rounds - rounds_of_base,
-        "train": metrics.get("train", {}),
-        "valid": metrics.get("valid", {}),
-        **{name: metrics[name] for name in ("holdout", "cv") if name in metrics},
-        "registry": str(registry_path),
-    }
-    if candidate.noise_floor is not None:
-        told = candidate.training()
-        report |= {key: told[key] for key in ("seeds", "choose", "chosen", "noise_floor")}
-    return report, result
+    bar = training_progress(parameters, seeds.seeds, log_every=log_every, on_message=options.on_message)
+    with compilation_announced(say), bar as progress:
+        options = replace(options, on_round=progress.update, on_message=say)
+        candidate = train_candidate(dataset, parameters, options, seeds, plan)
+    version = registry.register(
+        name,
+        candidate.forest.to_bytes(),
+        manifest=as_json(candidate.facts),
+        attachments=candidate.attachments,
+        reason=reason,
+    )
+    return TrainedVersion(
+        version=version,
+        candidate=candidate,
+        report=_report(version, candidate, options, str(registry.root), is_new=version.number not in known),
+    )
+
+
+def starting_model(reference: str | None, registry: Path) -> StartingModel | None:
+    """Find the model to resume or to correct: a file, or NAME@7 of the registry; None where there is none."""
+    if reference is None:
+        return None
+    forest, identity = find_model(reference, registry)
+    return StartingModel(forest, identity, queries_trained_on(identity, registry))
+
+
+def _report(
+    version: Version, candidate: Candidate, options: TrainingOptions, registry: str, *, is_new: bool
+) -> TrainingReport:
+    forest, metrics = candidate.forest, candidate.facts.metrics or {}
+    rounds_of_base = 0 if options.base_model is None else options.base_model.forest.n_rounds
+    several = candidate.noise_floor is not None
+    return TrainingReport(
+        model=str(version),
+        new=is_new,
+        sha256=version.sha256,
+        bytes=version.size,
+        trees=forest.n_trees,
+        rounds=forest.n_rounds,
+        rounds_trained=sum(len(each.result.history) for each in candidate.trainings),
+        rounds_of_base=rounds_of_base,
+        rounds_resumed=0 if options.resume is None else options.resume.forest.n_rounds - rounds_of_base,
+        train=metrics.get("train", {}),
+        valid=metrics.get("valid", {}),
+        holdout=metrics.get("holdout"),
+        cv=metrics.get("cv"),
+        registry=registry,
+        seeds=candidate.record().seeds if several else None,
+        choose=candidate.choose if several else None,
+        chosen=candidate.chosen,
+        noise_floor=candidate.noise_floor,
+        curves=None if several else Curves.of(candidate.result.history),
+    )
+
+
+def _spelled(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())

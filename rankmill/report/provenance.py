@@ -6,11 +6,12 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.records import as_json
+from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances
 from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.pipeline.statistics.describe_dataset import split_summary
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.registry.names import PRODUCTION
-from rankmill.trainer.model_facts import CIRCUMSTANCES, circumstances_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,7 +130,7 @@ def lineage_facts(subject: Subject) -> dict[str, Any]:
     dataset = manifest.get("dataset") or {}
     sources = dataset.get("sources") or {}
     listed = sources.get("list") or []
-    circumstances = circumstances_in(version.attachment(CIRCUMSTANCES))
+    circumstances = as_json(Circumstances.of(version.attachment(CIRCUMSTANCES)) or {})
     present = None if subject.present is None else subject.present.manifest
     return {
         "version": str(version),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import UnknownModel
-from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.records import as_json, from_json, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.registry.names import PRODUCTION
@@ -20,11 +19,11 @@ from rankmill.run.stage_facts import EvaluateFacts, TrainFacts
 from rankmill.run.stage_records import Inputs, as_options
 from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate import evaluate
-from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, queries_trained_on
-from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
-from rankmill.trainer.checkpoints import KeptTrainings
-from rankmill.trainer.model_facts import Origin
-from rankmill.trainer.progress import progress_of
+from rankmill.scorer.model_service import MODEL_SUFFIX
+from rankmill.trainer.candidate import SeedOptions
+from rankmill.trainer.checkpoints import FinishedTrainings
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.training_service import starting_model, train_and_register
 
 if TYPE_CHECKING:
     from rankmill.run.stage_records import Record
@@ -38,7 +37,7 @@ class Train(Stage):
     name, facts, code = "train", TrainFacts, OF_TRAINING
 
     @cached_property
-    def base(self) -> Origin | None:
+    def base(self) -> StartingModel | None:
         """The model to correct: a file beside the configuration, or one of the registry."""
         base = self.work.config.train.base_model
         if base is None:
@@ -48,14 +47,14 @@ class Train(Stage):
             named = os.fspath(beside)
         else:  # whatever lies in the folder that the run was started from
             named = base if "@" in base else f"{base}@{PRODUCTION}"
-        return Origin(*find_model(named, self.work.registry.root))
+        return starting_model(named, self.work.registry.root)
 
     def own_inputs(self) -> Inputs:
         config, dataset = self.work.config.train, self.work.dataset()
         return {
             "dataset": dataset.digest,
             "bins": dataset.bin_set().binspec,
-            **({} if self.base is None else {"base model": self.base.identity.sha256}),
+            **({} if self.base is None else {"base model": self.base.sha256}),
             **as_options(
                 name=config.name, eval_metrics=config.eval_metrics, seeds=config.seeds, choose=config.choose,
                 **config.parameters.as_dict(),
@@ -70,62 +69,39 @@ class Train(Stage):
         return (self.work.dataset_artefact(),)
 
     def run(self, say: Say) -> Made:
-        candidate = self._trained(say)
-        forest = candidate.forest
-        version = self.work.registry.register(
-            self.work.config.train.name,
-            forest.to_bytes(),
-            manifest=candidate.facts,
-            attachments=candidate.attachments,
-            reason="rankmill run",
-        )
+        config, dataset = self.work.config.train, self.work.dataset()
         path = self.work.path / TRAINING
-        text = json.dumps({"model": str(version), **candidate.training()}, sort_keys=True, allow_nan=False)
+        several = len(config.seeds) > 1 and MEASURED in dataset.manifest.unseen
+        options = TrainingOptions(
+            eval_metrics=config.eval_metrics,
+            base_model=self.base,
+            n_threads=config.n_threads,
+            histogram_memory=config.pool_bytes,
+            checkpoint=path.parent,
+            on_message=say,
+        )
+        seeds = SeedOptions(seeds=config.seeds, choose=config.choose, splits=(MEASURED,) if several else ())
+        trained = train_and_register(
+            dataset, config.name, self.work.registry, config.parameters, options, seeds, reason="rankmill run"
+        )
+        version, report = trained.version, trained.report
+        text = json.dumps(
+            {"model": str(version), **as_json(trained.candidate.record())}, sort_keys=True, allow_nan=False
+        )
         write_atomically(path, f"{text}\n".encode())
-        KeptTrainings(path.parent).remove_others(candidate.keys)
-        metrics = candidate.facts["metrics"]
+        FinishedTrainings(path.parent).remove_others(trained.candidate.keys)
         return Made(
             facts=TrainFacts(
                 model=str(version),
                 sha256=version.sha256,
-                trees=forest.n_trees,
-                rounds=forest.n_rounds,
-                train=metrics.get("train", {}),
-                valid=metrics.get("valid", {}),
+                trees=report.trees,
+                rounds=report.rounds,
+                train=report.train,
+                valid=report.valid,
             ),
             files=(path,),
             artefacts=(version_artefact(version),),
         )
-
-    def _trained(self, say: Say) -> Candidate:
-        config, dataset = self.work.config.train, self.work.dataset()
-        several = len(config.seeds) > 1 and MEASURED in dataset.manifest.unseen
-        asked: dict[str, Any] = {
-            "seeds": config.seeds,
-            "choose": config.choose,
-            "eval_metrics": config.eval_metrics,
-            "splits": (MEASURED,) if several else (),
-            "base": self.base,
-            "pool_bytes": config.pool_bytes,
-        }
-        plan = plan_candidate(dataset, config.parameters, **asked)
-        say(plan.render())
-        self.work.registry.prepare()  # what cannot be registered is not to be trained for hours
-        with compilation_announced(say), progress_of(config.parameters, config.seeds, say=say) as progress:
-            return train_candidate(
-                dataset,
-                config.parameters,
-                **asked,
-                base_queries=None
-                if self.base is None
-                else queries_trained_on(self.base.identity, self.work.registry.root),
-                folder=(self.work.path / TRAINING).parent,
-                n_threads=config.n_threads,
-                on_round=lambda seed, record: progress.update(record, seed),
-                on_fold=lambda fold, record: progress.update(record, fold, "fold"),
-                say=say,
-                plan=plan,
-            )
 
     def fault(self, record: Record) -> str | None:
         model = record.facts.model

@@ -14,6 +14,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import train
+from rankmill.trainer.training_options import TrainingOptions
 
 QUERIES, DOCUMENTS, FEATURES = 160, 12, 5
 SPLIT = {"train": 0.5, "valid": 0.2, "test": 0.3}
@@ -54,7 +55,7 @@ def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=No
 def trained(dataset: Dataset, name: str = "web@1", **parameters) -> Contender:
     """Train a small model on ``dataset``."""
     options = {"n_rounds": 12, "max_leaves": 6, "min_rows_in_leaf": 5, **parameters}
-    forest = train(dataset, TrainParameters(**options), n_threads=1).forest
+    forest = train(dataset, TrainParameters(**options), TrainingOptions(n_threads=1)).forest
     return contender(forest, name, trained_on=dataset)
 
 

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.records import as_json, canonical_json
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.model_facts import attachments_of, facts_of
+from rankmill.trainer.history import Curves
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import train
+from rankmill.trainer.training_options import TrainingOptions
+from rankmill.trainer.version_facts import attachments_of, facts_of
 from tests.rankmill.gate_case import dataset_of, rows_of
 
 METRICS = ("ndcg@10", "err@10", "map")
@@ -40,12 +42,16 @@ class Work:
     def train(self, **parameters) -> tuple[str, dict]:
         """Train and register a version; returns its name and what training.json says of the seed."""
         options = {"n_rounds": 8, "max_leaves": 5, "min_rows_in_leaf": 5, **parameters}
-        result = train(self.dataset, TrainParameters(**options), n_threads=1)
+        result = train(self.dataset, TrainParameters(**options), TrainingOptions(n_threads=1))
         facts = facts_of(self.dataset, result)
         version = self.store.register(
-            "web", result.forest.to_bytes(), manifest=facts, attachments=attachments_of(self.dataset)
+            "web", result.forest.to_bytes(), manifest=as_json(facts), attachments=attachments_of(self.dataset)
         )
-        told = {"seed": options.get("seed", 7), "best_round": result.best_round, "curves": result.curves()}
+        told = {
+            "seed": options.get("seed", 7),
+            "best_round": result.best_round,
+            "curves": as_json(Curves.of(result.history)),
+        }
         return str(version), told
 
     def forest(self, version: str) -> Forest:

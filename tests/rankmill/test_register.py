@@ -10,11 +10,12 @@ import pytest
 
 from rankmill import cli
 from rankmill.foundation.errors import InputError, ModelFormatError
+from rankmill.foundation.records import as_json
 from rankmill.model_files import register_file
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES
 from rankmill.registry.model_registry import Registry
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.model_facts import attachments_of, dataset_facts
+from rankmill.trainer.version_facts import attachments_of, dataset_facts
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 from tests.rankmill.small_ranker import planted_arrays, small
 
@@ -162,7 +163,7 @@ def test_the_folder_of_a_dataset_tells_its_facts_and_the_queries_trained_on(regi
     other = dataset_of(tmp_path, "other.dataset", *rows_of(2, queries=40))
     trained(data, n_rounds=2).forest.save(tmp_path / "m.rankmill")
     version = register_file(registry, tmp_path / "m.rankmill", "web", dataset=str(data.path)).version
-    assert version.manifest["dataset"] == dataset_facts(data)
+    assert version.manifest["dataset"] == as_json(dataset_facts(data))
     assert version.manifest["dataset_digest"] == data.digest
     assert version.attachment(TRAIN_QUERIES) == attachments_of(data)[TRAIN_QUERIES]
     with pytest.raises(InputError, match=f"was trained on the dataset {data.digest}, not on {other.digest}"):

@@ -7,9 +7,12 @@ from functools import cache
 import numpy as np
 
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
-from rankmill.trainer.boosting import RankedRows, TrainingResult, boost
+from rankmill.trainer.boosting import boost
+from rankmill.trainer.history import TrainingResult
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows, TrainingData
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
 
 
 def planted(seed, n_queries=60, n_features=7):
@@ -42,14 +45,26 @@ def rows_of(part, binspec, batch=10**6, weights=None, width=None) -> RankedRows:
     return RankedRows(part[1], part[2], [bins[i : i + batch] for i in range(0, len(bins), batch)], weights)
 
 
+def boost_rows(train, eval_sets, edges, feature_names, parameters, *, max_grade, info=None, run=boost, **options):
+    """Train by ``run`` on rows; ``options`` are those of `TrainingOptions` (``resume`` a forest) and the keywords of ``run``."""
+    own = {name: options.pop(name) for name in ("checkpoint", "checkpoints", "rounds") if name in options}
+    if options.get("resume") is not None:
+        options["resume"] = StartingModel(options["resume"])
+    data = TrainingData(
+        train=train, eval_sets=eval_sets or (), edges=edges, feature_names=feature_names, max_grade=max_grade,
+        info=info or {},
+    )  # fmt: skip
+    return run(data, parameters, TrainingOptions(**options), **own)
+
+
 def fit(
     data, *, batch=10**6, width=None, watch=True, weights=None, eval_sets=None, options=None, **parameters
 ) -> TrainingResult:
-    """Train on ``data``; ``options`` are those of ``boost``, the others are parameters of the training."""
+    """Train on ``data``; ``options`` are those of ``boost_rows``, the others are parameters of the training."""
     train, valid, binspec = data
     if eval_sets is None:
         eval_sets = [("valid", valid)] if watch else []
-    return boost(
+    return boost_rows(
         rows_of(train, binspec, batch, weights, width),
         [(name, rows_of(part, binspec, batch)) for name, part in eval_sets],
         [feature.edges for feature in binspec.features],

@@ -27,6 +27,7 @@ from rankmill.trainer.growing._kernels import column_of
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import plan_of, train
+from rankmill.trainer.training_options import TrainingOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 N_BINS = np.arange(200, 240, dtype=np.int32)
@@ -99,14 +100,17 @@ def test_what_is_written_to_the_array_stays_in_this_process(tmp_path):
 
 
 def test_the_model_is_the_same_from_memory_and_from_the_map(dataset, tmp_path):
-    expected = train(dataset, SMALL, n_threads=1).forest.to_bytes()
+    expected = train(dataset, SMALL, TrainingOptions(n_threads=1)).forest.to_bytes()
     for n_threads in (1, 2, 1):
-        assert train(dataset, SMALL, n_threads=n_threads, bin_cache=tmp_path).forest.to_bytes() == expected
+        assert (
+            train(dataset, SMALL, TrainingOptions(n_threads=n_threads, bin_cache=tmp_path)).forest.to_bytes()
+            == expected
+        )
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_cache_that_is_there_is_used_instead_of_the_binned_shards(dataset, tmp_path, monkeypatch):
-    train(dataset, SMALL, n_threads=1, bin_cache=tmp_path)
+    train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path))
     read = Dataset.bin_batches
 
     def only_valid(self, split, *arguments):
@@ -114,7 +118,7 @@ def test_a_cache_that_is_there_is_used_instead_of_the_binned_shards(dataset, tmp
         return read(self, split, *arguments)
 
     monkeypatch.setattr(Dataset, "bin_batches", only_valid)
-    train(dataset, SMALL, n_threads=1, bin_cache=tmp_path)
+    train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path))
 
 
 def flip(at: int):
@@ -307,8 +311,8 @@ def test_more_than_all_memory_can_be_mapped(tmp_path):
 def test_a_file_is_no_folder(tmp_path, dataset):
     (tmp_path / "file").write_text("mine")
     for refuse in (
-        lambda: train(dataset, SMALL, bin_cache=tmp_path / "file"),
-        lambda: plan_of(dataset, SMALL, bin_cache=tmp_path / "file"),
+        lambda: train(dataset, SMALL, TrainingOptions(bin_cache=tmp_path / "file")),
+        lambda: plan_of(dataset, SMALL, TrainingOptions(bin_cache=tmp_path / "file")),
     ):
         with pytest.raises(InvalidParameter, match="bin_cache must be a folder"):
             refuse()
@@ -316,29 +320,29 @@ def test_a_file_is_no_folder(tmp_path, dataset):
 
 
 def test_without_a_listener_a_damaged_cache_is_a_warning(dataset, tmp_path):
-    train(dataset, SMALL, n_threads=1, bin_cache=tmp_path)
+    train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path))
     (file,) = tmp_path.iterdir()
     flip(-1)(file)
     with pytest.warns(UserWarning, match="is built anew") as caught:
-        train(dataset, SMALL, n_threads=1, bin_cache=tmp_path)
+        train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path))
     assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_the_plan_counts_mapped_bins_apart(dataset, tmp_path, monkeypatch):
     held = plan_of(dataset, SMALL)
     assert "mapped" not in held.render()
-    mapped = plan_of(dataset, SMALL, bin_cache=tmp_path / "new")
+    mapped = plan_of(dataset, SMALL, TrainingOptions(bin_cache=tmp_path / "new"))
     assert mapped.bin_bytes == held.bin_bytes == 32 * dataset.queries("train").n_rows
     assert held.bytes_needed - mapped.bytes_needed == held.bin_bytes
     assert f"; bins 0 MB mapped from {tmp_path / 'new'}; about " in mapped.render()
     assert "; bins 98 MB mapped from D; " in replace(mapped, train_rows=3_062_500, mapped_from=Path("D")).render()
     assert not (tmp_path / "new").exists()
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK and Path(path).exists())
-    assert plan_of(dataset, SMALL, bin_cache=tmp_path / "new") == held
+    assert plan_of(dataset, SMALL, TrainingOptions(bin_cache=tmp_path / "new")) == held
     monkeypatch.undo()
-    train(dataset, SMALL, n_threads=1, bin_cache=tmp_path / "new")
+    train(dataset, SMALL, TrainingOptions(n_threads=1, bin_cache=tmp_path / "new"))
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK and Path(path).exists())
-    assert plan_of(dataset, SMALL, bin_cache=tmp_path / "new") == mapped
+    assert plan_of(dataset, SMALL, TrainingOptions(bin_cache=tmp_path / "new")) == mapped
 
 
 def test_the_command_maps_the_bins(dataset, tmp_path, monkeypatch, capsys):
@@ -366,6 +370,7 @@ from pathlib import Path
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import plan_of, train
+from rankmill.trainer.training_options import TrainingOptions
 
 
 def status(key):
@@ -376,11 +381,12 @@ def status(key):
 small, large = (Dataset.open(Path(name)) for name in sys.argv[1:3])
 cache = Path(sys.argv[3]) if len(sys.argv) > 3 else None
 parameters = TrainParameters(n_rounds=2)
-train(small, parameters, n_threads=1)  # compiled kernels and loaded libraries are no part of the plan
-plan = plan_of(large, parameters, bin_cache=cache)
+train(small, parameters, TrainingOptions(n_threads=1))  # compiled kernels and loaded libraries are no part of the plan
+options = TrainingOptions(n_threads=1, bin_cache=cache)
+plan = plan_of(large, parameters, options)
 Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
 before = status("VmRSS")
-train(large, parameters, n_threads=1, bin_cache=cache)
+train(large, parameters, options)
 print(plan.bytes_needed, plan.bin_bytes if plan.mapped_from else 0, status("VmHWM") - before)
 """
 

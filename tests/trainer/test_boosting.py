@@ -13,10 +13,10 @@ from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import RankedRows, boost
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.parameters import TrainParameters
-from tests.trainer.planted import fit, rows_of, small_data
+from rankmill.trainer.rows import RankedRows
+from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_threads_batches_and_block_width_do_not_change_a_byte(data, monkeypatch,
     expected = fit_so().forest.to_bytes()
     for n_threads in (2, 3, 7):
         assert fit_so(options={"n_threads": n_threads}).forest.to_bytes() == expected
-    assert fit_so(options={"pool_bytes": 1}).forest.to_bytes() == expected
+    assert fit_so(options={"histogram_memory": 1}).forest.to_bytes() == expected
     assert fit_so(batch=13).forest.to_bytes() == expected
     for width in (8, 16, 32):
         assert fit_so(width=width).forest.to_bytes() == expected
@@ -60,7 +60,7 @@ def test_blocks_of_other_rows_are_refused(data):
     train, valid, binspec = data
     other = replace(rows_of(valid, binspec, width=16), grades=train[1], starts=train[2])
     with pytest.raises(TrainingDataRejected, match=r"expected the bins of \(1\d+, 7\) rows and features, found \("):
-        boost(
+        boost_rows(
             other,
             None,
             [cuts.edges for cuts in binspec.features],
@@ -208,13 +208,13 @@ def test_features_without_a_name_or_with_edges_that_are_none_are_refused(feature
     rows = RankedRows(np.array([0, 1, 0, 1], np.int32), np.array([0, 4]), [bins])
     edges = [np.array(cuts, np.float32) for _, cuts in features]
     with pytest.raises(TrainingDataRejected, match=message):
-        boost(rows, None, edges, [name for name, _ in features], TrainParameters(n_rounds=1), max_grade=1)
+        boost_rows(rows, None, edges, [name for name, _ in features], TrainParameters(n_rounds=1), max_grade=1)
 
 
 def test_the_most_edges_that_fit_into_a_byte_are_trained_with():
     bins = np.arange(256, dtype=np.uint8)[:, None]
     rows = RankedRows((np.arange(256) > 127).astype(np.int32), np.array([0, 256]), [bins])
-    forest = boost(
+    forest = boost_rows(
         rows, None, [np.arange(254, dtype=np.float32)], ["a"],
         TrainParameters(n_rounds=1, max_leaves=2), max_grade=np.int64(1), n_threads=np.int64(1),
     ).forest  # fmt: skip

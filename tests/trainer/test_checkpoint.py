@@ -13,9 +13,10 @@ import pytest
 from rankmill.foundation.interrupts import HeldSignals
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.candidate import train_candidate
+from rankmill.trainer.candidate import SeedOptions, train_candidate
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
 from rankmill.trainer.training import train
+from rankmill.trainer.training_options import TrainingOptions
 from tests.trainer.planted import fit, small_data
 from tests.trainer.small_dataset import SMALL, small_dataset
 from tests.waiting import LIMIT, until
@@ -71,7 +72,7 @@ def test_a_training_that_is_interrupted_three_times_is_as_one_in_one_go(tmp_path
 
 def test_a_cross_validation_goes_on_in_the_fold_where_it_was(dataset: Dataset, tmp_path: Path) -> None:
     parameters = replace(SMALL, rounds_by="cv", folds=3)
-    whole = train(dataset, parameters, n_threads=1)
+    whole = train(dataset, parameters, TrainingOptions(n_threads=1))
     for part in range(1, 5):
         checkpoints = Checkpoints(tmp_path, "k", every=0.0)
         writes = 0
@@ -86,8 +87,8 @@ def test_a_cross_validation_goes_on_in_the_fold_where_it_was(dataset: Dataset, t
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Checkpoint, "write", dying)
             with pytest.raises(Killed):
-                train(dataset, parameters, n_threads=1, checkpoints=checkpoints)
-    found = train(dataset, parameters, n_threads=1, checkpoints=Checkpoints(tmp_path, "k"))
+                train(dataset, parameters, TrainingOptions(n_threads=1), checkpoints=checkpoints)
+    found = train(dataset, parameters, TrainingOptions(n_threads=1), checkpoints=Checkpoints(tmp_path, "k"))
     assert found.forest == whole.forest
     assert found.history == whole.history
     assert found.cross_validation == whole.cross_validation
@@ -121,16 +122,18 @@ import os, signal, sys
 from pathlib import Path
 from rankmill.pipeline.dataset import Dataset
 from tests.trainer.small_dataset import SMALL
-from rankmill.trainer.candidate import train_candidate
+from rankmill.trainer.candidate import SeedOptions, train_candidate
+from rankmill.trainer.training_options import TrainingOptions
 
 dataset, folder, rounds = Dataset.open(Path(sys.argv[1])), Path(sys.argv[2]), map(int, sys.argv[3:])
 for number in rounds:
     child = os.fork()
     if child == 0:
-        def on_round(seed, record):
-            if (seed, record.round_number) == (2, number):
+        def on_round(record):
+            if (record.seed, record.round_number) == (2, number):
                 os.kill(os.getpid(), signal.SIGKILL)
-        train_candidate(dataset, SMALL, seeds=(1, 2), folder=folder, checkpoint_every=0.0, n_threads=1, on_round=on_round)
+        options = TrainingOptions(checkpoint=folder, checkpoint_every=0.0, n_threads=1, on_round=on_round)
+        train_candidate(dataset, SMALL, options, SeedOptions(seeds=(1, 2)))
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 """
@@ -144,11 +147,12 @@ def test_a_kill_without_warning_costs_what_was_not_written_and_nothing_else(data
         timeout=LIMIT,
     )
     assert [Forest.load(path).n_rounds for path in tmp_path.glob("*.checkpoint")] == [5]
-    whole = train_candidate(dataset, SMALL, seeds=(1, 2), n_threads=1)
-    found = train_candidate(dataset, SMALL, seeds=(1, 2), n_threads=1, folder=tmp_path)
+    seeds = SeedOptions(seeds=(1, 2))
+    whole = train_candidate(dataset, SMALL, TrainingOptions(n_threads=1), seeds)
+    found = train_candidate(dataset, SMALL, TrainingOptions(n_threads=1, checkpoint=tmp_path), seeds)
     assert found.forest.to_bytes() == whole.forest.to_bytes()
     assert found.facts == whole.facts
-    assert found.training() == whole.training()
+    assert found.record() == whole.record()
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from rankmill.scorer.forest import Forest
 from rankmill.scorer.predict import predict
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import cross_validate, plan_of, train
+from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.training_rows import read_rows
 
 SMALL = ["--n-rounds", "6", "--max-leaves", "4", "--min-rows-in-leaf", "5", "--n-threads", "1"]
@@ -65,7 +66,9 @@ def test_folds_of_a_dataset_go_by_the_ids_of_queries_whatever_its_buckets(datase
     assert execute(["data", "ingest", "j.txt", "-o", "other", "--buckets", "7"]) == 0
     assert execute(["data", "bin", "other", "--max-bin", "31"]) == 0
     parameters = TrainParameters(n_rounds=3, max_leaves=4, objective="l2", folds=3)
-    one, two = (cross_validate(Dataset.open(Path(name)), parameters, n_threads=1) for name in ("d", "other"))
+    one, two = (
+        cross_validate(Dataset.open(Path(name)), parameters, TrainingOptions(n_threads=1)) for name in ("d", "other")
+    )
     for round_number in (1, 2, 3):
         assert np.allclose(one.values("ndcg@10", round_number), two.values("ndcg@10", round_number))
 
@@ -142,7 +145,7 @@ def test_a_dataset_with_all_columns_trains_as_arrays_do(columns, objective):
     dataset, x, qid, arrays = columns
     given = {name: value for name, value in arrays.items() if name != "label" or objective == "l2"}
     own = {"n_rounds": 8, "max_leaves": 6, "objective": objective}
-    forest = train(dataset, TrainParameters(**own), n_threads=1).forest
+    forest = train(dataset, TrainParameters(**own), TrainingOptions(n_threads=1)).forest
     ranker = Ranker(**own, n_threads=1).fit(x, given.pop("y"), qid=qid, **given)
     assert np.allclose(predict(forest, x), ranker.predict(x), atol=1e-9)
     plain = Ranker(**own, n_threads=1).fit(x, arrays["y"], qid=qid)
@@ -175,14 +178,14 @@ def test_pairs_of_a_dataset_are_learnt_as_those_of_arrays(columns, capsys):
     assert execute(["data", "ingest", "--format", "pairs", "pairs.txt", "-o", "d"]) == 0, capsys.readouterr().err
     own = {"n_rounds": 8, "max_leaves": 6, "objective": "ranknet", "learn_from": "pairs"}
     dataset = Dataset.open(Path("d"))
-    forest = train(dataset, TrainParameters(**own), n_threads=1).forest
+    forest = train(dataset, TrainParameters(**own), TrainingOptions(n_threads=1)).forest
     given = {name: value for name, value in arrays.items() if name not in {"label", "y"}}
     ranker = Ranker(**own, n_threads=1).fit(
         x, arrays["y"], qid=qid, pairs=pairs, pair_weight=weight, pair_probability=probability, **given
     )
     assert np.allclose(predict(forest, x), ranker.predict(x), atol=1e-9)
     assert np.corrcoef(ranker.predict(x), x[:, 1])[0, 1] > 0.5  # pairs, not grades
-    found = cross_validate(dataset, TrainParameters(**own, folds=3), n_threads=1)
+    found = cross_validate(dataset, TrainParameters(**own, folds=3), TrainingOptions(n_threads=1))
     assert len(found.histories) == 3
 
 
@@ -212,7 +215,7 @@ def test_a_dataset_and_arrays_of_the_same_rows_teach_the_same(dataset, objective
     y, sizes = opened.rows("train", ["grade"]).column(0).to_numpy(), np.diff(opened.queries("train").starts)
     shuffled = np.random.default_rng(0).permutation(len(y))
     parameters = TrainParameters(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5)
-    ours = train(opened, parameters, n_threads=1).forest
+    ours = train(opened, parameters, TrainingOptions(n_threads=1)).forest
     ranker = Ranker(objective=objective, n_rounds=5, max_leaves=4, min_rows_in_leaf=5, max_bin=31, n_threads=1)
     qid = np.repeat(np.arange(len(sizes)), sizes)
     theirs = ranker.fit(X[shuffled], y[shuffled], qid=qid[shuffled]).predict(X)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.trainer.boosting import boost
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from tests.naive_points import cox_loss
+from tests.trainer.planted import boost_rows
 from tests.trainer.point_cases import curvature_error, derivatives, gradient_error, objective_on, rows_with, steps_of
 
 
@@ -173,7 +173,7 @@ def test_training_finds_the_planted_hazard():
         events=(times <= limits).astype(np.uint8),
     )  # fmt: skip
     edges = [np.arange(1.5, 8, dtype=np.float32)] * 3
-    result = boost(
+    result = boost_rows(
         rows, None, edges, ["a", "b", "c"],
         TrainParameters(objective="coxph", n_rounds=60, max_leaves=6, stop_metric="deviance", row_fraction=0.7),
         max_grade=1, n_threads=1,

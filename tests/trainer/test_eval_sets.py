@@ -12,10 +12,9 @@ from rankmill.foundation.errors import InputError, InvalidParameter, TrainingDat
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import boost
 from rankmill.trainer.history import PHASES
 from rankmill.trainer.parameters import TrainParameters
-from tests.trainer.planted import fit, planted, rows_of, small_data
+from tests.trainer.planted import boost_rows, fit, planted, rows_of, small_data
 
 
 def test_every_set_has_every_metric_as_evaluation_finds_them():
@@ -36,7 +35,7 @@ def test_what_is_only_watched_does_not_change_the_model():
     more = fit(
         data,
         eval_sets=[("valid", data[1]), ("late", planted(5))],
-        options={"eval_metrics": ["map", "mrr"], "profile": True, "pool_bytes": 1},
+        options={"eval_metrics": ["map", "mrr"], "profile": True, "histogram_memory": 1},
     )
     assert more.forest.to_bytes() == expected
 
@@ -107,7 +106,7 @@ def test_bins_of_other_rows_or_features_are_refused(change, message):
     thin = replace(binspec, features=tuple(replace(f, edges=e) for f, e in zip(binspec.features, edges, strict=True)))
     watched = replace(rows, bins=change(rows_of(valid, thin).bins[0]))
     with pytest.raises(TrainingDataRejected, match=message):
-        boost(
+        boost_rows(
             rows_of(train, thin), [("valid", watched)], edges, binspec.feature_names,
             TrainParameters(n_rounds=1), max_grade=4, n_threads=1,
         )  # fmt: skip

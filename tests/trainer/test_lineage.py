@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest, digest_of_folder
+from rankmill.foundation.records import as_json, to_line
+from rankmill.foundation.training_facts import CIRCUMSTANCES, OtherModel
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
@@ -19,11 +21,12 @@ from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.trainer import model_facts
+from rankmill.trainer import version_facts
 from rankmill.trainer.history import TrainingResult
-from rankmill.trainer.model_facts import CIRCUMSTANCES, Origin, attachments_of, facts_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import train
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.version_facts import attachments_of, facts_of
 
 SMALL = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=4)
 SHARES = {"train": 0.6, "valid": 0.2, "test": 0.2}
@@ -44,11 +47,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(scope="module")
 def result(dataset: Dataset) -> TrainingResult:
-    return train(dataset, SMALL, eval_metrics=["map", "concordance_micro", "deviance"], n_threads=1)
+    return train(dataset, SMALL, TrainingOptions(eval_metrics=["map", "concordance_micro", "deviance"], n_threads=1))
 
 
 def test_the_facts_name_data_code_and_parameters(dataset: Dataset, result: TrainingResult) -> None:
-    facts = facts_of(dataset, result)
+    facts = as_json(facts_of(dataset, result))
     manifest = dataset.manifest
     assert facts["dataset_digest"] == dataset.digest == result.forest.info["dataset_digest"]
     assert facts["binspec_digest"] == result.forest.info["binspec_digest"]
@@ -72,18 +75,18 @@ def test_the_facts_name_data_code_and_parameters(dataset: Dataset, result: Train
 
 
 def test_the_same_training_says_the_same_and_no_time_or_path(dataset: Dataset, result: TrainingResult) -> None:
-    again = train(dataset, SMALL, eval_metrics=["map", "concordance_micro", "deviance"], n_threads=2)
-    facts = json.dumps(facts_of(dataset, result), allow_nan=False)
-    assert facts == json.dumps(facts_of(dataset, again), allow_nan=False)
+    again = train(dataset, SMALL, TrainingOptions(eval_metrics=["map", "concordance_micro", "deviance"], n_threads=2))
+    facts = to_line(facts_of(dataset, result))
+    assert facts == to_line(facts_of(dataset, again))
     assert str(dataset.path.parent) not in facts
 
 
 def test_of_many_sources_their_number_and_a_digest_are_told(
     dataset: Dataset, result: TrainingResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = facts_of(dataset, result)["dataset"]["sources"]
-    monkeypatch.setattr(model_facts, "MOST_SOURCES", 1)
-    short = facts_of(dataset, result)["dataset"]["sources"]
+    whole = as_json(facts_of(dataset, result))["dataset"]["sources"]
+    monkeypatch.setattr(version_facts, "MOST_SOURCES", 1)
+    short = as_json(facts_of(dataset, result))["dataset"]["sources"]
     text = json.dumps(whole["list"], sort_keys=True, separators=(",", ":"))
     assert short == {key: whole[key] for key in ("files", "bytes")} | {
         "list_sha256": hashlib.sha256(text.encode()).hexdigest()
@@ -91,7 +94,7 @@ def test_of_many_sources_their_number_and_a_digest_are_told(
 
 
 def test_metrics_and_intervals_are_those_of_an_evaluation(dataset: Dataset, result: TrainingResult) -> None:
-    facts = facts_of(dataset, result)
+    facts = as_json(facts_of(dataset, result))
     names = ["ndcg@10", "map", "concordance_micro"]
     assert result.best_round < len(result.history)  # else this would say nothing of which round is told
     for split in ("train", "valid"):
@@ -112,8 +115,8 @@ def test_metrics_and_intervals_are_those_of_an_evaluation(dataset: Dataset, resu
 @pytest.mark.parametrize("options", [{"rounds_by": "test"}, {"rounds_by": "oob", "query_fraction": 0.5}])
 def test_the_best_round_by_any_rule_is_the_one_that_is_told(dataset: Dataset, options: dict) -> None:
     parameters = TrainParameters(n_rounds=12, max_leaves=4, learning_rate=0.5, early_stopping_rounds=0, **options)
-    result = train(dataset, parameters, n_threads=1)
-    facts = facts_of(dataset, result)
+    result = train(dataset, parameters, TrainingOptions(n_threads=1))
+    facts = as_json(facts_of(dataset, result))
     for split, metrics in facts["metrics"].items():
         assert np.nanmean(result.by_query[split]["ndcg@10"].values) == pytest.approx(metrics["ndcg@10"], rel=1e-12)
         low, high = facts["intervals"][split]["ndcg@10"]
@@ -123,8 +126,10 @@ def test_the_best_round_by_any_rule_is_the_one_that_is_told(dataset: Dataset, op
 
 
 def test_a_cross_validation_tells_folds_and_deviations(dataset: Dataset) -> None:
-    result = train(dataset, TrainParameters(n_rounds=4, max_leaves=4, rounds_by="cv", folds=3), n_threads=1)
-    facts = facts_of(dataset, result)
+    result = train(
+        dataset, TrainParameters(n_rounds=4, max_leaves=4, rounds_by="cv", folds=3), TrainingOptions(n_threads=1)
+    )
+    facts = as_json(facts_of(dataset, result))
     assert result.cross_validation is not None
     assert facts["metrics"]["cv"] == {"ndcg@10": result.cross_validation.mean("ndcg@10")}
     assert facts["cross_validation"] == {
@@ -136,18 +141,20 @@ def test_a_cross_validation_tells_folds_and_deviations(dataset: Dataset) -> None
 
 def test_a_base_model_is_named_with_its_digest(dataset: Dataset, result: TrainingResult) -> None:
     identity = ModelIdentity(sha256=result.forest.sha256, name="web", number=3)
-    on_top = train(dataset, SMALL, base_model=result.forest, n_threads=1)
-    named = facts_of(dataset, on_top, Origin(result.forest, identity))["base_model"]
-    assert named == {"sha256": on_top.forest.info["base_model"], "model": "web@3"}
+    on_top = train(dataset, SMALL, TrainingOptions(base_model=StartingModel(result.forest), n_threads=1))
+    named = facts_of(dataset, on_top, StartingModel(result.forest, identity)).base_model
+    assert named == OtherModel(sha256=on_top.forest.info["base_model"], model="web@3")
     file = ModelIdentity(sha256=result.forest.sha256)
-    assert facts_of(dataset, on_top, Origin(result.forest, file))["base_model"] == {"sha256": result.forest.sha256}
+    assert facts_of(dataset, on_top, StartingModel(result.forest, file)).base_model == OtherModel(
+        sha256=result.forest.sha256
+    )
 
 
 def test_attachments_hold_the_queries_trained_on_and_the_circumstances(
     dataset: Dataset, result: TrainingResult
 ) -> None:
     identity = ModelIdentity(sha256=result.forest.sha256, name="web", number=1)
-    attached = attachments_of(dataset, Origin(result.forest, identity))
+    attached = attachments_of(dataset, StartingModel(result.forest, identity))
     sketch = QuerySketch.from_bytes(attached[TRAIN_QUERIES])
     for split, whole in (("train", True), ("valid", False), ("test", False)):
         qids = dataset.queries(split).qid
@@ -203,9 +210,9 @@ def test_too_few_queries_have_no_interval() -> None:
     assert interval_of_mean(np.empty(0)) is None
 
 
-def test_a_base_model_s_queries_count_as_trained_on(dataset: Dataset) -> None:
+def test_a_base_model_s_queries_count_as_trained_on(dataset: Dataset, result: TrainingResult) -> None:
     test = dataset.queries("test").qid
-    attached = attachments_of(dataset, below=QuerySketch.of([test]))
+    attached = attachments_of(dataset, base=StartingModel(result.forest, queries=QuerySketch.of([test])))
     sketch = QuerySketch.from_bytes(attached[TRAIN_QUERIES])
     assert sketch.queries == len(test) + len(dataset.queries("train"))
     assert overlap(sketch, test).found == len(test)

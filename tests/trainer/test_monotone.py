@@ -9,9 +9,8 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import boost
 from rankmill.trainer.parameters import TrainParameters
-from tests.trainer.planted import fit, rows_of, small_data
+from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 DIRECTIONS = {"f0": 1, "f1": -1}
 
@@ -63,7 +62,7 @@ def test_constrained_leaves_are_on_the_scale_of_the_labels(objective):
     train, _, binspec = small_data()
     labels = train[1].astype(np.float64)
     forests = [
-        boost(
+        boost_rows(
             replace(rows_of(train, binspec), labels=labels * scale), [], [f.edges for f in binspec.features],
             binspec.feature_names,
             TrainParameters(objective=objective, n_rounds=8, max_leaves=8, monotone=DIRECTIONS, stop_metric="deviance"),
@@ -97,7 +96,7 @@ def test_scores_that_are_made_of_probabilities_have_neither_directions_nor_offse
     for given in ((offsets[0], None), (None, offsets[1])):
         rows = [replace(rows_of(p, binspec), offsets=o) for p, o in zip((train, valid), given, strict=True)]
         with pytest.raises(InvalidParameter, match="offsets are for one score a document"):
-            boost(
+            boost_rows(
                 rows[0], [("valid", rows[1])], [f.edges for f in binspec.features], binspec.feature_names,
                 TrainParameters(objective=objective), max_grade=4,
             )  # fmt: skip

@@ -133,6 +133,7 @@ from pathlib import Path
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import plan_of, train
+from rankmill.trainer.training_options import TrainingOptions
 
 
 def status(key):
@@ -142,13 +143,13 @@ def status(key):
 
 small, large = (Dataset.open(Path(name)) for name in sys.argv[1:3])
 parameters = TrainParameters(n_rounds=2, **eval(sys.argv[3]))
-eval_metrics = sys.argv[4:]
-train(small, parameters, n_threads=1, eval_metrics=eval_metrics)  # compiled kernels are no part of the plan
+options = TrainingOptions(n_threads=1, eval_metrics=sys.argv[4:])
+train(small, parameters, options)  # compiled kernels are no part of the plan
 Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
 before = status("VmRSS")
-plan = plan_of(large, parameters, eval_metrics=eval_metrics)
+plan = plan_of(large, parameters, options)
 planning = status("VmHWM") - before
-train(large, parameters, n_threads=1, eval_metrics=eval_metrics)
+train(large, parameters, options)
 print(plan.bytes_needed, planning, status("VmHWM") - before)
 """
 

@@ -12,9 +12,9 @@ from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegress
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
-from rankmill.trainer.boosting import boost
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
+from tests.trainer.planted import boost_rows
 from tests.trainer.point_cases import objective_on
 
 SETTINGS = {"n_rounds": 100, "learning_rate": 0.1, "max_leaves": 8, "min_rows_in_leaf": 20}
@@ -43,7 +43,7 @@ def rows_with_bins(labels, weights=None):
 
 
 def train(written, rows, spec, *, n_threads=1, resume=None, **parameters):
-    return boost(
+    return boost_rows(
         rows, None, [f.edges for f in spec.features], spec.feature_names,
         TrainParameters(
             objective=written, stop_metric="deviance", min_hessian_in_leaf=0.0, **{**SETTINGS, **parameters}

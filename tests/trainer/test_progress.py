@@ -18,8 +18,8 @@ from rankmill.trainer.progress import TrainingProgress
 from tests.trainer.small_dataset import small_dataset
 
 
-def record(number: int) -> RoundRecord:
-    return RoundRecord(number, {"train": {"ndcg@10": 0.5}, "valid": {"ndcg@10": 0.25}})
+def record(number: int, fold: int = 0) -> RoundRecord:
+    return RoundRecord(number, fold=fold, metrics={"train": {"ndcg@10": 0.5}, "valid": {"ndcg@10": 0.25}})
 
 
 def lines_of(n_rounds: int, seconds_a_round: float, *, compiling: float = 0.0, **options) -> list[str]:
@@ -27,17 +27,17 @@ def lines_of(n_rounds: int, seconds_a_round: float, *, compiling: float = 0.0, *
     now, said = [0.0], []
     progress = TrainingProgress(
         n_rounds,
-        say=said.append,
+        on_message=said.append,
         clock=lambda: now[0],
         console=Console(file=io.StringIO(), force_terminal=False),
         **options,
     )
     with progress:
         now[0] += compiling
-        for number in range(1, options.get("n_trainings", 1) + 1):
+        for fold in range(1, options.get("n_trainings", 1) + 1):
             for at in range(1, n_rounds + 1):
                 now[0] += seconds_a_round
-                progress.update(record(at), number)
+                progress.update(record(at, fold if options.get("n_trainings") else 0))
     return said
 
 
@@ -62,7 +62,7 @@ def test_a_line_after_every_n_rounds_and_the_last(every, rounds):
 
 
 def test_folds_are_named_and_those_to_come_counted():
-    said = lines_of(4, 1.0, log_every=4, n_trainings=3, what="fold")
+    said = lines_of(4, 1.0, log_every=4, n_trainings=3)
     assert said == [
         f"fold {fold}, round 4 of 4: train ndcg@10 0.5000, valid ndcg@10 0.2500; {4 * fold} s so far{left}"
         for fold, left in ((1, ", at most 8 s left"), (2, ", at most 4 s left"), (3, ""))
@@ -72,7 +72,9 @@ def test_folds_are_named_and_those_to_come_counted():
 def test_on_a_terminal_there_is_a_bar_and_no_line():
     screen, said = io.StringIO(), []
     console = Console(file=screen, force_terminal=True, width=100)
-    with TrainingProgress(3, console=console, say=said.append, clock=iter(range(0, 900, 100)).__next__) as progress:
+    with TrainingProgress(
+        3, console=console, on_message=said.append, clock=iter(range(0, 900, 100)).__next__
+    ) as progress:
         for number in (1, 2, 3):
             progress.update(record(number))
     assert said == []

@@ -11,14 +11,14 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.scorer.predict import predict
 from rankmill.trainer.early_stopping import EarlyStopping
-from rankmill.trainer.fitting import cross_validate
+from rankmill.trainer.fitting import cross_validate_rows
 from rankmill.trainer.fitting import fit as fit_rounds
 from rankmill.trainer.history import HOLDOUT
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import Preferences, RankedRows
 from rankmill.trainer.sampling import Sampler, fold_of_queries, queries_apart
-from tests.trainer.planted import fit, rows_of, small_data
+from tests.trainer.planted import boost_rows, fit, rows_of, small_data
 
 NAMES = np.random.default_rng(5).permutation(100)
 
@@ -26,13 +26,13 @@ NAMES = np.random.default_rng(5).permutation(100)
 def fitted(rows=None, *, eval_sets=(), options=None, **parameters):
     """Train on the small data as users do."""
     train, _, binspec = small_data()
-    return fit_rounds(
+    return boost_rows(
         rows_of(train, binspec) if rows is None else rows,
         eval_sets,
         [feature.edges for feature in binspec.features],
         binspec.feature_names,
         TrainParameters(**{"n_rounds": 30, "max_leaves": 8, **parameters}),
-        **{"max_grade": 4, "n_threads": 1, **(options or {})},
+        **{"max_grade": 4, "n_threads": 1, "run": fit_rounds, **(options or {})},
     )
 
 
@@ -223,8 +223,9 @@ def test_nothing_is_estimated_where_nobody_asked():
 
 def validated(rows=None, n_threads=1, on_round=None, eval_metrics=(), **parameters):
     train, _, binspec = small_data()
-    return cross_validate(
+    return boost_rows(
         rows_of(train, binspec) if rows is None else rows,
+        (),
         [feature.edges for feature in binspec.features],
         binspec.feature_names,
         TrainParameters(**{"n_rounds": 20, "max_leaves": 8, "folds": 3, **parameters}),
@@ -232,6 +233,7 @@ def validated(rows=None, n_threads=1, on_round=None, eval_metrics=(), **paramete
         n_threads=n_threads,
         on_round=on_round,
         eval_metrics=eval_metrics,
+        run=cross_validate_rows,
     )
 
 

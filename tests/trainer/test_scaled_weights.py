@@ -11,11 +11,10 @@ import pytest
 
 from rankmill.pipeline.binspec import apply_bins
 from rankmill.scorer.predict import predict
-from rankmill.trainer.boosting import boost
 from rankmill.trainer.objectives.registry import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import Preferences, RankedRows
-from tests.trainer.planted import rows_of, small_data
+from tests.trainer.planted import boost_rows, rows_of, small_data
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "user"])  # which needs a function
@@ -27,7 +26,7 @@ def test_scaling_all_weights_changes_nothing(name):
 
     def trained(scale, of_queries):
         rows = replace(rows_of(data[0], data[2]), weights=weights * scale, query_weights=of_query * of_queries)
-        return boost(
+        return boost_rows(
             rows, [], [f.edges for f in data[2].features], data[2].feature_names,
             TrainParameters(objective=name, n_rounds=4, max_leaves=8), max_grade=4, n_threads=1,
         )  # fmt: skip
@@ -56,7 +55,7 @@ def test_scaling_the_weights_of_all_pairs_changes_nothing(name):
             better[keep].astype(np.int32), worse[keep].astype(np.int32), weight * scale, np.ones(int(keep.sum())),
             np.searchsorted(of, np.arange(len(starts))).astype(np.int64),
         )  # fmt: skip
-        return boost(
+        return boost_rows(
             replace(rows_of(data[0], data[2]), pairs=pairs), [], [f.edges for f in data[2].features],
             data[2].feature_names, TrainParameters(objective=name, n_rounds=4, max_leaves=8), max_grade=4, n_threads=1,
         )  # fmt: skip
@@ -83,7 +82,7 @@ def with_more_queries(source, n_more):
 def scores_after(x, grades, starts, weights, query_weights, **parameters):
     """Train on these rows; return the scores of those of the small data."""
     spec = small_data()[2]
-    forest = boost(
+    forest = boost_rows(
         RankedRows(grades, starts, [apply_bins(x, spec)], weights, query_weights=query_weights), [],
         [f.edges for f in spec.features], spec.feature_names,
         TrainParameters(

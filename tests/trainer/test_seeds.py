@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,27 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.records import as_json, to_line
+from rankmill.foundation.training_facts import OtherModel
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import ModelIdentity, recipe_and_seed
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer import training
-from rankmill.trainer.candidate import Candidate, Spread, checked_seeds, parse_seeds, plan_candidate, train_candidate
-from rankmill.trainer.checkpoints import KeptTrainings, training_key
+from rankmill.trainer.candidate import (
+    Candidate,
+    SeedOptions,
+    Spread,
+    checked_seeds,
+    parse_seeds,
+    plan_candidate,
+    train_candidate,
+)
+from rankmill.trainer.checkpoints import FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import average
-from rankmill.trainer.model_facts import Origin, facts_of
 from rankmill.trainer.round_metrics import measure
+from rankmill.trainer.training_options import StartingModel, TrainingOptions
+from rankmill.trainer.version_facts import facts_of
 from tests.trainer.small_dataset import SMALL, small_dataset
 
 SEEDS = (1, 2, 3)
@@ -39,13 +49,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def candidate_of(dataset: Dataset, kept: Path | None, choose: str, seeds=SEEDS, parameters=SMALL, **more) -> Candidate:
-    given = {"eval_metrics": METRICS, "n_threads": 1, **more}
-    return train_candidate(dataset, parameters, seeds=seeds, choose=choose, folder=kept, **given)
+    chosen = SeedOptions(seeds=seeds, choose=choose, splits=more.pop("splits", ()))
+    options = TrainingOptions(**{"eval_metrics": METRICS, "n_threads": 1, "checkpoint": kept, **more})
+    return train_candidate(dataset, parameters, options, chosen)
 
 
 @pytest.fixture(scope="module")
 def forests(dataset: Dataset) -> list[Forest]:
-    return [training.train(dataset, replace(SMALL, seed=seed), n_threads=1).forest for seed in SEEDS]
+    return [training.train(dataset, replace(SMALL, seed=seed), TrainingOptions(n_threads=1)).forest for seed in SEEDS]
 
 
 def scores(forest: Forest, dataset: Dataset, split: str = "test"):
@@ -83,11 +94,11 @@ def test_the_order_of_seeds_threads_and_the_folder_change_nothing(dataset: Datas
     other = candidate_of(dataset, None, choose, seeds=(3, 1, 2), n_threads=2)
     assert other.forest.to_bytes() == found.forest.to_bytes()
     assert _json(other.facts) == _json(found.facts)
-    assert _json(other.training()) == _json(found.training())
+    assert other.record() == found.record()
 
 
 def _json(facts: object) -> str:
-    return json.dumps(facts, sort_keys=True, allow_nan=False)
+    return to_line(facts)
 
 
 def test_the_best_is_best_on_the_valid_split_and_the_forest_of_its_own_training(
@@ -96,9 +107,9 @@ def test_the_best_is_best_on_the_valid_split_and_the_forest_of_its_own_training(
     found = candidate_of(dataset, kept, "best")
     values = [each.metrics["valid"]["ndcg@10"] for each in found.seeds]
     assert found.chosen == SEEDS[values.index(max(values))]
-    assert [each.sha256 for each in found.seeds] == [each.sha256 for each in forests]
+    assert [each.facts().sha256 for each in found.seeds] == [each.sha256 for each in forests]
     assert found.forest.sha256 == forests[SEEDS.index(found.chosen)].sha256
-    assert found.facts["seeds"]["chosen"] == found.chosen == found.facts["parameters"]["seed"]
+    assert found.facts.seeds.chosen == found.chosen == found.facts.parameters["seed"]
     worst = candidate_of(dataset, None, "best", parameters=replace(SMALL, stop_metric="deviance"))
     losses = [each.metrics["valid"]["deviance"] for each in worst.seeds]
     assert worst.chosen == SEEDS[losses.index(min(losses))]
@@ -110,25 +121,25 @@ def test_of_equal_seeds_the_lowest_is_taken(dataset: Dataset) -> None:
     found = candidate_of(dataset, None, "best", seeds=(9, 4, 6), parameters=same)
     assert found.chosen == 4
     assert len({each.metrics["valid"]["ndcg@10"] for each in found.seeds}) == 1
-    assert all(spread.deviation == 0.0 for spread in found.noise_floor.splits["valid"].values())
+    assert all(spread.deviation == 0.0 for spread in found.noise_floor["valid"].values())
 
 
 def test_the_noise_floor_is_mean_deviation_and_range_over_the_seeds(dataset: Dataset, kept: Path) -> None:
     found = candidate_of(dataset, kept, "average", splits=("test",))
-    assert set(found.noise_floor.splits) == {"valid", "test"}
-    for split, metrics in found.noise_floor.splits.items():
+    assert set(found.noise_floor) == {"valid", "test"}
+    for split, metrics in found.noise_floor.items():
         for name, spread in metrics.items():
             values = [each.metrics[split][name] for each in found.seeds]
             assert spread.mean == pytest.approx(statistics.fmean(values), rel=1e-14)
             assert spread.deviation == pytest.approx(statistics.stdev(values), rel=1e-12)
             assert (spread.least, spread.greatest) == (min(values), max(values))
-    assert found.facts["seeds"]["noise_floor"] == found.noise_floor.to_dict()
+    assert found.facts.seeds.noise_floor == found.noise_floor
     assert Spread.of([1.0, 1.0]).deviation == 0.0
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_measuring_a_forest_gives_what_its_training_has_measured(dataset: Dataset, split: str) -> None:
-    result = training.train(dataset, SMALL, eval_metrics=METRICS, n_threads=1)
+    result = training.train(dataset, SMALL, TrainingOptions(eval_metrics=METRICS, n_threads=1))
     means, by_query = measure(result.forest, dataset, split, SMALL, METRICS)
     assert means == pytest.approx(result.history[result.best_round - 1].metrics[split], rel=1e-12)
     for name, kept in result.by_query[split].items():
@@ -138,18 +149,20 @@ def test_measuring_a_forest_gives_what_its_training_has_measured(dataset: Datase
 def test_the_average_says_what_it_measures_itself(dataset: Dataset, kept: Path) -> None:
     found = candidate_of(dataset, kept, "average", splits=("test",))
     for split in ("train", "valid", "test"):
-        assert found.facts["metrics"][split] == measure(found.forest, dataset, split, SMALL, METRICS)[0]
-        low, high = found.facts["intervals"][split]["ndcg@10"]
-        assert low < found.facts["metrics"][split]["ndcg@10"] < high
-    assert "best_round" not in found.facts
+        assert found.facts.metrics[split] == measure(found.forest, dataset, split, SMALL, METRICS)[0]
+        low, high = found.facts.intervals[split]["ndcg@10"]
+        assert low < found.facts.metrics[split]["ndcg@10"] < high
+    assert found.facts.best_round is None
     assert found.forest.info["seeds"] == list(SEEDS)
     assert found.forest.info["dataset_digest"] == dataset.digest
 
 
 def test_one_seed_is_a_plain_training(dataset: Dataset) -> None:
-    plain = training.train(dataset, replace(SMALL, seed=2), n_threads=1)
+    plain = training.train(dataset, replace(SMALL, seed=2), TrainingOptions(n_threads=1))
     for seeds, parameters in (((2,), SMALL), ((), replace(SMALL, seed=2))):
-        found = train_candidate(dataset, parameters, seeds=seeds, choose="average", n_threads=1)
+        found = train_candidate(
+            dataset, parameters, TrainingOptions(n_threads=1), SeedOptions(seeds=seeds, choose="average")
+        )
         assert found.forest == plain.forest
         assert found.facts == facts_of(dataset, plain)
         assert found.noise_floor is None
@@ -175,7 +188,7 @@ def test_trainings_that_are_done_are_not_done_again(dataset: Dataset, tmp_path: 
     (tmp_path / f"{first.keys[1]}.json").write_bytes(b"{")
     assert _json(candidate_of(dataset, tmp_path, "best", seeds=(1, 2)).facts) == _json(first.facts)
     assert calls == [3, 1, 2]
-    store = KeptTrainings(tmp_path)
+    store = FinishedTrainings(tmp_path)
     (tmp_path / f"{'a' * 64}.whole.checkpoint").write_bytes(b"of a training that nobody wants any more")
     (tmp_path / f".{first.keys[0]}.json.0123.staging").write_bytes(b"left by a kill")
     store.remove_others(first.keys)
@@ -187,8 +200,8 @@ def test_trainings_that_are_done_are_not_done_again(dataset: Dataset, tmp_path: 
 def test_a_killed_training_of_three_seeds_goes_on_with_the_third(dataset: Dataset, tmp_path: Path) -> None:
     whole = candidate_of(dataset, None, "average")
 
-    def killed(seed, record) -> None:
-        if (seed, record.round_number) == (3, 4):
+    def killed(record) -> None:
+        if (record.seed, record.round_number) == (3, 4):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -196,12 +209,17 @@ def test_a_killed_training_of_three_seeds_goes_on_with_the_third(dataset: Datase
     told: list[str] = []
     seen: list[int] = []
     found = candidate_of(
-        dataset, tmp_path, "average", say=told.append, on_round=lambda seed, _: seen.append(seed), checkpoint_every=0.0
+        dataset,
+        tmp_path,
+        "average",
+        on_message=told.append,
+        on_round=lambda record: seen.append(record.seed),
+        checkpoint_every=0.0,
     )
     assert set(seen) == {3}
     assert [line.split(":")[0] for line in told[:2]] == ["seed 1 was trained before", "seed 2 was trained before"]
     assert found.forest == whole.forest
-    assert _json(found.training()) == _json(whole.training())
+    assert found.record() == whole.record()
     assert not list(tmp_path.glob("*.checkpoint"))
 
 
@@ -211,7 +229,7 @@ def test_a_cross_validation_is_kept_as_well(dataset: Dataset, tmp_path: Path) ->
     again = candidate_of(dataset, tmp_path, "average", seeds=(1, 2), parameters=parameters)
     for one, other in zip(first.seeds, again.seeds, strict=True):
         assert one.result.cross_validation == other.result.cross_validation is not None
-    assert set(first.noise_floor.splits) == {"valid", "cv"}
+    assert set(first.noise_floor) == {"valid", "cv"}
 
 
 def test_every_thing_that_decides_a_training_is_in_its_key(dataset: Dataset) -> None:
@@ -227,20 +245,22 @@ def test_every_thing_that_decides_a_training_is_in_its_key(dataset: Dataset) -> 
 
 
 def test_on_top_of_a_base_model_the_base_is_there_once(dataset: Dataset) -> None:
-    base = training.train(dataset, replace(SMALL, n_rounds=3, early_stopping_rounds=0), n_threads=1).forest
-    origin = Origin(base, ModelIdentity(sha256=base.sha256))
-    found = candidate_of(dataset, None, "average", base=origin)
+    base = training.train(
+        dataset, replace(SMALL, n_rounds=3, early_stopping_rounds=0), TrainingOptions(n_threads=1)
+    ).forest
+    origin = StartingModel(base, ModelIdentity(sha256=base.sha256))
+    found = candidate_of(dataset, None, "average", base_model=origin)
     after = sum(each.result.forest.n_trees - base.n_trees for each in found.seeds)
     assert found.forest.n_trees == base.n_trees + after
     of_all = np.array([scores(each.result.forest, dataset) for each in found.seeds])
     assert np.allclose(scores(found.forest, dataset), of_all.mean(axis=0), rtol=1e-12, atol=1e-12)
-    assert found.facts["base_model"] == {"sha256": base.sha256}
+    assert found.facts.base_model == OtherModel(sha256=base.sha256)
 
 
 def test_an_average_cannot_be_gone_on_with(dataset: Dataset, kept: Path) -> None:
     forest = candidate_of(dataset, kept, "average").forest
     with pytest.raises(InvalidParameter, match="average of several seeds"):
-        training.train(dataset, replace(SMALL, seed=1), resume=forest)
+        training.train(dataset, replace(SMALL, seed=1), TrainingOptions(resume=StartingModel(forest)))
 
 
 @pytest.mark.parametrize(
@@ -255,20 +275,22 @@ def test_an_average_cannot_be_gone_on_with(dataset: Dataset, kept: Path) -> None
 def test_what_cannot_be_is_refused_before_the_training(dataset: Dataset, asked, message: str) -> None:
     parameters = replace(SMALL, **asked.pop("parameters", {}))
     with pytest.raises(InvalidParameter, match=message):
-        plan_candidate(dataset, parameters, **asked)
+        plan_candidate(dataset, parameters, TrainingOptions(), SeedOptions(**asked))
 
 
 def test_without_a_valid_split_only_the_average_is_permitted(tmp_path: Path) -> None:
     alone = small_dataset(tmp_path, {"train": 1.0}, queries=30)
     with pytest.raises(InvalidParameter, match="no valid split on which the best"):
-        plan_candidate(alone, SMALL, seeds=(1, 2))
+        plan_candidate(alone, SMALL, TrainingOptions(), SeedOptions(seeds=(1, 2)))
     found = candidate_of(alone, None, "average", seeds=(1, 2))
-    assert found.noise_floor.splits == {}
-    plan_candidate(alone, SMALL, seeds=(1,))
+    assert found.noise_floor == {}
+    plan_candidate(alone, SMALL, TrainingOptions(), SeedOptions(seeds=(1,)))
 
 
 def test_a_forest_with_a_link_is_not_averaged(dataset: Dataset) -> None:
-    forest = training.train(dataset, replace(SMALL, objective="mcrank", n_rounds=1), n_threads=1).forest
+    forest = training.train(
+        dataset, replace(SMALL, objective="mcrank", n_rounds=1), TrainingOptions(n_threads=1)
+    ).forest
     with pytest.raises(InvalidParameter, match="only sums of trees"):
         average([forest, forest])
 
@@ -281,9 +303,9 @@ def test_seeds_are_read_from_a_line() -> None:
 
 def test_an_average_is_no_other_seed_of_a_single_model(dataset: Dataset, kept: Path) -> None:
     average, best = (candidate_of(dataset, kept, choose).facts for choose in ("average", "best"))
-    plain = facts_of(dataset, training.train(dataset, replace(SMALL, seed=3), n_threads=1))
-    versions = [SimpleNamespace(manifest=facts) for facts in (average, best, plain)]
+    plain = facts_of(dataset, training.train(dataset, replace(SMALL, seed=3), TrainingOptions(n_threads=1)))
+    versions = [SimpleNamespace(manifest=as_json(facts)) for facts in (average, best, plain)]
     of_average, of_best, of_plain = (recipe_and_seed(version)[0] for version in versions)
     assert of_average != of_best == of_plain
     others = candidate_of(dataset, None, "average", seeds=(4, 5, 6)).facts
-    assert recipe_and_seed(SimpleNamespace(manifest=others)) == (of_average, 4)
+    assert recipe_and_seed(SimpleNamespace(manifest=as_json(others))) == (of_average, 4)

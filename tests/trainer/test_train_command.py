@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
+from rankmill.foundation.training_facts import Circumstances
 from rankmill.foundation.units import parse_size
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.forest import Forest
@@ -205,10 +206,10 @@ def test_a_model_of_several_outputs_says_so(dataset: str, capsys, monkeypatch) -
 
 def test_what_does_not_decide_the_bytes_is_attached_and_makes_no_version(dataset: str, capsys, monkeypatch) -> None:
     from rankmill.registry import Registry
-    from rankmill.trainer import model_facts
+    from rankmill.trainer import version_facts
 
     assert facts(capsys, "train", dataset, "--name", "web", *SMALL)["new"]
-    monkeypatch.setattr(model_facts, "circumstances_now", lambda: {"libraries": {"numpy": "99"}})
+    monkeypatch.setattr(version_facts, "circumstances_now", lambda: Circumstances(libraries={"numpy": "99"}))
     again = facts(capsys, "train", dataset, "--name", "web", *SMALL)
     resumed = facts(capsys, "train", dataset, "--name", "web", *SMALL, "--resume", "web@1")
     assert [each["new"] for each in (again, resumed)] == [False, False]

@@ -18,6 +18,7 @@ from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import cross_validate, train
+from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.tuning import search, trial
 from rankmill.trainer.tuning.search import TuneOptions, plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
@@ -59,11 +60,11 @@ def test_a_trial_is_the_training_that_it_says(dataset: Dataset, done: tuple[Path
     _, table = done
     assert [row.trial for row in table.rows if not row.values] == [0]  # the parameters as they were given
     for row in (table.rows[0], table.rows[-1]):
-        result = train(dataset, replace(BASE, n_rounds=row.outcome.rounds, **row.values), n_threads=1)
+        result = train(dataset, replace(BASE, n_rounds=row.outcome.rounds, **row.values), TrainingOptions(n_threads=1))
         assert row.outcome.score == result.history[result.best_round - 1].metrics["valid"]["ndcg@10"]
         assert (row.outcome.best_round, row.outcome.trained) == (result.best_round, len(result.history))
     for seed, outcome in table.rows[0].repeats.items():
-        result = train(dataset, replace(BASE, **table.rows[0].values, seed=seed), n_threads=1)
+        result = train(dataset, replace(BASE, **table.rows[0].values, seed=seed), TrainingOptions(n_threads=1))
         assert outcome.score == result.history[result.best_round - 1].metrics["valid"]["ndcg@10"]
 
 
@@ -180,7 +181,7 @@ def test_without_a_valid_split_folds_compare_the_trials(tmp_path: Path) -> None:
     table = tune(plan, tmp_path / "t")
     best = table.winner
     found = cross_validate(
-        alone, replace(base, rounds_by="cv", n_rounds=best.outcome.rounds, **best.values), n_threads=1
+        alone, replace(base, rounds_by="cv", n_rounds=best.outcome.rounds, **best.values), TrainingOptions(n_threads=1)
     )
     assert best.outcome.score == found.mean("ndcg@10")
     assert table.section()["n_rounds"] == found.best_round
@@ -191,7 +192,7 @@ def test_the_winner_can_be_pasted_and_trains_what_it_says(dataset: Dataset, done
     section = tomllib.loads((out / "winner.toml").read_text())["train"]
     parameters = TrainParameters(**section)
     assert parameters == replace(BASE, stop_metric="", **table.winner.values)
-    result = train(dataset, parameters, n_threads=1)
+    result = train(dataset, parameters, TrainingOptions(n_threads=1))
     assert result.history[result.best_round - 1].metrics["valid"]["ndcg@10"] == table.winner.outcome.score
 
 

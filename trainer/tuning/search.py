@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from joblib import Parallel, delayed
 from joblib.externals.loky.process_executor import BrokenProcessPool
@@ -26,9 +26,9 @@ from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
-from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.parameters import PRESET, TrainParameters
 from rankmill.trainer.training import TrainingPlan, plan_of
+from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.tuning.space import Space
 from rankmill.trainer.tuning.table import Row, Table
 from rankmill.trainer.tuning.trials import TABLE, WINNER, Outcome, Task, TrialStore, run_trial
@@ -92,6 +92,7 @@ class TunePlan:
     higher_is_better: bool
     by_folds: bool
     training: TrainingPlan
+    training_options: TrainingOptions
 
     @property
     def workers(self) -> int:
@@ -135,10 +136,7 @@ def plan_tuning(
     parameters: TrainParameters,
     space: Space,
     options: TuneOptions,
-    *,
-    eval_metrics: Sequence[str] = (),
-    bin_cache: Path | None = None,
-    pool_bytes: int = DEFAULT_POOL_BYTES,
+    training_options: TrainingOptions = DEFAULT_OPTIONS,
 ) -> TunePlan:
     """Return what :func:`tune` will do, and refuse what it would refuse.
 
@@ -160,7 +158,7 @@ def plan_tuning(
         raise InvalidParameter("n_rounds is what successive halving gives its trials; vary it with --search random")
     parameters = replace(parameters, stop_metric=str(measure), rounds_by="valid")
     space.check(parameters)
-    training = plan_of(dataset, parameters, eval_metrics=eval_metrics, bin_cache=bin_cache, pool_bytes=pool_bytes)
+    training = plan_of(dataset, parameters, training_options)
     return TunePlan(
         dataset=dataset,
         parameters=parameters,
@@ -170,29 +168,21 @@ def plan_tuning(
         higher_is_better=measure.higher_is_better,
         by_folds=training.valid_rows == 0,
         training=training,
+        training_options=training_options,
     )
 
 
-def tune(
-    plan: TunePlan,
-    out: Path,
-    *,
-    eval_metrics: Sequence[str] = (),
-    bin_cache: Path | None = None,
-    pool_bytes: int = DEFAULT_POOL_BYTES,
-    fresh: bool = False,
-    on_trial: OnTrial | None = None,
-) -> Table:
-    """Search, and write the table of trials and the winner into ``out``; a search that was killed goes on there.
+def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | None = None) -> Table:
+    """Search, and write the table of trials and the winner into ``out``; a search that was killed resumes there.
 
     Parameters
     ----------
     plan
-        What :func:`plan_tuning` has returned for the same ``eval_metrics``, ``bin_cache`` and ``pool_bytes``.
+        What :func:`plan_tuning` has returned.
     out
         A folder, made if need be.
     fresh
-        Let go of what another search has left there.
+        Remove what another search has left there.
     on_trial
         Called as trials are done, in no order.
 
@@ -203,106 +193,121 @@ def tune(
     WorkerLost
         A worker was killed from outside.
     """
-    dataset, parameters, options = plan.dataset, plan.parameters, plan.options
-    facts = {
-        "format": FORMAT,
-        "dataset": dataset.digest,
-        "binspec": dataset.bin_set().binspec,
-        "parameters": {**parameters.as_dict(), "preset": PRESET},
-        "eval_metrics": list(eval_metrics),
-        "space": plan.space.to_dict(),
-        "code": code_digest(*OF_TRAINING),
-    }
-    store = TrialStore.begin(out, facts, fresh=fresh)
-    drawn: dict[int, dict[str, Any]] = {0: {}}
-    drawn |= {trial: plan.space.draw(parameters.seed, trial) for trial in range(1, options.trials + 1)}
-
-    def task(trial: int, rounds: int | None, seed: int) -> Task:
-        values = drawn[trial]
-        return Task(
-            dataset=dataset.path,
-            out=out,
-            search=store.key,
-            trial=trial,
-            values=values,
-            base=parameters,
-            seed=seed,
-            rounds=values.get("n_rounds", parameters.n_rounds) if rounds is None else rounds,
-            by_folds=plan.by_folds,
-            eval_metrics=tuple(eval_metrics),
-            n_threads=0 if plan.workers == 1 else 1,
-            bin_cache=bin_cache,
-            pool_bytes=pool_bytes,
-            measure=plan.measure,
-        )
-
-    def all_of(tasks: Sequence[Task]) -> dict[tuple[int, int], Outcome]:
-        found, missing = {}, []
-        for each in tasks:  # before a process is started for nothing
-            known = store.read(each.name).get(each.rounds)
-            if known is None:
-                missing.append(each)
-                continue
-            found[each.trial, each.seed] = known
-            if on_trial is not None:
-                on_trial(each, known)
-        for done, outcome in _run(missing, plan.workers):
-            found[done.trial, done.seed] = outcome
-            if on_trial is not None:
-                on_trial(done, outcome)
-        return found
-
-    left: Sequence[int] = range(options.trials + 1)
-    last: dict[int, Outcome] = {}
-    rung_of: dict[int, int] = {}
-    rungs = plan.rungs
-    for number, rung in enumerate(rungs):
-        rounds = None if len(rungs) == 1 else rung.rounds
-        outcomes = all_of([task(trial, rounds, parameters.seed) for trial in left])
-        scores = {trial: outcomes[trial, parameters.seed].score for trial in left}
-        last |= {trial: outcomes[trial, parameters.seed] for trial in left}
-        rung_of |= dict.fromkeys(left, number)
-        left = going_on(scores, rung, higher_is_better=plan.higher_is_better)
-        if not left:
-            break
-    if all(outcome.score is None for outcome in last.values()):
-        raise InvalidParameter(f"every trial failed, the first one so: {last[0].error}")
-
-    def places() -> list[int]:
-        """Those that came further first (a score after few rounds is none beside one after all), then by score."""
-        sound = {trial: last[trial].score for trial in last if last[trial].score is not None}
-        by_rung = [{trial: sound[trial] for trial in sound if rung_of[trial] == rung} for rung in range(len(rungs))]
-        found = [ordered(scores, higher_is_better=plan.higher_is_better) for scores in reversed(by_rung)]
-        return [trial for part in found for trial in part] + [trial for trial in sorted(last) if trial not in sound]
-
-    best = [trial for trial in places()[: options.best] if last[trial].score is not None]
+    parameters, options = plan.parameters, plan.options
+    search = _Search(plan, out, fresh, on_trial)
+    search.climb()
+    if all(outcome.score is None for outcome in search.last.values()):
+        raise InvalidParameter(f"every trial failed, the first one so: {search.last[0].error}")
+    best = [trial for trial in search.places()[: options.best] if search.last[trial].score is not None]
     seeds = [parameters.seed, *_other_seeds(parameters.seed, options.repeat)] if options.repeat else []
-    again = all_of([task(trial, None, seed) for trial in best for seed in seeds])
+    again = search.outcomes_of([search.task(trial, None, seed) for trial in best for seed in seeds])
     if seeds:  # what stood still on a lower rung has now all rounds, too
-        last |= {trial: again[trial, parameters.seed] for trial in best}
-        rung_of |= dict.fromkeys(best, len(rungs) - 1)
-    rows = [
-        Row(
-            trial=trial,
-            values=drawn[trial],
-            outcome=last[trial],
-            repeats={seed: again[trial, seed] for seed in seeds[1:]} if trial in best else {},
-        )
-        for trial in places()
-    ]
+        search.last |= {trial: again[trial, parameters.seed] for trial in best}
+        search.rung_of |= dict.fromkeys(best, len(plan.rungs) - 1)
     table = Table(
-        rows=tuple(rows),
+        rows=tuple(
+            Row(
+                trial=trial,
+                values=search.drawn[trial],
+                outcome=search.last[trial],
+                repeats={seed: again[trial, seed] for seed in seeds[1:]} if trial in best else {},
+            )
+            for trial in search.places()
+        ),
         parameters=parameters,
         measure=plan.measure,
         higher_is_better=plan.higher_is_better,
         by_folds=plan.by_folds,
         search=options.search,
-        dataset_digest=dataset.digest,
+        dataset_digest=plan.dataset.digest,
     )
-    store.publish(TABLE, table.to_json().encode() + b"\n")
-    store.publish(WINNER, table.winner_toml().encode())
-    store.forget_checkpoints()
+    search.store.publish(TABLE, table.to_json().encode() + b"\n")
+    search.store.publish(WINNER, table.winner_toml().encode())
+    search.store.remove_checkpoints()
     return table
+
+
+class _Search:
+    """A search that is under way: what was drawn, and what has come of it."""
+
+    def __init__(self, plan: TunePlan, out: Path, fresh: bool, on_trial: OnTrial | None) -> None:  # noqa: FBT001
+        self._plan, self._out, self._on_trial = plan, out, on_trial
+        parameters, options = plan.parameters, plan.options
+        facts = {
+            "format": FORMAT,
+            "dataset": plan.dataset.digest,
+            "binspec": plan.dataset.bin_set().binspec,
+            "parameters": {**parameters.as_dict(), "preset": PRESET},
+            "eval_metrics": list(plan.training_options.eval_metrics),
+            "space": plan.space.to_dict(),
+            "code": code_digest(*OF_TRAINING),
+        }
+        self.store = TrialStore.begin(out, facts, fresh=fresh)
+        self.drawn = [{}, *(plan.space.draw(parameters.seed, trial) for trial in range(1, options.trials + 1))]
+        self.last: dict[int, Outcome] = {}  # by trial, on the highest rung that it has reached
+        self.rung_of: dict[int, int] = {}
+
+    def task(self, trial: int, rounds: int | None, seed: int) -> Task:
+        """Return the task of a trial; ``rounds`` None: all."""
+        plan, values = self._plan, self.drawn[trial]
+        return Task(
+            dataset=plan.dataset.path,
+            out=self._out,
+            search=self.store.key,
+            trial=trial,
+            values=values,
+            base=plan.parameters,
+            seed=seed,
+            rounds=values.get("n_rounds", plan.parameters.n_rounds) if rounds is None else rounds,
+            by_folds=plan.by_folds,
+            options=replace(plan.training_options, n_threads=0 if plan.workers == 1 else 1),
+            measure=plan.measure,
+        )
+
+    def outcomes_of(self, tasks: Sequence[Task]) -> dict[tuple[int, int], Outcome]:
+        """Do what was not done before; return all outcomes by trial and seed."""
+        found, missing = {}, []
+        for task in tasks:  # before a process is started for nothing
+            known = self.store.read(task.name).get(task.rounds)
+            if known is None:
+                missing.append(task)
+            else:
+                found[task.trial, task.seed] = self._noted(task, known)
+        for task, outcome in _run(missing, self._plan.workers):
+            found[task.trial, task.seed] = self._noted(task, outcome)
+        return found
+
+    def climb(self) -> None:
+        """Train all trials on the lowest rung, and the best of each rung on the next."""
+        plan, seed = self._plan, self._plan.parameters.seed
+        rungs = plan.rungs
+        left: Sequence[int] = range(plan.options.trials + 1)
+        for number, rung in enumerate(rungs):
+            rounds = None if len(rungs) == 1 else rung.rounds
+            outcomes = self.outcomes_of([self.task(trial, rounds, seed) for trial in left])
+            self.last |= {trial: outcomes[trial, seed] for trial in left}
+            self.rung_of |= dict.fromkeys(left, number)
+            scores = {trial: outcomes[trial, seed].score for trial in left}
+            left = going_on(scores, rung, higher_is_better=plan.higher_is_better)
+            if not left:
+                break
+
+    def places(self) -> list[int]:
+        """Order trials: those that came further first (a score after few rounds is none beside one after all), then by score."""
+        sound = {trial: outcome.score for trial, outcome in self.last.items() if outcome.score is not None}
+        by_rung = [
+            {trial: sound[trial] for trial in sound if self.rung_of[trial] == rung}
+            for rung in range(len(self._plan.rungs))
+        ]
+        found = [ordered(scores, higher_is_better=self._plan.higher_is_better) for scores in reversed(by_rung)]
+        return [trial for part in found for trial in part] + [
+            trial for trial in sorted(self.last) if trial not in sound
+        ]
+
+    def _noted(self, task: Task, outcome: Outcome) -> Outcome:
+        if self._on_trial is not None:
+            self._on_trial(task, outcome)
+        return outcome
 
 
 def _other_seeds(seed: int, repeat: int) -> Iterable[int]:
@@ -322,14 +327,14 @@ def _run(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Outcome]]:
         return
     pool = Parallel(n_jobs=min(workers, len(tasks)), return_as="generator_unordered", batch_size=1)
     try:
-        yield from pool(delayed(_told)(task) for task in tasks)
+        yield from pool(delayed(_run_in_worker)(task) for task in tasks)
     except BrokenProcessPool as error:
         raise WorkerLost(
             "a worker was killed, perhaps for lack of memory; take fewer --workers and run the same command again: it goes on"
         ) from error
 
 
-def _told(task: Task) -> tuple[Task, Outcome]:
+def _run_in_worker(task: Task) -> tuple[Task, Outcome]:
     return task, run_trial(task)
 
 

@@ -9,8 +9,9 @@ from functools import cached_property
 from math import fsum
 from typing import Any
 
+from rankmill.foundation.records import as_json, to_line
 from rankmill.foundation.terminal import text_table
-from rankmill.trainer.candidate import Spread
+from rankmill.foundation.training_facts import Spread
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.tuning.trials import Outcome
 
@@ -37,17 +38,17 @@ class Row:
         """The mean over seeds."""
         return fsum(self.scores) / len(self.scores)
 
+    @property
+    def over_seeds(self) -> Spread | None:
+        """The chance in it, where it has two scores or more."""
+        return Spread.of(self.scores) if len(self.scores) > 1 else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        facts: dict[str, Any] = {"trial": self.trial, "parameters": dict(self.values)}
-        facts |= self.outcome.model_dump(mode="json", exclude_defaults=True)
-        if self.repeats:
-            facts["repeats"] = {
-                str(seed): each.model_dump(mode="json", exclude_defaults=True) for seed, each in self.repeats.items()
-            }
-            if len(self.scores) > 1:
-                facts["over_seeds"] = Spread.of(self.scores).to_dict()
-        return facts
+        repeated = {"repeats": as_json(self.repeats)} if self.repeats else {}
+        if self.over_seeds is not None:
+            repeated["over_seeds"] = as_json(self.over_seeds)
+        return {"trial": self.trial, "parameters": dict(self.values), **as_json(self.outcome), **repeated}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ class Table:
 
     def to_json(self) -> str:
         """Return one JSON object in one line."""
-        return json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return to_line(self.to_dict())
 
     def section(self) -> dict[str, Any]:
         """Return the winner's parameters that are not the defaults, as ``[train]`` takes them.
@@ -113,7 +114,7 @@ class Table:
             if outcome.score is None:
                 failed.append(f"trial {row.trial} failed: {(outcome.error or '')[:_SHOWN_ERRORS]}")
                 continue
-            spread = Spread.of(row.scores) if len(row.scores) > 1 else None
+            spread = row.over_seeds
             rows.append(
                 [
                     f"{row.trial}{' *' if row is self.winner else ''}",

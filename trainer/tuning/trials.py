@@ -15,43 +15,66 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from rankmill.foundation.errors import InvalidParameter, RankmillError
-from rankmill.foundation.records import canonical_json
+from rankmill.foundation.errors import IntegrityError, InvalidParameter, RankmillError
+from rankmill.foundation.records import as_json, canonical_json, from_json, left_out
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.checkpoints import EVERY, Checkpoints
-from rankmill.trainer.history import CrossValidation, TrainingResult
+from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import cross_validate, train
+from rankmill.trainer.training_options import TrainingOptions
 
-_STRICT = ConfigDict(extra="forbid", frozen=True)
 SEARCH, TRIALS, CHECKPOINTS, TABLE, WINNER = "search.json", "trials", "checkpoints", "table.json", "winner.toml"
+MOST_WORDS = 300  # of what a failure says
 
 
-class Outcome(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
     """What a trial has come to with so many rounds at most; ``error`` says why to nothing."""
 
-    model_config = _STRICT
-
     rounds: int
-    score: float | None = None
-    best_round: int | None = None
-    trained: int | None = None
-    metrics: dict[str, float] = {}
-    error: str | None = None
+    score: float | None = left_out()
+    best_round: int | None = left_out()
+    trained: int | None = left_out()
+    metrics: Mapping[str, float] | None = left_out()
+    error: str | None = left_out()
 
 
-class TrialFile(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFile:
     """One trial: what was drawn, and its outcomes, that of the fewest rounds first."""
-
-    model_config = _STRICT
 
     search: str
     trial: int
-    parameters: dict[str, Any]
-    outcomes: list[Outcome]
+    parameters: Mapping[str, Any]
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a worker is to do; all of it plain values, so that it can be sent to a process."""
+
+    dataset: Path
+    out: Path
+    search: str  # the key of the search
+    trial: int
+    values: Mapping[str, Any]  # that were drawn
+    base: TrainParameters  # which they replace; together they may be none
+    seed: int
+    rounds: int
+    by_folds: bool
+    options: TrainingOptions
+    measure: str
+
+    @property
+    def name(self) -> str:
+        """What its file is called: the seed is the second part where it is repeated."""
+        return f"{self.trial:05d}-{self.seed}"
+
+    @property
+    def parameters(self) -> TrainParameters:
+        """Those to train with; InvalidParameter if they do not go together."""
+        return replace(self.base, **{**self.values, "seed": self.seed, "n_rounds": self.rounds})
 
 
 class TrialStore:
@@ -98,8 +121,11 @@ class TrialStore:
 
     def read(self, name: str) -> dict[int, Outcome]:
         """Return the outcomes of a trial by the rounds that it was given."""
-        found = self._file(name)
-        return {} if found is None else {each.rounds: each for each in found.outcomes}
+        try:
+            found = from_json(TrialFile, self._path(name).read_bytes(), name)
+        except (OSError, IntegrityError):
+            return {}
+        return {each.rounds: each for each in found.outcomes} if found.search == self._key else {}
 
     def write(self, name: str, outcome: Outcome, *, trial: int, values: Mapping[str, Any]) -> None:
         """Add an outcome to the file of a trial."""
@@ -108,66 +134,25 @@ class TrialStore:
             search=self._key,
             trial=trial,
             parameters=dict(values),
-            outcomes=[outcomes[rounds] for rounds in sorted(outcomes)],
+            outcomes=tuple(outcomes[rounds] for rounds in sorted(outcomes)),
         )
-        data = canonical_json(file.model_dump(mode="json", exclude_defaults=True)) + b"\n"
-        write_atomically(self._path(name), data)
+        write_atomically(self._path(name), canonical_json(as_json(file)) + b"\n")
 
     def publish(self, name: str, data: bytes) -> None:
         """Write what the search has come to."""
         write_atomically(self._folder / name, data)
 
-    def forget_checkpoints(self) -> None:
-        """Let go of what trials need for going on."""
+    def remove_checkpoints(self) -> None:
+        """Remove what trials need for resuming."""
         shutil.rmtree(self._folder / CHECKPOINTS, ignore_errors=True)
 
     def _path(self, name: str) -> Path:
         return self._folder / TRIALS / f"{name}.json"
 
-    def _file(self, name: str) -> TrialFile | None:
-        try:
-            found = TrialFile.model_validate_json(self._path(name).read_bytes())
-        except (OSError, ValidationError):
-            return None
-        return found if found.search == self._key else None
-
 
 def _is_staged(path: Path) -> bool:
     """Whether a killed search has left it before it had anything else."""
     return path.name.startswith(f".{SEARCH}.")
-
-
-MOST_WORDS = 300  # of what a failure says
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What a worker is to do; all of it plain values, so that it can be sent to a process."""
-
-    dataset: Path
-    out: Path
-    search: str  # the key of the search
-    trial: int
-    values: dict[str, Any]  # that were drawn
-    base: TrainParameters  # which they replace; together they may be none
-    seed: int
-    rounds: int
-    by_folds: bool
-    eval_metrics: tuple[str, ...]
-    n_threads: int
-    bin_cache: Path | None
-    pool_bytes: int
-    measure: str
-
-    @property
-    def name(self) -> str:
-        """What its file is called: the seed is the second part where it is repeated."""
-        return f"{self.trial:05d}-{self.seed}"
-
-    @property
-    def parameters(self) -> TrainParameters:
-        """Those to train with; InvalidParameter if they do not go together."""
-        return replace(self.base, **{**self.values, "seed": self.seed, "n_rounds": self.rounds})
 
 
 def run_trial(task: Task) -> Outcome:
@@ -179,9 +164,8 @@ def run_trial(task: Task) -> Outcome:
     known = store.read(task.name).get(task.rounds)
     if known is not None:
         return known
-    checkpoints = Checkpoints(task.out / "checkpoints", task.name, EVERY)
     try:
-        outcome = _of_folds(_validated(task, checkpoints), task) if task.by_folds else _of_split(task, checkpoints)
+        outcome = _trained(task)
     except (OSError, MemoryError, RankmillError):  # of the machine or the dataset: may be otherwise next time
         raise
     except Exception as error:  # a combination that cannot be is worth knowing, and no reason to end the search
@@ -191,40 +175,20 @@ def run_trial(task: Task) -> Outcome:
     return outcome
 
 
-def _of_split(task: Task, checkpoints: Checkpoints) -> Outcome:
-    result: TrainingResult = train(
-        Dataset.open(task.dataset),
-        task.parameters,
-        eval_metrics=task.eval_metrics,
-        n_threads=task.n_threads,
-        bin_cache=task.bin_cache,
-        pool_bytes=task.pool_bytes,
-        checkpoints=checkpoints,
-    )
-    return _outcome(
-        task, result.best_round, len(result.history), result.history[result.best_round - 1].metrics["valid"]
-    )
-
-
-def _validated(task: Task, checkpoints: Checkpoints) -> CrossValidation:
-    return cross_validate(
-        Dataset.open(task.dataset),
-        replace(task.parameters, rounds_by="cv"),
-        eval_metrics=task.eval_metrics,
-        n_threads=task.n_threads,
-        bin_cache=task.bin_cache,
-        pool_bytes=task.pool_bytes,
-        checkpoints=checkpoints,
-    )
-
-
-def _of_folds(found: CrossValidation, task: Task) -> Outcome:
-    means = {measure: found.mean(measure) for measure in found.measures}
-    return _outcome(task, found.best_round, len(found.histories[0]), means)
-
-
-def _outcome(task: Task, best_round: int, trained: int, metrics: Any) -> Outcome:
-    told = {name: value for name, value in metrics.items() if isfinite(value)}
-    if task.measure not in told:
+def _trained(task: Task) -> Outcome:
+    dataset, parameters = Dataset.open(task.dataset), task.parameters
+    checkpoints = Checkpoints(task.out / CHECKPOINTS, task.name)
+    if task.by_folds:
+        cv = cross_validate(dataset, replace(parameters, rounds_by="cv"), task.options, checkpoints)
+        best_round, trained = cv.best_round, len(cv.histories[0])
+        found: Mapping[str, float] = {measure: cv.mean(measure) for measure in cv.measures}
+    else:
+        result = train(dataset, parameters, task.options, checkpoints)
+        best_round, trained = result.best_round, len(result.history)
+        found = result.history[best_round - 1].metrics["valid"]
+    metrics = {name: value for name, value in found.items() if isfinite(value)}
+    if task.measure not in metrics:
         return Outcome(rounds=task.rounds, error=f"{task.measure} has no value on these queries")
-    return Outcome(rounds=task.rounds, score=told[task.measure], best_round=best_round, trained=trained, metrics=told)
+    return Outcome(
+        rounds=task.rounds, score=metrics[task.measure], best_round=best_round, trained=trained, metrics=metrics
+    )
