@@ -13,7 +13,7 @@ from rankmill.scorer.predict import predict
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.fitting import cross_validate_rows
 from rankmill.trainer.fitting import fit as fit_rounds
-from rankmill.trainer.history import HOLDOUT
+from rankmill.trainer.history import HOLDOUT, Curves
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import Preferences, RankedRows
@@ -197,7 +197,7 @@ def test_by_oob_keeps_the_rounds_with_the_highest_sum():
         rounds_by="oob", objective="l2", row_fraction=0.5, learning_rate=1.0, n_rounds=40, early_stopping_rounds=4
     )
     assert stopped.history == found.history[: len(stopped.history)]
-    assert json.loads(json.dumps(stopped.curves()))["oob_improvement"] == [r.oob_improvement for r in stopped.history]
+    assert list(Curves.of(stopped.history).oob_improvement) == [r.oob_improvement for r in stopped.history]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_by_cv_keeps_as_many_rounds_of_everything_as_the_folds_say():
 def test_threads_change_no_cross_validation_and_callbacks_see_every_round():
     seen = []
     one = validated(n_rounds=6)
-    two = validated(n_rounds=6, n_threads=3, on_round=lambda fold, record: seen.append((fold, record.round_number)))
+    two = validated(n_rounds=6, n_threads=3, on_round=lambda record: seen.append((record.fold, record.round_number)))
     assert one == two
     assert seen == [(fold, n) for fold in (1, 2, 3) for n in range(1, 7)]
 
