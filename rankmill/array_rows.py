@@ -303,13 +303,7 @@ def rows_of(
     else:
         grades = _grades(given)
     weights, events, offsets = extras.weights(n_rows), extras.events(n_rows), extras.offsets(n_rows)
-    try:
-        _, number = np.unique(queries, return_inverse=True)
-    except (TypeError, ValueError):  # of objects, which are sorted by comparing them
-        kinds = sorted({type(query).__name__ for query in queries.tolist()})
-        raise TrainingDataRejected(
-            f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
-        ) from None
+    number = _query_numbers(queries)
     digest = digest_of_rows(values, grades)
     columns: dict[str, npt.NDArray[Any] | None] = {"label": labels, "event": events, "offset": offsets, "": weights}
     known: dict[str, npt.NDArray[Any]] = {name: column for name, column in columns.items() if column is not None}
@@ -319,15 +313,14 @@ def rows_of(
     query_weights = extras.query_weights(queries, number)
     pairs = extras.preferences(number, order, starts)
     # what is not given leaves no trace, so that digests are those of models trained before it could be
-    name = _Digest()
-    name.add("", starts, digest[order], *(known[""],) if "" in known else ())
-    for column in ("label", "event", "offset"):
-        if column in known:
-            name.add(column, known[column])
+    named: list[tuple[str, tuple[npt.NDArray[Any], ...]]] = [
+        ("", (starts, digest[order], *((known[""],) if "" in known else ()))),
+        *((column, (known[column],)) for column in ("label", "event", "offset") if column in known),
+    ]
     if query_weights is not None:
-        name.add("query_weight", query_weights)
+        named.append(("query_weight", (query_weights,)))
     if pairs is not None:
-        name.add("pairs", pairs.better, pairs.worse, pairs.weight, pairs.probability)
+        named.append(("pairs", (pairs.better, pairs.worse, pairs.weight, pairs.probability)))
     return ArrayRows(
         values=values[order],
         grades=grades[order],
@@ -338,7 +331,7 @@ def rows_of(
         offsets=known.get("offset"),
         query_weights=query_weights,
         pairs=pairs,
-        digest=name.hexdigest(),
+        digest=_digest(named),
     )
 
 
@@ -353,19 +346,26 @@ def _are_grades(given: npt.NDArray[Any]) -> bool:
     )
 
 
-class _Digest:
-    """SHA-256 of arrays, each kind under its name; the first under none."""
+def _digest(named: Sequence[tuple[str, tuple[npt.NDArray[Any], ...]]]) -> str:
+    """Return the SHA-256 of arrays, each kind under its name."""
+    digest = hashlib.sha256()
+    for name, arrays in named:
+        digest.update(name.encode())
+        for each in arrays:
+            digest.update(np.ascontiguousarray(each).data.cast("B") if each.size else b"")
+    return digest.hexdigest()
 
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
 
-    def add(self, name: str, *arrays: npt.NDArray[Any]) -> None:
-        self._hash.update(name.encode())
-        for part in arrays:
-            self._hash.update(np.ascontiguousarray(part).data.cast("B") if part.size else b"")
-
-    def hexdigest(self) -> str:
-        return self._hash.hexdigest()
+def _query_numbers(queries: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return (n,) the place of each row's query among the sorted ones."""
+    try:
+        number: npt.NDArray[np.int64] = np.unique(queries, return_inverse=True)[1]
+    except (TypeError, ValueError):  # of objects, which are sorted by comparing them
+        kinds = sorted({type(query).__name__ for query in queries.tolist()})
+        raise TrainingDataRejected(
+            f"qid must hold ids of one kind, numbers or text, found {' and '.join(kinds)}"
+        ) from None
+    return number
 
 
 def _grades(grades: npt.NDArray[Any]) -> npt.NDArray[np.int32]:

@@ -1,1 +1,8 @@
-"""The report of a run: what a person wants to know of a new version, as a page, as JSON and as Markdown."""
+"""The report of a run or a version: facts as one JSON object, and a page and Markdown made of it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Facts: TypeAlias = dict[str, Any]
+"""The facts, or a part of them, as in ``report.json``: docs/report.md lists all keys, and the templates read them by name."""

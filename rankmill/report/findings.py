@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
+from rankmill.report import Facts
 from rankmill.report.formatting import (
     count,
     counted,
@@ -18,8 +18,6 @@ from rankmill.report.formatting import (
     slice_name,
     slice_title,
 )
-
-Facts = dict[str, Any]
 
 _DIGITS = 3  # in headings
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rankmill.report import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -152,7 +154,7 @@ def slice_title(by: str) -> str:
     return _SLICES.get(by, by)
 
 
-def slice_name(row: dict[str, Any], by: str) -> str:
+def slice_name(row: Facts, by: str) -> str:
     """Return the name of a slice: its limits in few digits, or the value that its queries have in common.
 
     >>> slice_name({"name": "0.03125 to 0.0683761", "limits": [0.03125, 0.0683761]}, "share_relevant")

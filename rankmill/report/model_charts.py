@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rankmill.report import Facts
 from rankmill.report.drawing import Drawing, Scale, clipped, tick_words, widest
 from rankmill.report.formatting import count, metric_name, number, percent, short
 
@@ -16,7 +17,7 @@ BAR = 26.0
 _NAMES = {"train": "train", "valid": "valid", "holdout": "held out", "cv": "cross-validation"}
 
 
-def curves(learning: dict[str, Any], width: float) -> Markup:
+def curves(learning: Facts, width: float) -> Markup:
     """Draw the metric after every round: of each seed on the queries that decide, of the chosen one also on those learnt from."""
     runs, deciding = learning["seeds"], learning["deciding"]
     chosen = next((run for run in runs if run["chosen"]), runs[0])
@@ -66,7 +67,7 @@ def curves(learning: dict[str, Any], width: float) -> Markup:
     return art.svg()
 
 
-def influence(found: dict[str, Any], width: float) -> Markup:
+def influence(found: Facts, width: float) -> Markup:
     """Draw the shares of features in the gains, the largest first; a mark tells what it was before."""
     rows = found["features"]
     left = min(0.36 * width, widest([row["feature"] for row in rows]) + 14)
@@ -101,7 +102,7 @@ def influence(found: dict[str, Any], width: float) -> Markup:
     return art.svg()
 
 
-def dependence(row: dict[str, Any], width: float) -> Markup:
+def dependence(row: Facts, width: float) -> Markup:
     """Draw the score by the values of one feature, less its mean over the rows; marks below are the deciles of the rows.
 
     Both axes are the feature's own: they go as far as its values and its curves do.
@@ -142,7 +143,7 @@ def dependence(row: dict[str, Any], width: float) -> Markup:
     return art.svg("small")
 
 
-def centred(curve: dict[str, Any], values: dict[str, Any] | None) -> list[float]:
+def centred(curve: Facts, values: Facts | None) -> list[float]:
     """Return the outputs of a curve less their mean at the deciles of the rows, or over its points where these are not known."""
     points, outputs = curve["points"], curve["outputs"]
     if not outputs:
@@ -152,7 +153,7 @@ def centred(curve: dict[str, Any], values: dict[str, Any] | None) -> list[float]
     return [output - mean for output in outputs]
 
 
-def _dependence_limits(row: dict[str, Any]) -> tuple[float, float]:
+def _dependence_limits(row: Facts) -> tuple[float, float]:
     """Return the ends of the scores of one feature."""
     ends = [0.0]
     for curve in (row["candidate"], row["before"]):
@@ -162,7 +163,7 @@ def _dependence_limits(row: dict[str, Any]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def scores(found: dict[str, Any], width: float) -> Markup:
+def scores(found: Facts, width: float) -> Markup:
     """Draw the spread of the scores of each grade, the highest grade on top; the line is the median."""
     rows, edges = list(reversed(found["grades"])), found["edges"]
     words = [f"grade {row['grade']}" for row in rows]
@@ -197,7 +198,7 @@ def scores(found: dict[str, Any], width: float) -> Markup:
     return art.svg()
 
 
-def bars(rows: Sequence[dict[str, Any]], width: float, *, what: str) -> Markup:
+def bars(rows: Sequence[Facts], width: float, *, what: str) -> Markup:
     """Draw ``rows`` with ``label``, ``value``, ``figure``, and where there are any ``limit`` and ``alarm``."""
     left = min(0.4 * width, widest([row["label"] for row in rows]) + 14)
     most = max([row["value"] for row in rows] + [row.get("limit") or 0.0 for row in rows], default=1.0) or 1.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankmill.foundation.errors import InputError
+from rankmill.report import Facts
 from rankmill.scorer.forest import feature_importance
 from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
 from rankmill.scorer.inspect.paths import leaf_paths
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 TRAIN = "train"
 MOST_POINTS = 400  # of a curve; longer ones are thinned, their ends and best rounds kept
 _DECIDING = ("valid", "holdout", "cv", "test")  # sets that say how many rounds are kept, in order of preference
-
-Facts = dict[str, Any]
 
 
 def learning_facts(training: Mapping[str, Any] | None, metric: str | None = None) -> Facts | None:
@@ -128,14 +127,14 @@ SCORE_BINS = 48
 MOST_GRADES = 6  # beyond, the highest go together
 
 
-def influence_facts(subject: Subject) -> dict[str, Any]:
+def influence_facts(subject: Subject) -> Facts:
     """Tell which features the gains of the splits come from, the first 20, and which share they had before."""
     forest, before = subject.forest, subject.present_forest
     shares = feature_importance(forest)
     old = {} if before is None else dict(zip(before.feature_names, feature_importance(before).tolist(), strict=True))
     splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)
     used = [int(f) for f in np.argsort(-shares, kind="stable") if splits[f]]
-    rows: list[dict[str, Any]] = [
+    rows: list[Facts] = [
         {
             "feature": forest.feature_names[f],
             "influence": float(shares[f]),
@@ -153,7 +152,7 @@ def influence_facts(subject: Subject) -> dict[str, Any]:
     }
 
 
-def dependence_facts(subject: Subject) -> list[dict[str, Any]]:
+def dependence_facts(subject: Subject) -> list[Facts]:
     """Tell what the score is on average by the values of each of the features of most influence.
 
     Nothing is told of a forest of several outputs, or one that does not know its training rows.
@@ -181,7 +180,7 @@ def dependence_facts(subject: Subject) -> list[dict[str, Any]]:
     ]
 
 
-def _curves(forest: Forest, names: list[str]) -> dict[str, dict[str, Any]] | None:
+def _curves(forest: Forest, names: list[str]) -> dict[str, Facts] | None:
     """Return the curve of each feature: the output at and below each point, down to the one before; and where it is missing."""
     if forest.n_outputs > 1:
         return None
@@ -204,7 +203,7 @@ def _curves(forest: Forest, names: list[str]) -> dict[str, dict[str, Any]] | Non
     return found
 
 
-def _spread(bins: FeatureBins | None) -> dict[str, Any] | None:
+def _spread(bins: FeatureBins | None) -> Facts | None:
     """Return where the training rows lie: the least, the nine deciles as far as bins tell, the greatest, those missing."""
     if bins is None or bins.minimum is None or bins.maximum is None:
         return None
@@ -218,7 +217,7 @@ def _spread(bins: FeatureBins | None) -> dict[str, Any] | None:
     return {"minimum": float(bins.minimum), "maximum": float(bins.maximum), "deciles": deciles, "missing": missing}
 
 
-def score_facts(rankings: Rankings) -> dict[str, Any] | None:
+def score_facts(rankings: Rankings) -> Facts | None:
     """Count the version's scores by grade in bars of equal width; None where no score is a number or all are equal."""
     scores = rankings.candidate.scores
     grades = rankings.rows.column("grade").to_numpy()

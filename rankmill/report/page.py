@@ -12,7 +12,7 @@ from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from rankmill.report import formatting, model_charts, query_charts
+from rankmill.report import Facts, formatting, model_charts, query_charts
 from rankmill.report.findings import called, margin_of, metric_of, primary_difference
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ SMALL_WIDE, SMALL_PHONE = 252.0, 158.0  # of those that stand beside one another
 _SHOWN_METRICS = 12
 
 
-def page(facts: dict[str, Any]) -> str:
+def page(facts: Facts) -> str:
     """Return the page."""
     from markupsafe import Markup
 
@@ -43,12 +43,12 @@ def page(facts: dict[str, Any]) -> str:
     )
 
 
-def markdown(facts: dict[str, Any]) -> str:
+def markdown(facts: Facts) -> str:
     """Return the report as Markdown, for a pull request or a chat: the same findings and figures, without the charts."""
     return re.sub(r"\n{3,}", "\n\n", _rendered("report.md.jinja", facts)).strip() + "\n"
 
 
-def _rendered(template: str, facts: dict[str, Any], **others: Any) -> str:
+def _rendered(template: str, facts: Facts, **others: Any) -> str:
     return (
         _environment()
         .get_template(template)
@@ -87,7 +87,7 @@ def fenced(command: str) -> str:
     return "```sh\n" + command.replace("```", "'''") + "\n```"
 
 
-def outcome(facts: dict[str, Any]) -> dict[str, str]:
+def outcome(facts: Facts) -> dict[str, str]:
     """Return the verdict in a word or two, in a sentence, and how it is to look."""
     verdict, version = facts["verdict"], facts["model"]["version"]
     alias, present = verdict["alias"], (facts["present"] or {}).get("version")
@@ -112,7 +112,7 @@ def outcome(facts: dict[str, Any]) -> dict[str, str]:
     return {"word": word, "sentence": sentence, "look": look}
 
 
-def recorded_note(facts: dict[str, Any]) -> str:
+def recorded_note(facts: Facts) -> str:
     """Return what a reader has to know of the figures that the training measured."""
     splits = {row["split"] for row in facts["recorded"]}
     told = ["as the version's manifest has them"]
@@ -124,12 +124,12 @@ def recorded_note(facts: dict[str, Any]) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def both_lists(facts: dict[str, Any]) -> tuple[str, str]:
+def both_lists(facts: Facts) -> tuple[str, str]:
     """Return what to call the lists of the rival and of the version: before and now, if the version is not the first."""
     return ("before", "now") if facts["present"] else ("by the feature", "by the model")
 
 
-def _promoted(facts: dict[str, Any]) -> tuple[str, str]:
+def _promoted(facts: Facts) -> tuple[str, str]:
     """Return what to call the promotion, and its look: good only where the version has shown to be better."""
     found, margin = primary_difference(facts), margin_of(facts)
     if found is None:
@@ -142,7 +142,7 @@ def _promoted(facts: dict[str, Any]) -> tuple[str, str]:
     return ("promoted" if margin is None or low <= -margin else f"promoted: not worse by more than {margin:g}"), "even"
 
 
-def _rival(facts: dict[str, Any]) -> str:
+def _rival(facts: Facts) -> str:
     """Return what the ranking that the version is compared with is called."""
     metrics, found = facts["metrics"], primary_difference(facts)
     if metrics is None:
@@ -151,9 +151,9 @@ def _rival(facts: dict[str, Any]) -> str:
     return str(each["name"]) if each["kind"] == "present" else called(facts, each["kind"], each["name"])
 
 
-def _charts(facts: dict[str, Any]) -> dict[str, Any]:
+def _charts(facts: Facts) -> Facts:
     """Draw every chart that there are facts for, once for a wide window and once for a phone."""
-    drawn: dict[str, Any] = {}
+    drawn: Facts = {}
     metrics = facts["metrics"]
     if metrics is not None:
         drawn["levels"] = _both(partial(query_charts.levels, metrics))
@@ -211,7 +211,7 @@ def _charts(facts: dict[str, Any]) -> dict[str, Any]:
     return drawn
 
 
-def _slices(facts: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
+def _slices(facts: Facts) -> list[tuple[Facts, Markup]]:
     """Draw the differences of each way to slice the queries, all on one axis."""
     parts = [
         (part, [_slice_row(row, part["by"]) for row in part["slices"]]) for part in facts["slices"] if part["slices"]
@@ -229,7 +229,7 @@ def _slices(facts: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     ]
 
 
-def _slice_row(row: dict[str, Any], by: str) -> dict[str, Any]:
+def _slice_row(row: Facts, by: str) -> Facts:
     gap = row["difference"]
     return {
         "label": formatting.slice_name(row, by),

@@ -12,6 +12,7 @@ from rankmill.pipeline.dataset_manifest import SPLITS
 from rankmill.pipeline.statistics.describe_dataset import split_summary
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.registry.names import PRODUCTION
+from rankmill.report import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 MOST_MISSING, MOST_DRIFTED, MOST_GRADES = 10, 20, 12
 
 
-def data_facts(subject: Subject) -> dict[str, Any]:
+def data_facts(subject: Subject) -> Facts:
     """Tell sizes, grades, rejected rows, missing values, and queries and features that teach nothing.
 
     Without the dataset only the sizes are known, as the version's manifest has them; the rest is None or empty.
@@ -59,7 +60,7 @@ def data_facts(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _from_manifest(subject: Subject) -> dict[str, Any]:
+def _from_manifest(subject: Subject) -> Facts:
     manifest = subject.version.manifest
     told = manifest.get("dataset") or {}
     splits = told.get("splits") or {}
@@ -77,7 +78,7 @@ def _from_manifest(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _grades(counts: Mapping[int, int]) -> list[dict[str, Any]]:
+def _grades(counts: Mapping[int, int]) -> list[Facts]:
     """Return the documents of each grade; of very many grades the highest go together."""
     levels = sorted(counts)
     if len(levels) > MOST_GRADES:
@@ -88,7 +89,7 @@ def _grades(counts: Mapping[int, int]) -> list[dict[str, Any]]:
     return [{"grade": grade, "documents": counts[grade], "and_above": False} for grade in levels]
 
 
-def drift_facts(drift: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def drift_facts(drift: Mapping[str, Any] | None) -> Facts | None:
     """Tell what moved since the former dataset, the furthest first; None where nothing was compared.
 
     ``drift`` is what `rankmill.pipeline.statistics.dataset_drift.Comparison.to_json` says.
@@ -121,7 +122,7 @@ REGISTRY = '"${RANKMILL_REGISTRY:-registry-data}"'
 WORK = "WORK"
 
 
-def lineage_facts(subject: Subject) -> dict[str, Any]:
+def lineage_facts(subject: Subject) -> Facts:
     """Tell digests, changed parameters, versions of libraries and the files that the data came from."""
     version, manifest = subject.version, subject.version.manifest
     parameters = manifest.get("parameters") or {}
@@ -158,11 +159,11 @@ def lineage_facts(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _only(row: dict[str, Any], *names: str) -> dict[str, Any]:
+def _only(row: Facts, *names: str) -> Facts:
     return {name: row.get(name) for name in names}
 
 
-def _differences(now: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+def _differences(now: Facts, then: Facts) -> Facts:
     """Tell in what two manifests differ: parameters by name, and whether data, code and features are the same."""
     here, there = now.get("parameters") or {}, then.get("parameters") or {}
     return {

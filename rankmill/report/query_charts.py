@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rankmill.report import Facts
 from rankmill.report.drawing import NORMAL, Drawing, Scale, clipped, ticks, widest
 from rankmill.report.formatting import count, counted, interval, metric_name, number, percent, short, signed
 
@@ -17,7 +18,7 @@ _AXIS = 26.0
 _MARKS = {"candidate": "candidate", "present": "rival", "row order": "bar-order", "best single feature": "bar-feature"}
 
 
-def levels(metrics: dict[str, Any], width: float) -> Markup:
+def levels(metrics: Facts, width: float) -> Markup:
     """Draw the mean of each metric under each ranking, from 0 on: a row a metric, in it a lane a ranking."""
     rankings = metrics["rankings"]
     names = list(rankings[0]["metrics"])
@@ -64,7 +65,7 @@ def _mark(art: Drawing, kind: str, x: float, y: float, title: str) -> None:
 
 
 def forest(
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Facts],
     width: float,
     *,
     what: str,
@@ -135,7 +136,7 @@ def forest(
     return art.svg()
 
 
-def limits_of(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
+def limits_of(rows: Sequence[Facts]) -> tuple[float, float]:
     """Return the ends of an axis that holds all ``rows`` and 0, about as far to both sides as the figures go."""
     ends = [0.0]
     for row in rows:
@@ -145,7 +146,7 @@ def limits_of(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def label_width(rows: Sequence[dict[str, Any]]) -> float:
+def label_width(rows: Sequence[Facts]) -> float:
     """Return how many pixels the labels of ``rows`` need."""
     return widest([row["label"] for row in rows]) + 16
 
@@ -153,7 +154,7 @@ def label_width(rows: Sequence[dict[str, Any]]) -> float:
 SLOT = 28.0  # height of a row of a list, the same in the style sheet
 
 
-def shares(found: dict[str, Any], width: float) -> Markup:
+def shares(found: Facts, width: float) -> Markup:
     """Draw the queries that lost, tied and won as one bar."""
     n = found["n_queries"]
     parts = [
@@ -183,7 +184,7 @@ def shares(found: dict[str, Any], width: float) -> Markup:
     return art.svg()
 
 
-def gaps(found: dict[str, Any], width: float) -> Markup:
+def gaps(found: Facts, width: float) -> Markup:
     """Draw how far queries moved, those that did: one bar a step of the difference."""
     data = found["histogram"]
     edges, counts = data["edges"], data["counts"]
@@ -208,7 +209,7 @@ def gaps(found: dict[str, Any], width: float) -> Markup:
     return art.svg()
 
 
-def moves(documents: list[dict[str, Any]], max_grade: int, names: tuple[str, str], width: float = 116.0) -> Markup:
+def moves(documents: list[Facts], max_grade: int, names: tuple[str, str], width: float = 116.0) -> Markup:
     """Draw the documents of a list in two orders, each called as in ``names``: a line from the left rank to the right one."""
     before = sorted(range(len(documents)), key=lambda i: documents[i]["rank_before"])
     slot_before = {i: at for at, i in enumerate(before)}
@@ -236,7 +237,7 @@ def _whole(highest: int) -> list[tuple[float, str]]:
     return list(zip(values, [count(int(value)) for value in values], strict=True))
 
 
-def grades(splits: list[dict[str, Any]], width: float) -> Markup:
+def grades(splits: list[Facts], width: float) -> Markup:
     """Draw the mix of grades of each split: a bar each, from the lowest grade to the highest."""
     left = widest([each["name"] for each in splits]) + 12
     art = Drawing(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from rankmill.foundation.cores import available_cores
 from rankmill.gate.graded_queries import GradedQueries, Scores, scores_of
 from rankmill.gate.judging import row_order, single_feature
+from rankmill.report import Facts
 from rankmill.scorer.evaluate import evaluate_scored
 from rankmill.scorer.evaluation import Evaluation
 from rankmill.scorer.metrics import Metric
@@ -100,7 +101,7 @@ def rankings_of(subject: Subject, n_threads: int = 0) -> Rankings | None:
     )
 
 
-def difference(now: Ranked, then: Ranked, metric: Metric) -> dict[str, Any] | None:
+def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
     """Compare two rankings by one metric, as `rankmill.scorer.compare.compare` does; None where fewer than two queries count."""
     here, there = now.evaluation, then.evaluation
     found = compare_paired(
@@ -117,7 +118,7 @@ def difference(now: Ranked, then: Ranked, metric: Metric) -> dict[str, Any] | No
     return found.to_dict() | {"p": p}
 
 
-def metrics_facts(rankings: Rankings, subject: Subject) -> dict[str, Any]:
+def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
     """Tell the means with their intervals of every ranking, and how the version differs from each of the others."""
     candidate = rankings.candidate
     evaluation = candidate.evaluation.to_dict()
@@ -162,7 +163,7 @@ def _scope(subject: Subject) -> Scope:
     return scope_of(subject.dataset, subject.split, models)
 
 
-def slice_facts(rankings: Rankings, subject: Subject) -> list[dict[str, Any]]:
+def slice_facts(rankings: Rankings, subject: Subject) -> list[Facts]:
     """Tell the metric that decides by slices of the queries, of the version, of its rival, and their difference."""
     metric = subject.metric
     if subject.dataset is None or metric.name in WITHOUT_SLICES:
@@ -178,7 +179,7 @@ def slice_facts(rankings: Rankings, subject: Subject) -> list[dict[str, Any]]:
     return told
 
 
-def _sliced(three: tuple[Slices, ...], metric: str) -> dict[str, Any]:
+def _sliced(three: tuple[Slices, ...], metric: str) -> Facts:
     facts = [each.to_dict() for each in three]
     rows = []
     for now, then, gap in zip(*(each["slices"] for each in facts), strict=True):
@@ -210,7 +211,7 @@ LISTS_LOST, LISTS_GAINED = 5, 3
 Values = npt.NDArray[np.float64]
 
 
-def query_facts(rankings: Rankings, subject: Subject) -> dict[str, Any] | None:
+def query_facts(rankings: Rankings, subject: Subject) -> Facts | None:
     """Tell how the queries differ between the version and its rival; None where none counts."""
     metric, now, then = subject.metric, rankings.candidate, rankings.rival
     sign = 1.0 if metric.higher_is_better else -1.0
@@ -239,7 +240,7 @@ def query_facts(rankings: Rankings, subject: Subject) -> dict[str, Any] | None:
     }
 
 
-def histogram(gaps: Values) -> dict[str, Any]:
+def histogram(gaps: Values) -> Facts:
     """Count ``gaps`` (q,) in bars of equal width around 0; ties are counted apart, and the outer bars are open to nothing.
 
     >>> histogram(np.array([-0.5, 0.0, 0.1, 0.25]))["ties"]
@@ -278,7 +279,7 @@ class _Lists:
         queries = subject.dataset.queries(subject.split)
         self._qids, self._starts = queries.qid, queries.starts
 
-    def facts(self, q: int, gap: float) -> dict[str, Any]:
+    def facts(self, q: int, gap: float) -> Facts:
         """Tell the list of query number ``q`` of the evaluation under both rankings."""
         now, then = self._rankings.candidate, self._rankings.rival
         qid = now.evaluation.qids[q]

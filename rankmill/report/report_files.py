@@ -15,6 +15,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.gate.recording import asked
 from rankmill.registry import Registry
+from rankmill.report import Facts
 from rankmill.report.findings import findings_of
 from rankmill.report.model_section import dependence_facts, influence_facts, learning_facts, noise_facts, score_facts
 from rankmill.report.page import markdown, page
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 _FOUND = ("n_queries", "candidate", "other", "difference", "interval", "wins", "ties", "losses")
 FORMAT = 1  # of report.json; docs/report.md says what is where
-
-Facts = dict[str, Any]
 
 
 def gather(subject: Subject, n_threads: int = 0) -> Facts:
@@ -224,7 +223,7 @@ def write_version_report(reference: str, registry: Path, *, out: Path | None = N
     return _published(gather(subject), folder)
 
 
-def _published(facts: dict[str, Any], folder: Path) -> ReportPaths:
+def _published(facts: Facts, folder: Path) -> ReportPaths:
     with staging_folder(folder) as staged:
         made = staged / "made"
         made.mkdir()

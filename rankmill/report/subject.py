@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import InputError, RankmillError
 from rankmill.registry.names import PRODUCTION
+from rankmill.report import Facts
 from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, STAGES, TRAINING
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Metric, parse_metric
@@ -244,7 +245,7 @@ def _check_columns(dataset: Dataset, by: Iterable[str]) -> None:
             raise InputError.unknown("column", name, known)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> Facts | None:
     """Return the JSON object in ``path``; None where there is none."""
     try:
         content = json.loads(path.read_bytes())
@@ -253,20 +254,18 @@ def _read(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _of_version(training: dict[str, Any] | None, version: Version) -> dict[str, Any] | None:
+def _of_version(training: Facts | None, version: Version) -> Facts | None:
     """Return what the training left, unless it is that of another version."""
     return training if training is not None and training.get("model") in {None, str(version)} else None
 
 
-def _date(stage: dict[str, Any] | None, version: Version) -> str | None:
+def _date(stage: Facts | None, version: Version) -> str | None:
     """Return the logical date of the run that reported on ``version``, as its record says."""
     facts = (stage or {}).get("facts") or {}
     return facts.get("date") if facts.get("model") == str(version) else None
 
 
-def _version(
-    work: Path, known: Known, gate: Mapping[str, Any] | None, found: Mapping[str, dict[str, Any] | None]
-) -> str:
+def _version(work: Path, known: Known, gate: Mapping[str, Any] | None, found: Mapping[str, Facts | None]) -> str:
     """Return which version was trained in this run, as whoever knows it best says."""
     if known.version is not None:
         return known.version
