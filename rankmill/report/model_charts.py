@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.report import Facts
@@ -198,22 +199,31 @@ def scores(found: Facts, width: float) -> Markup:
     return art.svg()
 
 
-def bars(rows: Sequence[Facts], width: float, *, what: str) -> Markup:
-    """Draw ``rows`` with ``label``, ``value``, ``figure``, and where there are any ``limit`` and ``alarm``."""
-    left = min(0.4 * width, widest([row["label"] for row in rows]) + 14)
-    most = max([row["value"] for row in rows] + [row.get("limit") or 0.0 for row in rows], default=1.0) or 1.0
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A row of `bars`: ``figure`` is the value in words; where there is a ``limit``, ``alarm`` says whether it is passed."""
+
+    label: str
+    value: float
+    figure: str
+    limit: float | None = None
+    alarm: bool = False
+
+
+def bars(rows: Sequence[Bar], width: float, *, what: str) -> Markup:
+    """Draw ``rows`` as bars, their limits as marks."""
+    left = min(0.4 * width, widest([row.label for row in rows]) + 14)
+    most = max([row.value for row in rows] + [row.limit or 0.0 for row in rows], default=1.0) or 1.0
     x = Scale(0.0, most, left, width - 64)
-    art = Drawing(
-        width, BAR * len(rows) + 4, f"{what}: " + "; ".join(f"{row['label']} {row['figure']}" for row in rows)
-    )
+    art = Drawing(width, BAR * len(rows) + 4, f"{what}: " + "; ".join(f"{row.label} {row.figure}" for row in rows))
     for i, row in enumerate(rows):
         y = BAR * i
-        css = "bar loss" if row.get("alarm") else "bar quiet"
-        art.text(left - 8, y + 17, clipped(row["label"], left - 10), "name", anchor="end")
-        art.rect(left, y + 5, max(1.0, x(row["value"]) - left), BAR - 10, css, f"{row['label']}: {row['figure']}")
-        if row.get("limit") is not None:
-            art.line(x(row["limit"]), y + 2, x(row["limit"]), y + BAR - 2, "tick-mark rival")
-        art.text(max(x(row["value"]), x(row.get("limit") or 0.0)) + 8, y + 17, row["figure"], "figure")
+        css = "bar loss" if row.alarm else "bar quiet"
+        art.text(left - 8, y + 17, clipped(row.label, left - 10), "name", anchor="end")
+        art.rect(left, y + 5, max(1.0, x(row.value) - left), BAR - 10, css, f"{row.label}: {row.figure}")
+        if row.limit is not None:
+            art.line(x(row.limit), y + 2, x(row.limit), y + BAR - 2, "tick-mark rival")
+        art.text(max(x(row.value), x(row.limit or 0.0)) + 8, y + 17, row.figure, "figure")
     return art.svg()
 
 

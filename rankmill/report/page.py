@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.report import Facts, formatting, model_charts, query_charts
 from rankmill.report.findings import called, margin_of, metric_of, primary_difference
+from rankmill.report.model_charts import Bar
+from rankmill.report.query_charts import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,12 +161,14 @@ def _charts(facts: Facts) -> Facts:
         drawn["levels"] = _both(partial(query_charts.levels, metrics))
         against = next(each for each in metrics["rankings"] if each["name"] == metrics["rival"])["candidate_less_this"]
         rows = [
-            {
-                "label": formatting.metric_name(name),
-                "note": "" if found is None else formatting.interval(found["interval"], sign=True),
-                "value": None if found is None else found["difference"],
-                "interval": None if found is None else found["interval"],
-            }
+            Difference(formatting.metric_name(name), "", None, None)
+            if found is None
+            else Difference(
+                formatting.metric_name(name),
+                formatting.interval(found["interval"], sign=True),
+                found["difference"],
+                found["interval"],
+            )
             for name, found in list(against.items())[:_SHOWN_METRICS]
         ]
         limits = query_charts.limits_of(rows)
@@ -194,19 +198,15 @@ def _charts(facts: Facts) -> Facts:
     if facts["data"]["missing_values"] is not None:
         drawn["grades"] = _both(partial(query_charts.grades, facts["data"]["splits"]))
     missing = [
-        {"label": row["feature"], "value": row["share"], "figure": formatting.percent(row["share"])}
-        for row in facts["data"]["most_missing"]
+        Bar(row["feature"], row["share"], formatting.percent(row["share"])) for row in facts["data"]["most_missing"]
     ]
     if missing:
         drawn["missing"] = _both(partial(model_charts.bars, missing, what="Share of missing values"))
     if facts["drift"] is not None:
         drift = [
-            {
-                "label": row["name"], "value": row["psi"], "figure": formatting.number(row["psi"], 3),
-                "limit": row["threshold"], "alarm": row["alarm"],
-            }
+            Bar(row["name"], row["psi"], formatting.number(row["psi"], 3), row["threshold"], row["alarm"])
             for row in facts["drift"]["shown"]
-        ]  # fmt: skip
+        ]
         drawn["drift"] = _both(partial(model_charts.bars, drift, what="Population stability index"))
     return drawn
 
@@ -229,14 +229,9 @@ def _slices(facts: Facts) -> list[tuple[Facts, Markup]]:
     ]
 
 
-def _slice_row(row: Facts, by: str) -> Facts:
-    gap = row["difference"]
-    return {
-        "label": formatting.slice_name(row, by),
-        "note": formatting.counted(row["n_queries"], "query"),
-        "value": gap["mean"],
-        "interval": gap["interval"],
-    }
+def _slice_row(row: Facts, by: str) -> Difference:
+    gap, note = row["difference"], formatting.counted(row["n_queries"], "query")
+    return Difference(formatting.slice_name(row, by), note, gap["mean"], gap["interval"])
 
 
 def _both(draw: Callable[[float], Markup], wide: float = WIDE, phone: float = PHONE) -> Markup:

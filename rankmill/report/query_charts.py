@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.report import Facts
@@ -64,8 +65,18 @@ def _mark(art: Drawing, kind: str, x: float, y: float, title: str) -> None:
         art.circle(x, y, 5.0, f"dot {css}", title)
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row of `forest`: what it is of, a note on the right, the difference and its 95 % interval as far as they are known."""
+
+    label: str
+    note: str
+    value: float | None
+    interval: list[float] | None
+
+
 def forest(
-    rows: Sequence[Facts],
+    rows: Sequence[Difference],
     width: float,
     *,
     what: str,
@@ -78,7 +89,7 @@ def forest(
     Parameters
     ----------
     rows
-        With ``label``, ``note``, ``value`` and ``interval``; either of the last two may be None.
+        From top to bottom.
     what
         What the difference is, for who cannot see it.
     limits
@@ -89,15 +100,15 @@ def forest(
         Pixels for the labels, so that several drawings stand under one another; None: as they need.
     """
     narrow = width < 500
-    figures = ["none counts" if row["value"] is None else signed(row["value"]) for row in rows]
-    notes = widest([row["note"] for row in rows], NORMAL) + 12
+    figures = ["none counts" if row.value is None else signed(row.value) for row in rows]
+    notes = widest([row.note for row in rows], NORMAL) + 12
     left = 0.0 if narrow else min(0.34 * width, labels or label_width(rows))
     right = 0.0 if narrow else notes + widest(figures, NORMAL) + 12
     x = Scale(*limits, left + 10, width - right - 10)
     row_height = ROW + 16 if narrow else ROW
     top = 18.0
     height = top + row_height * len(rows) + _AXIS
-    told = "; ".join(f"{row['label']}: {signed(row['value'])} ({interval(row['interval'], sign=True)})" for row in rows)
+    told = "; ".join(f"{row.label}: {signed(row.value)} ({interval(row.interval, sign=True)})" for row in rows)
     art = Drawing(width, height, f"{what}. {told}")
     bottom = height - _AXIS
     if x(0.0) > 60.0:
@@ -116,39 +127,44 @@ def forest(
         for start, stop in spans:
             art.line(x(value), start, x(value), stop, css, title)
     for row, y, figure in zip(rows, heights, figures, strict=True):
-        note = row["note"]
+        note = row.note
         if narrow:
             told = figure + (f", {note}" if note else "")
-            art.text(0, y - 14, clipped(row["label"], width - widest([told], NORMAL) - 8), "name")
+            art.text(0, y - 14, clipped(row.label, width - widest([told], NORMAL) - 8), "name")
             art.text(width, y - 14, told, "figure", anchor="end")
         else:
-            art.text(0, y + 4, clipped(row["label"], left - 8), "name")
+            art.text(0, y + 4, clipped(row.label, left - 8), "name")
             art.text(width - notes, y + 4, figure, "figure strong", anchor="end")
             art.text(width, y + 4, note, "figure", anchor="end")
-        if row["value"] is None:
-            continue
-        found = row["interval"]
-        css = "even" if found is None or found[0] <= 0.0 <= found[1] else ("gain" if found[0] > 0.0 else "loss")
-        title = f"{row['label']}: {signed(row['value'])} ({interval(found, sign=True)})"
-        if found is not None:
-            art.line(x(found[0]), y, x(found[1]), y, f"whisker {css}", title)
-        art.circle(x(row["value"]), y, 4.5, f"dot {css}", title)
+        _whisker(art, x, y, row)
     return art.svg()
 
 
-def limits_of(rows: Sequence[Facts]) -> tuple[float, float]:
+def _whisker(art: Drawing, x: Scale, y: float, row: Difference) -> None:
+    """Draw one difference with its interval at the height ``y``."""
+    if row.value is None:
+        return
+    found = row.interval
+    css = "even" if found is None or found[0] <= 0.0 <= found[1] else ("gain" if found[0] > 0.0 else "loss")
+    title = f"{row.label}: {signed(row.value)} ({interval(found, sign=True)})"
+    if found is not None:
+        art.line(x(found[0]), y, x(found[1]), y, f"whisker {css}", title)
+    art.circle(x(row.value), y, 4.5, f"dot {css}", title)
+
+
+def limits_of(rows: Sequence[Difference]) -> tuple[float, float]:
     """Return the ends of an axis that holds all ``rows`` and 0, about as far to both sides as the figures go."""
     ends = [0.0]
     for row in rows:
-        ends += row["interval"] or ([] if row["value"] is None else [row["value"]])
+        ends += row.interval or ([] if row.value is None else [row.value])
     low, high = min(ends), max(ends)
     room = 0.06 * (high - low) or 0.01
     return low - room, high + room
 
 
-def label_width(rows: Sequence[Facts]) -> float:
+def label_width(rows: Sequence[Difference]) -> float:
     """Return how many pixels the labels of ``rows`` need."""
-    return widest([row["label"] for row in rows]) + 16
+    return widest([row.label for row in rows]) + 16
 
 
 SLOT = 28.0  # height of a row of a list, the same in the style sheet
