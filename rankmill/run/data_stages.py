@@ -17,13 +17,12 @@ from rankmill.pipeline.sources.query_sizes import find_sizes
 from rankmill.run.drift import drift_of
 from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import split_for
-from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import BinFacts, DriftFacts, IngestFacts
-from rankmill.run.stage_records import Inputs, as_options
 from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE
 
 if TYPE_CHECKING:
-    from rankmill.run.stage_records import Record
+    from rankmill.run.stage import Record
 
 GIVEN = ("sources", "valid", "test", "pairs", "qrels")
 WITHOUT_EFFECT = ("memory", "threads")  # on the dataset

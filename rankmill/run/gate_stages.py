@@ -13,9 +13,8 @@ from rankmill.registry import Version
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import GATE
 from rankmill.run.events import Artefact
-from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import GateFacts, PromoteFacts
-from rankmill.run.stage_records import Inputs, as_options
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
@@ -26,7 +25,7 @@ from rankmill.scorer.scoring import check_first_rows
 if TYPE_CHECKING:
     from rankmill.config import Gate as Rules
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.run.stage_records import Record
+    from rankmill.run.stage import Record
     from rankmill.run.work import Work
 
 

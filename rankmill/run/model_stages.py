@@ -14,9 +14,8 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.registry.names import PRODUCTION
 from rankmill.run import EVALUATION, TRAINING
 from rankmill.run.events import Artefact
-from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import EvaluateFacts, TrainFacts
-from rankmill.run.stage_records import Inputs, as_options
 from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX
@@ -26,7 +25,7 @@ from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import starting_model, train_and_register
 
 if TYPE_CHECKING:
-    from rankmill.run.stage_records import Record
+    from rankmill.run.stage import Record
 
 MEASURED = "test"  # besides train and valid, where there are several seeds
 

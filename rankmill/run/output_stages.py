@@ -15,9 +15,8 @@ from rankmill.report.subject import Known
 from rankmill.run import DRIFT, EVALUATION, GATE, REPORT, TRAINING
 from rankmill.run.events import Artefact
 from rankmill.run.gate_stages import result_of
-from rankmill.run.stage import Made, Say, Stage
+from rankmill.run.stage import Inputs, Made, Say, Stage, as_options
 from rankmill.run.stage_facts import RankedBy, ReportFacts, RerankFacts
-from rankmill.run.stage_records import Inputs, as_options
 from rankmill.run.work import version_artefact
 from rankmill.scorer.metrics import DEFAULT_METRICS
 from rankmill.scorer.model_service import ModelIdentity

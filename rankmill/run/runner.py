@@ -41,8 +41,7 @@ from rankmill.run.lease import hold
 from rankmill.run.model_stages import Evaluate, Train
 from rankmill.run.outcome import RunReport
 from rankmill.run.output_stages import Report, Rerank
-from rankmill.run.stage import decide
-from rankmill.run.stage_records import Record, key_of, read_record, write_record
+from rankmill.run.stage import Record, decide, key_of, read_record, write_record
 from rankmill.run.work import Work
 
 if TYPE_CHECKING:

@@ -1,15 +1,23 @@
-"""What a stage of the run is: inputs that name it, something to do, and what it leaves."""
+"""What a stage of the run is, and the record that it leaves beside what it made: ``WORK/stages/<stage>.json``.
+
+A stage is known by what goes into it: digests of its files, its options, and the code.  A stage whose inputs and outputs are as in
+its record is skipped; what differs is named.
+"""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rankmill.foundation.code_digest import code_digest
-from rankmill.run.stage_records import CODE, Inputs, Record, differences
+from rankmill.foundation.errors import IntegrityError
+from rankmill.foundation.records import as_json, from_json
+from rankmill.foundation.storage.publish import write_atomically
 from rankmill.run.work import Work, version_artefact
 
 if TYPE_CHECKING:
@@ -106,3 +114,84 @@ def decide(stage: Stage, record: Record | None, inputs: Inputs, *, forced: bool)
     if fault := stage.fault(record):
         return Decision(due=True, why=fault)
     return Decision(due=False, why="nothing has changed")
+
+
+FORMAT = 1
+SHOWN = 3  # differences told by name
+CODE = "code"
+
+Inputs = dict[str, str]
+"""What goes into a stage, by name: ``code``, ``file a.txt``, ``option n_rounds``, ..; digests, and options as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A stage that has published what it makes."""
+
+    format: int = FORMAT
+    stage: str
+    key: str
+    inputs: Inputs
+    outputs: dict[str, str]
+    """sha256 of what was made, by path from the work folder."""
+    facts: Any
+    """The facts of the stage: see `rankmill.run.stage_facts`."""
+
+
+def key_of(stage: str, inputs: Mapping[str, str]) -> str:
+    """Return the digest of the stage's name and all that goes into it."""
+    return sha256(json.dumps([stage, dict(inputs)], sort_keys=True).encode()).hexdigest()
+
+
+def read_record(folder: Path, stage: str, facts: type) -> Record | None:
+    """Return the record of ``stage`` in ``folder``; None if there is none, or none that this version understands."""
+    path = folder / f"{stage}.json"
+    try:
+        record = from_json(Record, path.read_bytes(), str(path))
+        record = replace(record, facts=from_json(facts, record.facts, str(path)))
+    except (OSError, IntegrityError):
+        return None
+    fits = record.format == FORMAT and record.stage == stage and record.key == key_of(stage, record.inputs)
+    return record if fits else None
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Publish ``record``: from here on the stage is done."""
+    folder.mkdir(exist_ok=True)
+    text = json.dumps(as_json(record), indent=1, ensure_ascii=True, allow_nan=False)
+    write_atomically(folder / f"{record.stage}.json", f"{text}\n".encode())
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Say for a person what has changed since ``before``, the first few by name.
+
+    >>> differences({"code": "1", "file a.txt": "7", "option n_rounds": "10"}, {"code": "1", "option n_rounds": "20"})
+    'file a.txt is gone, n_rounds was 10 and is 20'
+    """
+    told = []
+    for name in sorted(before.keys() | now.keys(), key=lambda name: (name.startswith("option "), name)):
+        was, is_ = before.get(name), now.get(name)
+        if was == is_:
+            continue
+        what = name.removeprefix("option ")
+        if name == CODE:
+            told.append("the code has changed")
+        elif was is None:
+            told.append(f"{what} is new")
+        elif is_ is None:
+            told.append(f"{what} is gone")
+        elif name.startswith("option ") and len(was) + len(is_) < 60:
+            told.append(f"{what} was {was} and is {is_}")
+        else:
+            told.append(f"{what} has changed")
+    more = len(told) - SHOWN
+    return ", ".join(told[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def as_options(**options: object) -> Inputs:
+    """Return options as inputs; they are plain values, or dataclasses of such."""
+    return {f"option {name}": json.dumps(_plain(value), sort_keys=True, default=str) for name, value in options.items()}
+
+
+def _plain(value: object) -> object:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

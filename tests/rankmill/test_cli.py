@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 from rankmill import __version__, cli
-from rankmill.command import UsageError
+from rankmill.cli import UsageError
 from rankmill.foundation import errors, exit_codes
 from tests.waiting import LIMIT, until
 

@@ -18,7 +18,8 @@ from rankmill.run.dry_run import KEPT
 from rankmill.run.events import Event, RunEnded, RunStarted, StageSkipped, StageStarted
 from rankmill.run.lease import hold, holder_of
 from rankmill.run.runner import NAMES, RunRequest, StageChoice, plan_of, run
-from rankmill.run.stage_records import differences, read_record
+from rankmill.run.stage import differences, read_record
+from rankmill.run.stage_facts import BinFacts, TrainFacts
 from tests.rankmill.test_run import files_of, write_project
 
 
@@ -257,14 +258,14 @@ def test_the_logical_date_is_part_of_names(project: Path, capsys) -> None:
 
 def test_a_record_of_another_stage_or_a_damaged_one_is_none(project: Path) -> None:
     stages = project / "out" / "stages"
-    assert read_record(stages, "bin") is not None
+    assert read_record(stages, "bin", BinFacts) is not None
     shutil.copy(stages / "bin.json", stages / "train.json")
-    assert read_record(stages, "train") is None
+    assert read_record(stages, "train", TrainFacts) is None
     text = (stages / "bin.json").read_text()
     (stages / "bin.json").write_text(text.replace('"code": "', '"code": "0'))
-    assert read_record(stages, "bin") is None
+    assert read_record(stages, "bin", BinFacts) is None
     (stages / "bin.json").write_text(text[:-20])
-    assert read_record(stages, "bin") is None
+    assert read_record(stages, "bin", BinFacts) is None
     assert again(project)[0] == ["bin", "train"]
 
 

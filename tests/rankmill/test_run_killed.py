@@ -15,9 +15,9 @@ import pytest
 
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.registry import Registry
+from rankmill.run import runner
 from rankmill.run.runner import NAMES, RunRequest, run
-from rankmill.run.stage_records import Record
-from rankmill.run.work import Work
+from rankmill.run.stage import Record
 from tests.rankmill.test_run import files_of, write_project
 from tests.waiting import until
 
@@ -48,16 +48,16 @@ def once(project: Path) -> None:
 def test_dead_between_what_a_stage_makes_and_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once at every stage: each run goes on where the one before it died."""
     whole, killed = write_project(tmp_path / "whole"), write_project(tmp_path / "killed")
-    keep = Work.keep
+    write_record = runner.write_record
     for stage in NAMES:
 
-        def die(work: Work, record: Record, stage: str = stage) -> None:
+        def die(folder: Path, record: Record, stage: str = stage) -> None:
             if record.stage == stage:
                 raise Killed
-            keep(work, record)
+            write_record(folder, record)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Work, "keep", die)
+            patched.setattr(runner, "write_record", die)
             with pytest.raises(Killed):
                 once(killed)
     once(killed)
