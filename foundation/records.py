@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass
 from datetime import date, datetime
 from enum import Enum
+from math import isinf
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,6 +68,19 @@ def as_json(value: object) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def infinite_as_words(content: Any) -> Any:
+    """Return ``content``, plain JSON values, with infinite numbers, for which JSON has no form, as text.
+
+    >>> infinite_as_words({"least": float("-inf"), "counts": [1, 2.5]})
+    {'least': '-inf', 'counts': [1, 2.5]}
+    """
+    if isinstance(content, float):
+        return str(content) if isinf(content) else content
+    if isinstance(content, dict):
+        return {key: infinite_as_words(held) for key, held in content.items()}
+    return [infinite_as_words(held) for held in content] if isinstance(content, list) else content
 
 
 def to_line(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from shutil import get_terminal_size
-from typing import Literal
+from typing import Any, Literal
 
 LEAST_COLUMNS = 40
 _PAGE, _LABEL = 100, 16  # columns of a line of notes, and of the words it starts with
@@ -64,3 +64,14 @@ def _one_table(header: list[str], rows: list[list[str]], first: int, width: int)
     page = io.StringIO()
     Console(file=page, width=width, color_system=None, force_terminal=False).print(table)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines() if line.strip())
+
+
+def printed(*parts: Any, width: int) -> list[str]:
+    """Return the lines of ``parts``, text and tables of rich, as they are printed ``width`` columns wide without colours."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
+    for part in parts:
+        console.print(part)
+    return [line.rstrip() for line in out.getvalue().splitlines()]

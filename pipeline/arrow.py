@@ -66,8 +66,8 @@ def schema_of(fields: Iterable[tuple[str, pa.DataType, bool]]) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=nullable) for name, kind, nullable in fields])
 
 
-class Room:
-    """Room for one array of float32 at a time, as large as the largest so far."""
+class ScratchBuffer:
+    """Memory for one array of float32 at a time, as large as the largest so far."""
 
     def __init__(self) -> None:
         self._cells = np.empty(0, dtype=np.float32)

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankmill.foundation.errors import DataRejected, DatasetFormatError
+from rankmill.foundation.memory import DEFAULT_MEMORY
 from rankmill.foundation.storage.publish import file_digest, fsync_folder, keep_by_digest, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline import _kernels
 from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import BINS, BinSet, path_in
-from rankmill.pipeline.memory_plans import DEFAULT_MEMORY, BinPlan
+from rankmill.pipeline.memory_plans import BinPlan
 from rankmill.pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
 from rankmill.pipeline.sampled_bins import SampledColumn, sampled_places
 from rankmill.pipeline.stored_shards import read_manifest

@@ -29,29 +29,30 @@ ColumnName = Literal["label", "event", "weight", "offset", "position", "query_we
 
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    unless_default: ClassVar[frozenset[str]] = frozenset()  # written only where they say something
+    always_written: ClassVar[str] = (
+        ""  # a field that older files have though it is its default; others are left out then
+    )
 
     @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = handler(self)
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> Any:
         fields = type(self).model_fields
         return {
             name: value
-            for name, value in content.items()
-            if name not in self.unless_default or getattr(self, name) != fields[name].default
+            for name, value in handler(self).items()
+            if name == self.always_written or getattr(self, name) != fields[name].default
         }
 
 
 class SourceFile(_Strict):
-    """One input file, by name and content; where it lay is nobody's business."""
+    """One input file, by name and content; its path is deliberately left out."""
+
+    always_written = "split"
 
     name: str
     size: Count
     sha256: Digest
     split: SplitName | None = None  # None: the hash of the query decides
     sizes: Digest | None = None  # of the file beside it that says how many rows each query has, if its lines do not
-
-    unless_default = frozenset({"sizes"})
 
 
 class ShardStatistics(_Strict):
@@ -74,8 +75,6 @@ class Shard(_Strict):
     queries: Digest  # _queries/<digest>.parquet
     queries_bytes: Count
     statistics: ShardStatistics | None = None  # None: of an earlier version
-
-    unless_default = frozenset({"statistics"})
 
 
 class PairShard(_Strict):
@@ -148,7 +147,7 @@ class GradeCount(_Strict):
 
 
 class FoldChoice(_Strict):
-    """One of K folds of cross-validation: which parts of the queries are which split (:mod:`rankmill.pipeline.group.query_splits`)."""
+    """One of K folds of cross-validation: which parts of the queries are which split (`rankmill.pipeline.group.query_splits`)."""
 
     folds: int = Field(ge=3)
     fold: int = Field(ge=1)
@@ -159,9 +158,7 @@ class Meaning(_Strict):
 
     absent: Literal["zero", "missing"]
     index_base: Literal[0, 1]
-    split: (
-        dict[str, float] | None
-    )  # shares of a split by hash; None: see the other rules; splits by files if there is none
+    split: dict[str, float] | None  # shares of a split by hash; None: see the other rules; by files if there is none
     labels: Literal["grade", "real"] = "grade"  # what the first number of a line of text was
     grades: dict[str, int] = {}  # the words that stood for grades
     negative_grades: Literal["reject", "zero", "unjudged"] = "reject"
@@ -174,25 +171,11 @@ class Meaning(_Strict):
     max_grade: int | None = None  # as the caller bounded it
     grades_from: GradesFrom = "grade"  # a column, whole labels, all 0, judgments of their own
 
-    unless_default = frozenset(
-        {
-            "labels",
-            "grades",
-            "negative_grades",
-            "no_grade",
-            "time_column",
-            "split_time",
-            "folds",
-            "aggregate",
-            "n_features",
-            "max_grade",
-            "grades_from",
-        }
-    )
-
 
 class Manifest(_Strict):
     """All of the manifest."""
+
+    always_written = "bins"
 
     format: Literal[1]
     features: list[str] = Field(min_length=1)
@@ -213,8 +196,6 @@ class Manifest(_Strict):
     judgments: JudgmentSet | None = None
     repeats: Repeats | None = None
     unjudged: list[UnjudgedShard] = []  # buckets that have such rows, ascending
-
-    unless_default = frozenset({"columns", "pairs", "judgments", "repeats", "unjudged"})
 
     @property
     def unjudged_rows(self) -> int:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from rankmill.foundation.progress import TerminalBar
+from rankmill.foundation.records import as_json, infinite_as_words
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, UNJUDGED, path_in
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 
@@ -146,16 +147,16 @@ class IngestReport:
             "pairs": 0 if manifest.pairs is None else manifest.pairs.pairs,
             "rejected_pairs": 0 if manifest.pairs is None else manifest.pairs.rejected,
             "grades": {str(g.grade): g.rows for g in manifest.grades},
-            "splits": {name: {"queries": c.queries, "rows": c.rows} for name, c in manifest.splits.items()},
-            "repeats": None if manifest.repeats is None else manifest.repeats.model_dump(mode="json"),
-            "judgments": None if manifest.judgments is None else manifest.judgments.model_dump(mode="json"),
+            "splits": as_json(manifest.splits),
+            "repeats": as_json(manifest.repeats),
+            "judgments": as_json(manifest.judgments),
             "unjudged_rows": manifest.unjudged_rows,
             "remarks": self.remarks,
-            "statistics": None if self.statistics is None else self.statistics.to_json(),
+            "statistics": infinite_as_words(as_json(self.statistics)),
             "missing_values": manifest.missing_values,
             "missing_share": self.missing_share,
             "rejected_rows": manifest.rejected_rows,
-            "sources": [source.model_dump(mode="json") for source in manifest.sources],
+            "sources": as_json(manifest.sources),
             "seconds": self.seconds,
             "megabytes_per_second": self.megabytes_per_second,
         }

@@ -8,14 +8,11 @@ bucket.
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.memory import checked_memory, fitting_threads
 from rankmill.pipeline.sources.batch import BATCH_BYTES
 
 if TYPE_CHECKING:
@@ -25,15 +22,12 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import Manifest
 
 
-MIN_MEMORY = 512 * 10**6
 RESIDENT = 290 * 10**6  # the process with its libraries and kernels, and what allocators keep
 BYTES_A_ROW = 120  # ids of usual length, order and digest of a row of a bucket
 USUAL_ID_BYTES = 20  # of a row, in BYTES_A_ROW; those above it are held thrice while they are sorted
 _BYTES_A_COLUMN, _BYTES_A_COLUMN_CHUNK = 4000, 1650  # what a Parquet file on its way holds besides values; measured
 _LITTLE = 32 << 20  # of that: in RESIDENT
 _MOST_ID_BYTES = 2**31 - 1  # that Arrow has in one column
-_M_MMAP_THRESHOLD = -3  # of malloc.h
-_LARGE = 4 << 20
 _BLOCKS = 4  # a block of text, the one it was cut from, and its numbers and ids
 _LEAST_VALUES = 64 << 20  # fewer of a bucket at once, and it is read too often
 
@@ -46,36 +40,10 @@ class Share:
     values: int
 
 
-def settle_malloc() -> None:
-    """Have glibc's malloc return large arrays to the system when they are freed; elsewhere nothing is done.
-
-    Left alone, it takes the first large array that is freed as a sign that more will come, and keeps up to 32 MiB of each for
-    every thread that allocates, which is more than all the rest of a small bound.  It is set for the process; what it costs is
-    fresh pages, about one part in twenty of the time of an ingest.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and sys.platform == "linux":
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
-
-
-def release_freed() -> None:
-    """Give memory that is free within the process back to the system: the pool of Arrow's, and with glibc that of malloc."""
-    pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None and sys.platform == "linux":
-        trim(0)
-
-
-def check_memory(memory: int) -> None:
-    """Raise InputError if ``memory`` bytes are less than the process needs."""
-    if memory < MIN_MEMORY:
-        raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {memory:,} bytes")
-
-
 def reading_threads(memory: int, threads: int, block_bytes: int) -> int:
     """Return how many of ``threads`` there is room for in the first pass, 1 or more."""
     each = _BLOCKS * block_bytes + 2 * BATCH_BYTES
-    return max(1, min(threads, (memory - RESIDENT) // each))
+    return fitting_threads(memory - RESIDENT, each, threads)
 
 
 def writing_share(
@@ -88,22 +56,14 @@ def writing_share(
     id_bytes: npt.NDArray[np.int64] | None = None,
     settling_bytes: int = 0,
 ) -> Share:
-    """Return how to write the shards.
+    """Return how many of ``threads`` may write shards at once, and how much of ``memory`` each has for values.
+
+    The largest bucket has ``bucket_rows`` rows of ``row_bytes`` bytes of values, of which ``row_group_bytes`` are written at a time.
 
     Parameters
     ----------
-    memory
-        Bound on the process.
-    threads
-        How many there may be.
-    row_group_bytes
-        Values of a row group.
-    bucket_rows
-        Rows of the largest bucket.
-    row_bytes
-        Values of a row.
     id_bytes
-        (2, buckets) those of the ids of queries and of documents; None: they are of usual length.
+        (2, buckets) bytes of the ids of queries and of documents; None: they are of usual length.
     settling_bytes
         What looking up or merging the judgments of a bucket takes besides.
 
@@ -134,8 +94,6 @@ def writing_share(
     )
 
 
-DEFAULT_MEMORY = 2 * 10**9
-MIN_MEMORY = 512 * 10**6
 MOST_SAMPLED_ROWS = 1 << 20
 LEAST_SAMPLED_ROWS = 1 << 16  # of fewer, shares are off by more than half a bin of 255
 _RESIDENT = 270 * 10**6  # the process with its libraries and compiled kernels
@@ -150,13 +108,6 @@ _ROW_GROUP = 64 << 20  # bytes of the values of a row group
 _BATCH_ROWS = 65536  # that are read at a time, and written at most
 _PAGE = 1 << 20  # bytes of a page of a column, before compression
 _WORTHWHILE = 512 << 20  # more columns at a time are no faster
-
-
-def checked_memory(memory: int) -> int:
-    """Return ``memory`` if it is enough to bin anything at all; InputError if not."""
-    if memory < MIN_MEMORY:
-        raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {memory:,} bytes")
-    return memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.memory import checked_memory
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.dataset import Dataset
 
-MIN_MEMORY = 512 * 10**6
 _RESIDENT = 220 * 10**6  # the process with its libraries
 _TRACKED = 0.75  # of the rest: not all that DuckDB takes counts for its own limit
 _MOST_THREADS = 4  # each holds decoded columns
@@ -88,8 +88,7 @@ def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, n_threads:
     """
     import duckdb
 
-    if memory < MIN_MEMORY:
-        raise InputError(f"--memory must be at least {MIN_MEMORY // 10**6}MB, got {memory:,} bytes")
+    checked_memory(memory)
     if n_threads < 0:
         raise InputError(f"--threads must be 0 or more, got {n_threads}")
     views = dict(_views(dataset))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import shutil
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
+
+from rankmill.foundation.terminal import printed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,7 +85,6 @@ def render_answer(answer: Answer, width: int = 120, shown: int = 40) -> str:
     """
     from rich import box
     from rich.cells import cell_len
-    from rich.console import Console
     from rich.table import Table
 
     rows = list(islice(answer.rows, shown))
@@ -100,10 +100,7 @@ def render_answer(answer: Answer, width: int = 120, shown: int = 40) -> str:
         table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True, width=room)  # type: ignore[arg-type]
     for row in cells:
         table.add_row(*row[: len(widths)])
-    out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
-    console.print(table)
-    lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+    lines = filter(None, printed(table, width=width))
     more = total >= shown + _COUNTED_ROWS
     told = f"{'more than ' * more}{total:,} row{'s' * (total != 1)}"
     if total > len(rows):

@@ -16,12 +16,12 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from rankmill.foundation.errors import ConfigError
+from rankmill.foundation.memory import checked_memory
 from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import LIMITS, MAX_CONSTANT_RISE, MAX_COST_RATIO
 from rankmill.pipeline.group.query_splits import fold_choice, split_time_of
 from rankmill.pipeline.ingest import IngestOptions
 from rankmill.pipeline.judgments.rules import Aggregate
-from rankmill.pipeline.memory_plans import checked_memory
 from rankmill.pipeline.quantiles import MAX_BIN
 from rankmill.pipeline.sources.batch import Format, ReadOptions
 from rankmill.pipeline.sources.grades import NegativeGrades, Unjudged

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.memory import MIN_MEMORY, fitting_threads
 
 MB = 1_000_000
 MIB = 1 << 20
-LEAST = 512 * MB
+LEAST = MIN_MEMORY
 DEFAULT = "2GB"
 FLOOR = 230 * MIB
 """Interpreter, libraries, compiled kernels and the allocators' slack: about 210 MiB measured, before any data."""
@@ -57,7 +55,7 @@ class MemoryPlan:
 
     def scoring_threads(self, wanted: int) -> int:
         """Return how many of the ``wanted`` threads there is room for, each with a block of its own; 1 or more."""
-        return max(1, min(wanted, (self.total - FLOOR - READER - self.held) // (GROWTH * self.block_bytes)))
+        return fitting_threads(self.total - FLOOR - READER - self.held, GROWTH * self.block_bytes, wanted)
 
     @property
     def best_bytes(self) -> int:
@@ -86,11 +84,3 @@ class MemoryPlan:
             f"{self.block_bytes / MB:,.0f} MB, or groups of rows of Parquet of {self.columns_bytes(1) / MB:,.0f} MB in all; "
             f"then a sort that spills above {self.sort_bytes / MB:,.0f} MB"
         )
-
-
-def peak_bytes() -> int:
-    """Return the most memory that this process has had so far."""
-    if sys.platform == "linux":  # what getrusage says there includes the process that this one was started by
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

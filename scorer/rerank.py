@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.memory import peak_bytes
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
@@ -27,7 +28,7 @@ from rankmill.scorer import memory
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
-from rankmill.scorer.memory import MB, MemoryPlan, peak_bytes
+from rankmill.scorer.memory import MB, MemoryPlan
 from rankmill.scorer.model_service import ModelIdentity
 from rankmill.scorer.opening import CandidateOptions, PathLike, files_of, open_sources, paths_of, say, shared_options
 from rankmill.scorer.predict import Predictor

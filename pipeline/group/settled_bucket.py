@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,45 @@ class Layout:
 _LABEL = "label"
 
 
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket of the spill, on its way to a shard."""
+
+    spill: Spill
+    number: int
+    layout: Layout
+    values: npt.NDArray[np.float32] | None = None
+    """(rows of the bucket, features) in the order of the spill; filled by :func:`read_settled`.  None: too large for memory."""
+
+    def batches(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield the values of some rows at a time, (m, features), in the order of the spill."""
+        for _, values in padded(self.spill, self.number, len(self.layout.features), self.layout.absent):
+            yield values
+
+    def values_of(self, rows: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return the values of a few rows, (k, features)."""
+        if self.values is not None:
+            return self.values[list(rows)]
+        found = np.empty((len(rows), len(self.layout.features)), dtype=np.float32)
+        low = 0
+        for values in self.batches():
+            for number, row in enumerate(rows):
+                if low <= row < low + len(values):
+                    found[number] = values[row - low]
+            low += len(values)
+        return found
+
+    def digests(self, grade: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
+        """Return the digests of all rows with their settled grades, (n, 2): what the canonical order goes by."""
+        digest = np.empty((len(grade), 2), dtype=np.uint64)
+        low = 0
+        for values in self.batches() if self.values is None else [self.values]:
+            high = low + len(values)
+            _kernels.digest_rows(values.view(np.uint32), grade[low:high], digest[low:high])
+            low = high
+        return digest
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledBucket:
     """Rows in canonical order, without their values.
@@ -94,110 +133,53 @@ class SettledBucket:
     judgments: Tally
 
 
-def read_settled(
-    spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np.float32] | None = None
-) -> SettledBucket:
-    """Read the rows of ``bucket`` and settle their grades.
-
-    Parameters
-    ----------
-    spill
-        Where they are.
-    bucket
-        Its number.
-    layout
-        What all shards have in common; ``layout.settling`` says where grades come from.
-    held
-        (rows of the bucket, features): filled with the values, in the order of the spill, if there is room for them.
+def read_settled(bucket: Bucket) -> SettledBucket:
+    """Read the rows of ``bucket`` and settle their grades; fills ``bucket.values`` where they are to be held.
 
     Raises
     ------
     DataRejected
         Judgments or rows of a document contradict each other, and nothing says what they make.
     """
-    width = len(layout.features)
-    if layout.settling is None:
-        rows = read_bucket(
-            spill,
-            bucket,
-            width,
-            layout.absent,
-            spill.extras,
-            labels_are_grades=layout.labels_are_grades,
-            into=held,
-        )
-        known = rows.grade != UNKNOWN_GRADE
-        judged, unjudged = (rows if known.all() else rows.take(np.flatnonzero(known))), np.flatnonzero(~known)
-        judged = judged.sorted()
-        tally = repeats(judged.qid, judged.doc_id, judged.grade)
-        return SettledBucket(judged=judged, unjudged=rows.take(unjudged).sorted(), rows=tally, judgments=Tally())
-    rows = read_bucket(spill, bucket, width, layout.absent, spill.extras, values_alone=True, into=held)
-    return _settled(rows, layout.settling, spill, bucket, layout, held)
+    settling, layout = bucket.layout.settling, bucket.layout
+    rows = read_bucket(
+        bucket.spill,
+        bucket.number,
+        len(layout.features),
+        layout.absent,
+        bucket.spill.extras,
+        labels_are_grades=layout.labels_are_grades and settling is None,
+        values_alone=settling is not None,
+        into=bucket.values,
+    )
+    if settling is not None:
+        return _settled(rows, settling, bucket)
+    known = rows.grade != UNKNOWN_GRADE
+    judged, unjudged = (rows if known.all() else rows.take(np.flatnonzero(known))), np.flatnonzero(~known)
+    judged = judged.sorted()
+    tally = repeats(judged.qid, judged.doc_id, judged.grade)
+    return SettledBucket(judged=judged, unjudged=rows.take(unjudged).sorted(), rows=tally, judgments=Tally())
 
 
-def _settled(
-    rows: BucketRows,
-    settling: Settling,
-    spill: Spill,
-    bucket: int,
-    layout: Layout,
-    held: npt.NDArray[np.float32] | None,
-) -> SettledBucket:
+def _settled(rows: BucketRows, settling: Settling, bucket: Bucket) -> SettledBucket:
+    layout = bucket.layout
     if settling.judgments is None and layout.rule is None:
         _check_splits(rows, layout)  # a row that is merged away is not seen afterwards
-
-    def values_of(places: Sequence[int]) -> npt.NDArray[np.float32]:
-        return _values_of(places, spill, bucket, layout, held)
-
-    found = settling.settle(bucket, rows, layout.features, values_of)
-    brought = dict(rows.extras)
-    if found.time is not None:
-        brought[TIME] = found.time
-    digest = _digests(found.grade, spill, bucket, layout, held)
-    rows = replace(rows, grade=found.grade, digest=digest, extras=brought)
-    labelled = rows if found.label is None else replace(rows, extras=_in_order(brought | {_LABEL: found.label}, layout))
-    judged = labelled.take(found.judged).sorted()
-    unjudged = rows.take(found.unjudged).sorted()
+    settled = settling.settle(bucket.number, rows, layout.features, bucket.values_of)
+    extras = dict(rows.extras)
+    if settled.time is not None:
+        extras[TIME] = settled.time
+    rows = replace(rows, grade=settled.grade, digest=bucket.digests(settled.grade), extras=extras)
+    labelled = rows
+    if settled.label is not None:
+        extras = extras | {_LABEL: settled.label}
+        labelled = replace(rows, extras={name: extras[name] for name in layout.extras})
+    judged = labelled.take(settled.judged).sorted()
+    unjudged = rows.take(settled.unjudged).sorted()
     if settling.judgments is None:
-        return SettledBucket(judged=judged, unjudged=unjudged, rows=found.tally, judgments=Tally())
+        return SettledBucket(judged=judged, unjudged=unjudged, rows=settled.tally, judgments=Tally())
     tally = repeats(judged.qid, judged.doc_id, judged.grade)
-    return SettledBucket(judged=judged, unjudged=unjudged, rows=tally, judgments=found.tally)
-
-
-def _in_order(extras: dict[str, npt.NDArray[np.float64]], layout: Layout) -> dict[str, npt.NDArray[np.float64]]:
-    return {name: extras[name] for name in layout.extras}
-
-
-def _digests(
-    grade: npt.NDArray[np.int32], spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np.float32] | None
-) -> npt.NDArray[np.uint64]:
-    """Return the digests of all rows with their settled grades, (n, 2): what the canonical order goes by."""
-    digest = np.empty((len(grade), 2), dtype=np.uint64)
-    if held is not None:
-        _kernels.digest_rows(held.view(np.uint32), grade, digest)
-        return digest
-    low = 0
-    for _, values in padded(spill, bucket, len(layout.features), layout.absent):
-        high = low + len(values)
-        _kernels.digest_rows(values.view(np.uint32), grade[low:high], digest[low:high])
-        low = high
-    return digest
-
-
-def _values_of(
-    places: Sequence[int], spill: Spill, bucket: int, layout: Layout, held: npt.NDArray[np.float32] | None
-) -> npt.NDArray[np.float32]:
-    """Return the values of a few rows, (k, F)."""
-    if held is not None:
-        return held[list(places)]
-    found = np.empty((len(places), len(layout.features)), dtype=np.float32)
-    low = 0
-    for _, values in padded(spill, bucket, len(layout.features), layout.absent):
-        for number, place in enumerate(places):
-            if low <= place < low + len(values):
-                found[number] = values[place - low]
-        low += len(values)
-    return found
+    return SettledBucket(judged=judged, unjudged=unjudged, rows=tally, judgments=settled.tally)
 
 
 def _check_splits(rows: BucketRows, layout: Layout) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from rankmill.foundation.storage.publish import keep_by_digest
 from rankmill.foundation.threads import in_order
-from rankmill.pipeline.arrow import Room, as_array, schema_of
+from rankmill.pipeline.arrow import ScratchBuffer, as_array, schema_of
 from rankmill.pipeline.dataset_manifest import (
     FEATURES,
     QUERIES,
@@ -26,8 +26,8 @@ from rankmill.pipeline.dataset_manifest import (
     UnjudgedShard,
 )
 from rankmill.pipeline.group import _kernels
-from rankmill.pipeline.group.bucket_rows import BucketRows, padded, runs_of
-from rankmill.pipeline.group.settled_bucket import read_settled
+from rankmill.pipeline.group.bucket_rows import BucketRows, runs_of
+from rankmill.pipeline.group.settled_bucket import Bucket, read_settled
 from rankmill.pipeline.sources.parts import TYPES
 from rankmill.pipeline.sources.times import TIME
 from rankmill.pipeline.statistics.feature_statistics import ColumnCollector, QueryCounts
@@ -88,17 +88,17 @@ def write_shards(
     ``before`` with each bucket, which may bring the last of its rows, and ``done`` with the number of rows written, after each.
     """
     summaries: dict[int, ShardSummary] = {}
-    idle: list[Rooms] = []
+    idle: list[Scratch] = []
 
     def write(bucket: int) -> None:
         if before is not None:
             before(bucket)
         try:
-            rooms = idle.pop()
-        except IndexError:  # asking first whether there are any would let another thread take them
-            rooms = Rooms()
-        summaries[bucket] = write_shard(spill, bucket, layout, folder, memory, rooms)
-        idle.append(rooms)
+            scratch = idle.pop()
+        except IndexError:  # asking first whether there is any would let another thread take it
+            scratch = Scratch()
+        summaries[bucket] = write_shard(spill, bucket, layout, folder, memory, scratch)
+        idle.append(scratch)
         spill.drop(bucket)
         if done is not None:
             done(int(spill.rows[bucket]))
@@ -110,44 +110,44 @@ def write_shards(
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
-    """What the writing of a shard needs most memory for, to be used again for the next shard."""
+class Scratch:
+    """The large buffers of one thread, used again for its next shard."""
 
-    values: Room = field(default_factory=Room)  # rows of the bucket
-    columns: Room = field(default_factory=Room)  # a row group, as columns
+    values: ScratchBuffer = field(default_factory=ScratchBuffer)  # rows of the bucket
+    columns: ScratchBuffer = field(default_factory=ScratchBuffer)  # a row group, as columns
 
 
 def write_shard(
-    spill: Spill, bucket: int, layout: Layout, folder: Path, memory: int, rooms: Rooms | None = None
+    spill: Spill, number: int, layout: Layout, folder: Path, memory: int, scratch: Scratch | None = None
 ) -> ShardSummary:
-    """Write the rows, queries and statistics of ``bucket`` under ``folder``, and its unjudged rows if it has some.
+    """Write the rows, queries and statistics of bucket ``number`` under ``folder``, and its unjudged rows if it has some.
 
     The values are held at once if they fit in ``memory`` bytes; else the spilled rows are read again for every
     ``memory`` bytes of sorted rows.  The shard has the same bytes either way.  Peak memory: ``memory`` (a row group if that is more), one
     row group, and about :data:`rankmill.pipeline.memory_plans.BYTES_A_ROW` bytes a row of the bucket for ids and order.
     """
-    n = int(spill.rows[bucket])
-    width = len(layout.features)
-    rooms = Rooms() if rooms is None else rooms
-    held = rooms.values.array(n, width) if n * width * 4 <= memory else None
-    settled = read_settled(spill, bucket, layout, held)
-    summary = ShardSummary(bucket=bucket, rows_tally=settled.rows, judgments_tally=settled.judgments)
+    n, width = int(spill.rows[number]), len(layout.features)
+    scratch = scratch or Scratch()
+    values = scratch.values.array(n, width) if n * width * 4 <= memory else None
+    bucket = Bucket(spill, number, layout, values)
+    settled = read_settled(bucket)
+    summary = ShardSummary(bucket=number, rows_tally=settled.rows, judgments_tally=settled.judgments)
     if len(settled.unjudged):
-        staged, _ = _write_rows(settled.unjudged, spill, bucket, layout, folder, held, memory, rooms)
+        staged, _ = _write_rows(settled.unjudged, bucket, folder, memory, scratch)
         size = staged.stat().st_size
         digest = keep_by_digest(staged, folder / UNJUDGED)
-        unjudged = UnjudgedShard(bucket=bucket, rows=len(settled.unjudged), digest=digest, size=size)
+        unjudged = UnjudgedShard(bucket=number, rows=len(settled.unjudged), digest=digest, size=size)
         summary = replace(summary, unjudged=unjudged)
     rows = settled.judged
     if not len(rows):
         return summary
     qid, starts = runs_of(rows.qid)
     collector = ColumnCollector(width, starts)
-    staged, missing = _write_rows(rows, spill, bucket, layout, folder, held, memory, rooms, collector)
+    staged, missing = _write_rows(rows, bucket, folder, memory, scratch, collector)
     size = staged.stat().st_size
     digest = keep_by_digest(staged, folder / FEATURES)
 
-    queries = _queries(bucket, qid, starts, rows, layout)
+    queries = _queries(number, qid, starts, rows, layout)
     queries_digest, queries_size = _keep_table(queries, staged, folder / QUERIES)
     statistics_digest, statistics_size = _keep_table(collector.table(layout.features), staged, folder / STATISTICS)
     little = QueryCounts.of(rows.grade, starts)
@@ -155,7 +155,7 @@ def write_shard(
     n_docs = queries.column("n_docs").to_numpy()
     grades, counts = np.unique(rows.grade, return_counts=True)
     shard = Shard(
-        bucket=bucket,
+        bucket=number,
         rows=len(rows),
         n_queries=len(queries),
         features=digest,
@@ -181,54 +181,49 @@ def write_shard(
 
 def _write_rows(
     rows: BucketRows,
-    spill: Spill,
-    bucket: int,
-    layout: Layout,
+    bucket: Bucket,
     folder: Path,
-    held: npt.NDArray[np.float32] | None,
     memory: int,
-    rooms: Rooms,
+    scratch: Scratch,
     collector: ColumnCollector | None = None,
 ) -> tuple[Path, int]:
-    """Write ``rows`` with their values, ``held`` or read again; returns the file and how many values are missing.
+    """Write ``rows`` of ``bucket`` with their values; returns the file and how many values are missing.
 
-    Judged ones tell ``collector`` about themselves; those that nobody judged have none.
+    Judged rows are counted by ``collector``; those that nobody judged have none.
     """
-    staged = folder / f"shard-{bucket:05d}.parquet"
-    schema = _rows_schema(layout, rows, judged=collector is not None)
+    staged = folder / f"shard-{bucket.number:05d}.parquet"
+    group_rows = bucket.layout.row_group_rows
     missing = 0
-    with open_writer(staged, schema) as writer:
-        if held is not None:
-            for low in range(0, len(rows), layout.row_group_rows):
-                places = rows.place[low : low + layout.row_group_rows]
-                missing += _write_group(writer, schema, held, places, rows, low, collector, rooms.columns)
+    with open_writer(staged, _rows_schema(bucket.layout, rows, judged=collector is not None)) as writer:
+        if bucket.values is not None:
+            for low in range(0, len(rows), group_rows):
+                places = rows.place[low : low + group_rows]
+                missing += _write_group(writer, bucket.values, places, rows, low, collector, scratch.columns)
         else:
-            for low, values in _regathered(spill, bucket, layout, rows.place, memory, rooms.values):
-                for start in range(0, len(values), layout.row_group_rows):
-                    places = np.arange(start, min(start + layout.row_group_rows, len(values)))
-                    at = low + start
-                    missing += _write_group(writer, schema, values, places, rows, at, collector, rooms.columns)
+            for low, values in _reread(bucket, rows.place, memory, scratch.values):
+                for start in range(0, len(values), group_rows):
+                    places = np.arange(start, min(start + group_rows, len(values)))
+                    missing += _write_group(writer, values, places, rows, low + start, collector, scratch.columns)
     return staged, missing
 
 
-def _regathered(
-    spill: Spill, bucket: int, layout: Layout, order: npt.NDArray[np.int64], memory: int, room: Room
+def _reread(
+    bucket: Bucket, order: npt.NDArray[np.int64], memory: int, scratch: ScratchBuffer
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Yield (first place, rows in canonical order), whole row groups that fit in ``memory``, one pass over the spill each.
 
     ``order`` (m,) says which spilled row stands at each place; rows that are not in it are left out.
     """
-    m, width = len(order), len(layout.features)
-    step = layout.row_group_rows * max(1, memory // (layout.row_group_rows * width * 4))
-    place_of = np.full(int(spill.rows[bucket]), -1, dtype=np.int64)
+    m, width, group_rows = len(order), len(bucket.layout.features), bucket.layout.row_group_rows
+    step = group_rows * max(1, memory // (group_rows * width * 4))
+    place_of = np.full(int(bucket.spill.rows[bucket.number]), -1, dtype=np.int64)
     place_of[order] = np.arange(m)
     for low in range(0, m, step):
-        chunk = room.array(min(step, m - low), width)
+        chunk = scratch.array(min(step, m - low), width)
         first = 0
-        for rows, values in padded(spill, bucket, width, layout.absent):
-            place = place_of[first : first + len(rows.grade)] - low
-            first += len(rows.grade)
-            _kernels.put_rows(values, place, chunk)
+        for values in bucket.batches():
+            _kernels.put_rows(values, place_of[first : first + len(values)] - low, chunk)
+            first += len(values)
         yield low, chunk
 
 
@@ -264,16 +259,15 @@ def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 def _write_group(
     writer: pq.ParquetWriter,
-    schema: pa.Schema,
     values: npt.NDArray[np.float32],
     places: npt.NDArray[np.int64],
     rows: BucketRows,
     low: int,
     collector: ColumnCollector | None,
-    room: Room,
+    scratch: ScratchBuffer,
 ) -> int:
     """Write ``values[places]`` as one row group, whose ids are those of ``rows`` from ``low`` on; returns how many are missing."""
-    columns = room.array(values.shape[1], len(places))
+    columns = scratch.array(values.shape[1], len(places))
     missing = int(_kernels.turn(values, places, columns))
     if collector is not None:
         collector.add(columns)
@@ -283,7 +277,7 @@ def _write_group(
         *([as_array(rows.grade[low : low + len(places)])] if collector is not None else []),
         *(as_array(column[low : low + len(places)]) for name, column in rows.extras.items() if name not in _OF_QUERIES),
     ]
-    table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=schema)
+    table = pa.Table.from_arrays([*ids, *map(as_array, columns)], schema=cast("pa.Schema", writer.schema))
     writer.write_table(table, row_group_size=len(places))
     return missing
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.foundation.memory import release_freed
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
 from rankmill.pipeline.group.query_splits import split_time_of
 from rankmill.pipeline.ingest.described import extended, with_pairs
 from rankmill.pipeline.ingest.stored_input import Counts, StoredPairs, places_among, spread, stored_rows, unjudged_rows
-from rankmill.pipeline.memory_plans import release_freed
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources.files import format_of
 from rankmill.pipeline.sources.grades import words_of

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankmill.foundation.errors import DataRejected
+from rankmill.foundation.memory import release_freed
 from rankmill.pipeline.dataset_manifest import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, SPLITS
 from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.group.settled_bucket import Layout
@@ -17,7 +18,7 @@ from rankmill.pipeline.ingest.described import described, row_files
 from rankmill.pipeline.ingest.reading import read_all
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments
 from rankmill.pipeline.judgments.tally import Tally
-from rankmill.pipeline.memory_plans import reading_threads, release_freed, writing_share
+from rankmill.pipeline.memory_plans import reading_threads, writing_share
 from rankmill.pipeline.pairs.add_pairs import pair_set, read_ids, read_pairs, source_files
 from rankmill.pipeline.pairs.pair_join import PairSpill, join_pairs
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE

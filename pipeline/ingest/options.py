@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.memory import checked_memory
 from rankmill.pipeline.group.query_splits import rule_of
 from rankmill.pipeline.judgments.rules import check_aggregate
-from rankmill.pipeline.memory_plans import check_memory
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, ReadOptions
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class IngestOptions:
             raise InputError(f"--max-rejects must be 0 or more, got {self.max_rejects}")
         if not 1 <= self.buckets <= MAX_BUCKETS:
             raise InputError(f"--buckets must be in 1..{MAX_BUCKETS}, got {self.buckets}")
-        check_memory(self.memory)
+        checked_memory(self.memory)
         if self.threads < 0:
             raise InputError(f"--threads must be 0 or more, got {self.threads}")
         if not 1 <= self.block_bytes <= 1 << 30:

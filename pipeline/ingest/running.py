@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankmill.foundation.memory import return_large_arrays
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests
@@ -19,7 +20,6 @@ from rankmill.pipeline.ingest.building import Building
 from rankmill.pipeline.ingest.inputs import open_inputs
 from rankmill.pipeline.ingest.options import IngestOptions
 from rankmill.pipeline.ingest_report import IngestReport
-from rankmill.pipeline.memory_plans import settle_malloc
 from rankmill.pipeline.publish_dataset import check_destination, publish_dataset
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.sources.batch import Quarantine
@@ -74,7 +74,7 @@ def ingest(
         The data break a rule; nothing was written, but a list of the bad rows next to ``out`` if some were allowed.
     """
     started = time.perf_counter()
-    settle_malloc()
+    return_large_arrays()
     options = IngestOptions() if options is None else options
     base = Base(out) if options.append else None
     if base is not None:

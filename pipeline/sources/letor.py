@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError, MalformedLine
-from rankmill.pipeline.arrow import Room, as_array
+from rankmill.pipeline.arrow import ScratchBuffer, as_array
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import (
     BATCH_BYTES,
@@ -193,7 +193,7 @@ class _Rows:
             width=max(narrow, int(feature.max(initial=-1)) + 1),
         )
 
-    def batches(self, absent: float, room: Room) -> Iterator[RowBatch]:
+    def batches(self, absent: float, room: ScratchBuffer) -> Iterator[RowBatch]:
         """Yield dense rows in ``room``, a bounded number of bytes at a time: little text may stand for a very wide row."""
         step = max(1, BATCH_BYTES // (4 * max(1, self.width)))
         for first in range(0, len(self.grade), step):
@@ -211,7 +211,7 @@ class _Rows:
 
 
 class _Entries(NamedTuple):
-    """Room for the features of a block, used again for the next: pages that were touched stay, others cost nothing."""
+    """ScratchBuffer for the features of a block, used again for the next: pages that were touched stay, others cost nothing."""
 
     feature: npt.NDArray[np.int32]
     value: npt.NDArray[np.float32]
@@ -251,7 +251,7 @@ class _Parser:
         self._last_line = np.zeros(self._top + 1, dtype=np.int64)
         self._lines = 0
         self._entries = _Entries.empty(0)
-        self.room = Room()
+        self.room = ScratchBuffer()
 
     def parse(self, block: Block, lines: int) -> _Rows:
         """Parse all ``lines`` of ``block``."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import as_json
+from rankmill.foundation.terminal import printed
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.binspec import FeatureBins
 from rankmill.pipeline.quantiles import Values
@@ -73,15 +74,14 @@ class Comparison:
 
     def to_json(self) -> str:
         """Return one JSON object."""
-        content = asdict(self)
-        for drift, told in zip((self.grades, *self.features), (content["grades"], *content["features"]), strict=True):
-            told["alarm"] = drift.alarm
+        content = as_json(self)
+        for drift, fields in zip((self.grades, *self.features), (content["grades"], *content["features"]), strict=True):
+            fields["alarm"] = drift.alarm
         return json.dumps({**content, "alarms": self.alarms}, ensure_ascii=False, allow_nan=False)
 
     def render(self, width: int = 120) -> str:
         """Return it for a person, the largest changes first."""
         from rich import box
-        from rich.console import Console
         from rich.table import Table
 
         of = "all rows" if self.split is None else f"the {self.split} split"
@@ -102,10 +102,7 @@ class Comparison:
             shares = (f"{share:.1%}" for share in (*drift.missing, drift.beyond))
             numbers = (f"{number:.4f}" for number in (drift.psi, drift.expected, drift.threshold))
             table.add_row(drift.name, *numbers, *shares, "drift" if drift.alarm else "")
-        out = io.StringIO()
-        console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
-        console.print(table)
-        lines = [line.rstrip() for line in out.getvalue().splitlines() if line.strip()]
+        lines = filter(None, printed(table, width=width))
         tail = (
             [f"{len(order) - len(shown):,} features that moved less are not shown"] if len(shown) < len(order) else []
         )

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from rankmill.foundation.records import as_json, infinite_as_words
+from rankmill.foundation.terminal import printed
 from rankmill.pipeline.binning import columns_of
-from rankmill.pipeline.dataset_manifest import SPLITS, Repeats
+from rankmill.pipeline.dataset_manifest import SPLITS, JudgmentSet, Meaning, Repeats, SourceFile
 from rankmill.pipeline.ingest_report import GRADES_SHOWN, repeated, several
 from rankmill.pipeline.quantiles import cumulative_counts, sort_values
 from rankmill.pipeline.statistics.feature_statistics import statistics_of
 from rankmill.pipeline.stored_shards import QUERY_WEIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.dataset_manifest import SplitName
@@ -118,6 +119,14 @@ class FeatureSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Binned:
+    """A binned copy: the digest of its bins, and how many a feature has at most."""
+
+    binspec: str
+    max_bin: int
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """What `describe` found."""
 
@@ -128,14 +137,14 @@ class Description:
     missing_values: int
     rejected_rows: int
     buckets: int
-    meaning: dict[str, Any]
-    sources: tuple[dict[str, Any], ...]
-    binned: tuple[dict[str, Any], ...]
-    pair_sources: tuple[dict[str, Any], ...]
+    meaning: Meaning
+    sources: Sequence[SourceFile]
+    binned: Sequence[Binned]
+    pair_sources: Sequence[SourceFile]
     rejected_pairs: int
-    judgments: dict[str, Any] | None
+    judgments: JudgmentSet | None
     """Of files of judgments; None where there were none."""
-    repeats: dict[str, Any] | None
+    repeats: Repeats | None
     """Of documents with several rows; None where there are none."""
     unjudged_rows: int
     splits: tuple[SplitSummary, ...]
@@ -143,25 +152,13 @@ class Description:
 
     def to_json(self) -> str:
         """Return one JSON object; infinite values are written as words."""
-        content = asdict(self)
-        for feature in content["features"]:
-            for key in ("minimum", "maximum"):
-                if feature[key] is not None and not np.isfinite(feature[key]):
-                    feature[key] = str(feature[key])
-        return json.dumps(content, ensure_ascii=False, allow_nan=False)
+        return json.dumps(infinite_as_words(as_json(self)), ensure_ascii=False, allow_nan=False)
 
     def render(self, width: int = 120) -> str:
         """Return the description for a person, ``width`` characters wide."""
-        from rich.console import Console
-
-        out = io.StringIO()
-        console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
-        console.print(self._head())
-        console.print(self._split_table())
-        if len(self._shown) < len(self.features):
-            console.print(f"Features with a remark ({len(self._shown)} of {len(self.features)}; --json lists all)")
-        console.print(self._feature_table())
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        few = f"Features with a remark ({len(self._shown)} of {len(self.features)}; --json lists all)"
+        notes = [few] if len(self._shown) < len(self.features) else []
+        return "\n".join(printed(self._head(), self._split_table(), *notes, self._feature_table(), width=width))
 
     @property
     def _shown(self) -> tuple[FeatureSummary, ...]:
@@ -181,9 +178,8 @@ class Description:
                 f"digest    {self.digest}",
                 f"missing   {self.missing_values:,} values ({_share(self.missing_values, cells)}),"
                 f" rejected rows {self.rejected_rows:,}",
-                f"read as   absent = {self.meaning['absent']}, index base {self.meaning['index_base']}; split {_drawn(self.meaning)}",
-                "binned    "
-                + (", ".join(f"{b['max_bin']} bins ({b['binspec'][:12]})" for b in self.binned) or "not yet"),
+                f"read as   absent = {self.meaning.absent}, index base {self.meaning.index_base}; split {_drawn(self.meaning)}",
+                "binned    " + (", ".join(f"{b.max_bin} bins ({b.binspec[:12]})" for b in self.binned) or "not yet"),
                 *(heading + _files(files) for heading, files in lists),
                 *([f"          {self.rejected_pairs:,} pairs rejected"] if self.rejected_pairs else []),
                 *self._judged(),
@@ -195,12 +191,12 @@ class Description:
         if self.judgments is not None:
             found = self.judgments
             lines.append(
-                f"judgments {found['judgments']:,}, {found['without_row']:,} of them of documents that have no row;"
-                f" {several(found['repeated'], found['conflicting'], 'judged more than once')}"
+                f"judgments {found.judgments:,}, {found.without_row:,} of them of documents that have no row;"
+                f" {several(found.repeated, found.conflicting, 'judged more than once')}"
             )
-            lines.append("          " + _files(found["sources"]))
+            lines.append("          " + _files(found.sources))
         if self.repeats is not None:
-            lines.append(f"repeated  {repeated(Repeats(**self.repeats))}")
+            lines.append(f"repeated  {repeated(self.repeats)}")
         if self.unjudged_rows:
             lines.append(f"unjudged  {self.unjudged_rows:,} rows that nobody judged, kept for re-ranking")
         return lines
@@ -278,13 +274,13 @@ def describe(dataset: Dataset) -> Description:
         missing_values=manifest.missing_values,
         rejected_rows=manifest.rejected_rows,
         buckets=manifest.buckets,
-        meaning=manifest.meaning.model_dump(),
-        sources=tuple(source.model_dump() for source in manifest.sources),
-        binned=tuple({"binspec": entry.binspec, "max_bin": entry.max_bin} for entry in manifest.bins),
-        pair_sources=() if manifest.pairs is None else tuple(s.model_dump() for s in manifest.pairs.sources),
+        meaning=manifest.meaning,
+        sources=manifest.sources,
+        binned=[Binned(entry.binspec, entry.max_bin) for entry in manifest.bins],
+        pair_sources=() if manifest.pairs is None else manifest.pairs.sources,
         rejected_pairs=0 if manifest.pairs is None else manifest.pairs.rejected,
-        judgments=None if manifest.judgments is None else manifest.judgments.model_dump(),
-        repeats=None if manifest.repeats is None else manifest.repeats.model_dump(),
+        judgments=manifest.judgments,
+        repeats=manifest.repeats,
         unjudged_rows=manifest.unjudged_rows,
         splits=tuple(split_summary(dataset, name) for name in SPLITS if name in manifest.splits),
         features=_features(dataset),
@@ -351,8 +347,8 @@ def _distinct(dataset: Dataset) -> dict[str, int]:
     return {name: len(cumulative_counts(sort_values(values)[0])) - 1 for name, values in columns_of(dataset)}
 
 
-def _files(sources: Sequence[Mapping[str, Any]]) -> str:
-    shown = [f"{s['name']} ({s['size']:,} bytes)" for s in sources]
+def _files(sources: Sequence[SourceFile]) -> str:
+    shown = [f"{source.name} ({source.size:,} bytes)" for source in sources]
     if len(shown) > 10:
         shown = [*shown[:9], f"and {len(shown) - 9} more"]
     return "\n          ".join(shown)
@@ -366,11 +362,11 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "-"
 
 
-def _drawn(meaning: Mapping[str, Any]) -> str:
+def _drawn(meaning: Meaning) -> str:
     """Say by what the splits were drawn."""
-    shares, bounds, folds = (meaning.get(name) for name in ("split", "split_time", "folds"))
+    shares, bounds, folds = meaning.split, meaning.split_time, meaning.folds
     if shares is not None:
         return ", ".join(f"{name} {shares[name]:g}" for name in SPLITS if name in shares)
     if bounds is not None:
         return "by time, " + ", ".join(f"{name} from {bounds[name]}" for name in SPLITS if name in bounds)
-    return "by file" if folds is None else f"fold {folds['fold']} of {folds['folds']}"
+    return "by file" if folds is None else f"fold {folds.fold} of {folds.folds}"

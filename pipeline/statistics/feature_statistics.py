@@ -8,19 +8,18 @@ different values have the same one with a probability of at most 2^-33.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.statistics import _kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rankmill.pipeline.dataset import Dataset
     from rankmill.pipeline.dataset_manifest import Shard
 
@@ -155,15 +154,6 @@ class Statistics:
     one_grade: int
     """Queries of two or more documents that all have the same grade."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; infinite ones are words."""
-        content = asdict(self)
-        for feature in content["features"]:
-            for key in ("minimum", "maximum"):
-                if feature[key] is not None and not math.isfinite(feature[key]):
-                    feature[key] = str(feature[key])
-        return content
-
     @property
     def remarks(self) -> list[str]:
         """What a person should know, a line each: features and queries that teach nothing."""
@@ -214,37 +204,29 @@ def statistics_of(dataset: Dataset) -> Statistics:
     DatasetFormatError
         A file is missing or damaged.
     """
-    names = dataset.feature_names
-    facts = [_Sum() for _ in names]
-    one_document = one_grade = 0
+    tables, one_document, one_grade = [SCHEMA.empty_table()], 0, 0
     for shard in dataset.manifest.shards:
         if shard.statistics is None:
             table, few = _counted(dataset, shard)
         else:
             table = dataset.statistics_table(shard)
             few = QueryCounts(shard.statistics.one_document, shard.statistics.one_grade)
-        for fact, row in zip(facts, table.to_pylist(), strict=True):
-            fact.add(row)
+        tables.append(table)
         one_document += few.one_document
         one_grade += few.one_grade
-    first_with: dict[tuple[int, ...], str] = {}
-    first = [first_with.setdefault(tuple(fact.digests), name) for name, fact in zip(names, facts, strict=True)]
-    return Statistics(
-        features=tuple(
-            FeatureFacts(
-                name=name,
-                minimum=fact.minimum,
-                maximum=fact.maximum,
-                missing=fact.missing,
-                zeros=fact.zeros,
-                varied_queries=fact.varied_queries,
-                same_as=None if same == name else same,
-            )
-            for name, fact, same in zip(names, facts, first, strict=True)
-        ),
-        one_document=one_document,
-        one_grade=one_grade,
+    of_shards = cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(tables)))
+    facts = of_shards.group_by("feature", maintain_order=True).agg(
+        pl.col("minimum").min(),
+        pl.col("maximum").max(),
+        pl.col("missing", "zeros", "varied_queries").sum(),
+        pl.col("digest"),
     )
+    first_with: dict[tuple[int, ...], str] = {}
+    features = []
+    for name, low, high, missing, zeros, varied, digests in facts.iter_rows():
+        first = first_with.setdefault(tuple(digests), name)
+        features.append(FeatureFacts(name, low, high, missing, zeros, varied, None if first == name else first))
+    return Statistics(tuple(features), one_document, one_grade)
 
 
 def _counted(dataset: Dataset, shard: Shard) -> tuple[pa.Table, QueryCounts]:
@@ -254,25 +236,3 @@ def _counted(dataset: Dataset, shard: Shard) -> tuple[pa.Table, QueryCounts]:
     for values in dataset.shard_batches(shard, 16384):
         collector.add(np.ascontiguousarray(values.T))
     return collector.table(dataset.feature_names), QueryCounts.of(dataset.shard_grades(shard), starts)
-
-
-@dataclass(slots=True)
-class _Sum:
-    """What is known of one feature in some shards."""
-
-    minimum: float | None = None
-    maximum: float | None = None
-    missing: int = 0
-    zeros: int = 0
-    varied_queries: int = 0
-    digests: list[int] = field(default_factory=list)
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Take one more shard in."""
-        if row["minimum"] is not None:
-            self.minimum = row["minimum"] if self.minimum is None else min(self.minimum, row["minimum"])
-            self.maximum = row["maximum"] if self.maximum is None else max(self.maximum, row["maximum"])
-        self.missing += row["missing"]
-        self.zeros += row["zeros"]
-        self.varied_queries += row["varied_queries"]
-        self.digests.append(row["digest"])

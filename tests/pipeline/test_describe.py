@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import as_json
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
@@ -81,15 +82,15 @@ def test_totals_and_what_the_dataset_was_made_of(dataset):
     found = describe(dataset)
     assert (found.rows, found.queries, found.max_grade, found.missing_values) == (8, 4, 3, 9)
     assert found.digest == dataset.digest
-    assert [source["name"] for source in found.sources] == ["test.txt", "train.txt"]
-    assert found.meaning == {"absent": "missing", "index_base": 1, "split": None, "max_grade": 3}
-    assert found.binned == ()
+    assert [source.name for source in found.sources] == ["test.txt", "train.txt"]
+    assert as_json(found.meaning) == {"absent": "missing", "index_base": 1, "split": None, "max_grade": 3}
+    assert not found.binned
 
 
 def test_bins_show_once_they_are_there(dataset):
     spec = bin_dataset(dataset, 20)
     found = describe(Dataset.open(dataset.path))
-    assert found.binned == ({"binspec": spec.digest, "max_bin": 20},)
+    assert as_json(found.binned) == [{"binspec": spec.digest, "max_bin": 20}]
     assert [feature.bins for feature in found.features] == [4, 4, 1, 3, 1, 2, 2]
 
 

@@ -8,14 +8,13 @@ import pyarrow as pa
 import pytest
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.memory import MIN_MEMORY, checked_memory
 from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.ingest import IngestOptions
 from rankmill.pipeline.memory_plans import (
     BYTES_A_ROW,
-    MIN_MEMORY,
     RESIDENT,
-    check_memory,
     reading_threads,
     writing_share,
 )
@@ -57,7 +56,7 @@ def test_what_does_not_fit_is_said_with_the_cure():
     share = writing_share(16 * 10**8, 8, row_group_bytes=1 << 26, bucket_rows=9_000_000, row_bytes=544)
     assert share.threads == 1
     with pytest.raises(InputError, match=r"--memory must be at least 512MB, got 100 bytes"):
-        check_memory(100)
+        checked_memory(100)
     with pytest.raises(InputError, match=r"--threads must be 0 or more, got -1"):
         IngestOptions(threads=-1)
 

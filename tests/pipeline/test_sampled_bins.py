@@ -20,13 +20,14 @@ from hypothesis.extra import numpy as hnp
 from typer.testing import CliRunner
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.memory import MIN_MEMORY
 from rankmill.pipeline import binning, sampled_bins
 from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.memory_plans import MIN_MEMORY, MOST_SAMPLED_ROWS, BinPlan
+from rankmill.pipeline.memory_plans import MOST_SAMPLED_ROWS, BinPlan
 from rankmill.pipeline.quantiles import sort_values
 from rankmill.pipeline.sampled_bins import SAMPLE_SALT, SampledColumn, sampled_places, weighed
 from tests import naive_samples
