@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -79,7 +78,7 @@ def convert(
 
     Example: rankmill convert old-model.json --from xgboost --name web
     """
-    from rankmill.convert import convert_from, convert_to, names_in, render, target_of
+    from rankmill.convert import convert_from, convert_to, names_in, target_of
 
     names = None if features is None else names_in(features)
     if to is None and source is None and out is not None:
@@ -93,7 +92,7 @@ def convert(
             raise InputError("name the file to write with -o FILE")
         if absent is not None:
             raise InputError("--absent is for --from: what is written has --missing")
-        report = convert_to(
+        done = convert_to(
             to, model, out, registry, name=name, features=names, missing=missing or "keep",
             nearest_thresholds=nearest_thresholds, n_rounds=n_rounds, overwrite=overwrite,
         )  # fmt: skip
@@ -102,8 +101,8 @@ def convert(
             raise InputError(
                 "--missing and --nearest-thresholds are for --to: what is read keeps its directions and thresholds"
             )
-        report = convert_from(
+        done = convert_from(
             str(source), Path(model), out=out, name=name, registry=registry, features=names, n_rounds=n_rounds,
             absent=absent, overwrite=overwrite,
         )  # fmt: skip
-    typer.echo(json.dumps(report, sort_keys=True, ensure_ascii=False) if as_json else render(report))
+    typer.echo(done.to_json() if as_json else done.render())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import as_json, left_out, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM, SOURCE_SHA256, Imported
 from rankmill.scorer.exchange.formats import read_from, write_as
@@ -16,7 +17,41 @@ from rankmill.scorer.model_service import ModelIdentity
 SUFFIXES = {"xgboost": ".json"}  # where the tool knows its own files by their names
 TARGETS = {".onnx": "onnx", ".c": "c", ".txt": "lightgbm", ".xml": "ranklib"}
 """Format by suffix of the file to write, where it can be no other: both XGBoost and Solr have ``.json``."""
-Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What was converted: written for another tool, with how exact it is there, or read from its file ``source``."""
+
+    format: str
+    sha256: str
+    trees: int
+    features: int
+    notes: tuple[str, ...]
+    source: str | None = left_out()
+    out: str | None = left_out()
+    model: str | None = left_out()
+    registry: str | None = left_out()
+    bytes: int | None = left_out()
+    exactness: str | None = left_out()
+    bound: float | None = left_out()
+
+    def to_json(self) -> str:
+        """Return one JSON object in one line; ``source`` is called ``from`` there."""
+        facts = as_json(self)
+        if self.source is not None:
+            facts["from"] = facts.pop("source")
+        return to_line(facts)
+
+    def render(self) -> str:
+        """Return what was done, for people to read."""
+        shape = f"{self.trees:,} trees over {self.features:,} features"
+        if self.source is None:
+            lines = [f"wrote {self.out}: {self.model} for {self.format}, {shape}", f"scores: {self.exactness}"]
+        else:
+            where = f"registered {self.model} in {self.registry}" if self.out is None else f"wrote {self.out}"
+            lines = [f"{where}: {shape}, from {self.source}"]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
 def target_of(out: Path) -> str:
@@ -40,7 +75,7 @@ def convert_to(
     nearest_thresholds: bool = False,
     n_rounds: int | None = None,
     overwrite: bool = False,
-) -> Report:
+) -> Conversion:
     """Write ``model``, a file or a version in ``registry``, in the format ``target`` to ``out``, and say how exact it is.
 
     Raises
@@ -63,18 +98,18 @@ def convert_to(
         target, forest, name=called, features=features, missing=missing, nearest_thresholds=nearest_thresholds
     )
     write_atomically(out, written.data)
-    return {
-        "out": str(out),
-        "format": target,
-        "model": called if identity.name is None else f"{identity.name}@{identity.number}",
-        "sha256": identity.sha256,
-        "trees": forest.n_trees,
-        "features": forest.n_features,
-        "bytes": len(written.data),
-        "exactness": written.exactness,
-        "bound": written.bound,
-        "notes": list(written.notes),
-    }
+    return Conversion(
+        format=target,
+        sha256=identity.sha256,
+        trees=forest.n_trees,
+        features=forest.n_features,
+        notes=written.notes,
+        out=str(out),
+        model=called if identity.name is None else f"{identity.name}@{identity.number}",
+        bytes=len(written.data),
+        exactness=written.exactness,
+        bound=written.bound,
+    )
 
 
 def convert_from(
@@ -88,7 +123,7 @@ def convert_from(
     n_rounds: int | None = None,
     absent: str | None = None,
     overwrite: bool = False,
-) -> Report:
+) -> Conversion:
     """Read the model of another tool and write it to ``out``, or register it as the next version of ``name``.
 
     Raises
@@ -112,23 +147,18 @@ def convert_from(
         raise InputError(f"{file}: expected a model of {source}, found no such file")
     found = read_from(source, file.read_bytes(), str(file), features=features, n_rounds=n_rounds, absent=absent)
     forest = found.forest
-    report: Report = {
-        "format": source,
-        "from": str(file),
-        "sha256": forest.sha256,
-        "trees": forest.n_trees,
-        "features": forest.n_features,
-        "notes": list(found.notes),
-    }
-    if name is None:
-        assert out is not None  # noqa: S101 (one of the two is given)
+    done = Conversion(
+        format=source, sha256=forest.sha256, trees=forest.n_trees, features=forest.n_features, notes=found.notes,
+        source=str(file),
+    )  # fmt: skip
+    if out is not None:
         forest.save(out)
-        return report | {"out": str(out)}
-    version = Registry(registry).register(name, forest.to_bytes(), manifest=facts_of(found))
-    return report | {"model": str(version), "registry": str(registry)}
+        return replace(done, out=str(out))
+    version = Registry(registry).register(str(name), forest.to_bytes(), manifest=facts_of(found))
+    return replace(done, model=str(version), registry=str(registry))
 
 
-def facts_of(found: Imported) -> Report:
+def facts_of(found: Imported) -> dict[str, object]:
     """Return the manifest of a version that was read from another tool: nothing is known of its training here."""
     forest = found.forest
     return {
@@ -179,20 +209,6 @@ def _numbered(part: str) -> list[str]:
     if found is None or found[1] != found[3] or int(found[2]) > int(found[4]):
         return [part]
     return [f"{found[1]}{number}" for number in range(int(found[2]), int(found[4]) + 1)]
-
-
-def render(report: Report) -> str:
-    """Return what was done, for people to read."""
-    shape = f"{report['trees']:,} trees over {report['features']:,} features"
-    if "from" in report:
-        where = f"wrote {report['out']}" if "out" in report else f"registered {report['model']} in {report['registry']}"
-        lines = [f"{where}: {shape}, from {report['from']}"]
-    else:
-        lines = [
-            f"wrote {report['out']}: {report['model']} for {report['format']}, {shape}",
-            f"scores: {report['exactness']}",
-        ]
-    return "\n".join([*lines, *(f"note: {note}" for note in report["notes"])])
 
 
 def _called(identity: ModelIdentity, reference: str) -> str:

@@ -262,16 +262,16 @@ def _go_every_way_down(registry: Path) -> None:
     import numpy as np
 
     from rankmill.registry import Registry
-    from rankmill.scorer import _kernels, _tree_kernels
+    from rankmill.scorer import _kernels
     from rankmill.scorer.forest import Forest
-    from rankmill.scorer.tree_layout import laid_out, search_of
+    from rankmill.scorer.tree_layout import build_layout, search_of
 
     for version in Registry(registry).versions("warm"):  # some of them are oblivious
         forest = Forest.from_bytes(version.read())
         for code in (np.dtype(np.uint8), np.dtype(np.uint16)):
-            layout = laid_out(forest, forest.n_trees, np.asarray(forest.used_features), code, swept=True)
+            layout = build_layout(forest, forest.n_trees, np.asarray(forest.used_features), code, swept=True)
             codes, at, scores = np.zeros((layout.n_slots + 1, 64), code), np.empty(64, code), np.zeros(64)
-            _tree_kernels.wrap_codes(codes, 64, layout.wrapped, 0)
+            _kernels.wrap_codes(codes, 64, layout.wrapped, 0)
             _kernels.bin_rows(
                 np.zeros((1, 1), np.float32), 0, 1, np.zeros(1, np.int64), np.float32(0.0), *search_of(forest, [0]), codes,
             )  # fmt: skip

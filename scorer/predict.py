@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer import _kernels, _tree_kernels
+from rankmill.scorer import _kernels
 from rankmill.scorer.forest import Forest, checked_rounds
 from rankmill.scorer.links import class_values
-from rankmill.scorer.tree_layout import layout_of, search_of
+from rankmill.scorer.tree_layout import choose_layout, search_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ class Predictor:
         """Positions in ``forest.feature_names`` of the features that are asked for, ascending."""
         self._counts = counts
         self._search = search_of(forest, used)
-        self._layout = layout_of(forest, n_trees, used)
+        self._layout = choose_layout(forest, n_trees, used)
         self._ordinal = forest.link.startswith("ordinal")
         self._values = class_values(forest.link, forest.n_outputs)
         every = np.arange(n_trees, dtype=np.int32)
@@ -173,7 +173,7 @@ class Predictor:
     def _score_tile(self, room: _Room, rows: int, out: npt.NDArray[np.float64], first: int) -> None:
         """Score the ``rows`` whose codes are in ``room`` into ``out[first:]``, which holds the base score."""
         codes, at, outputs = room
-        _tree_kernels.wrap_codes(codes, rows, self._layout.wrapped, len(self.features))
+        _kernels.wrap_codes(codes, rows, self._layout.wrapped, len(self.features))
         if self.forest.link == "identity":
             self._layout.add_trees(codes, rows, self._trees_of[0], at, out, first)
             return

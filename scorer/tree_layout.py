@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.scorer import _tree_kernels
+from rankmill.scorer import _kernels
 from rankmill.scorer.forest import Forest
 
-WHOLE = 64  # documents that one instruction asks at most; whole ones are asked, since the rest would be asked singly
-FEWEST_SWEPT = 16  # documents; fewer walk: a sweep costs the same for 1 and for 64
-MOST_LEAVES = 1024  # of a tree that is swept; the documents of larger ones walk
-MOST_LEVELS = 8  # of an oblivious tree whose leaves are numbered in 8 bits
+WIDTH = 64  # documents that one instruction asks at most; rounded up to, since the rest would be asked singly
+MIN_SWEPT = 16  # documents; fewer walk: a sweep costs the same for 1 and for 64
+MAX_SWEPT_LEAVES = 1024  # of a tree that is swept; the documents of larger ones walk
+MAX_LEVELS = 8  # of an oblivious tree whose leaves are numbered in 8 bits
 BUCKETS = 512  # of a feature: 2 kB, so that those of some hundred features stay in the second-level cache
-WORTH = 2  # steps that buckets must save
-GREATEST = float(np.finfo(np.float32).max)
+MIN_SAVED_STEPS = 2  # steps that buckets must save
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Codes = npt.NDArray[Any]
 Indices = npt.NDArray[np.int32]
@@ -25,7 +25,7 @@ Indices = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
-    """The first trees of a forest as `rankmill.scorer._tree_kernels` takes them.
+    """The first trees of a forest as `rankmill.scorer._kernels` takes them.
 
     ``wrapped`` (m,) holds the slots whose codes are needed once more, wrapped; they follow those of the features.
     ``walked`` are the arrays for `walk_trees`, ``swept`` those for `sweep_trees` or, where ``oblivious``, `sweep_levels`;
@@ -44,28 +44,30 @@ class TreeLayout:
         self, codes: Codes, n_rows: int, trees: Indices, at: Codes, scores: npt.NDArray[np.float64], first: int
     ) -> None:
         """Add what ``trees`` say of the first ``n_rows`` documents of ``codes`` to ``scores[first:]``, in this order."""
-        if self.swept is None or n_rows < FEWEST_SWEPT:
-            walk: Any = _tree_kernels.walk_trees
+        if self.swept is None or n_rows < MIN_SWEPT:
+            walk: Any = _kernels.walk_trees
             walk(codes, n_rows, trees, *self.walked, scores, first)
             return
-        width = -(-n_rows // WHOLE) * WHOLE
-        sweep: Any = _tree_kernels.sweep_levels if self.oblivious else _tree_kernels.sweep_trees
+        width = -(-n_rows // WIDTH) * WIDTH
+        sweep: Any = _kernels.sweep_levels if self.oblivious else _kernels.sweep_trees
         sweep(codes, width, n_rows, trees, *self.swept, at, scores, first)
 
 
-def layout_of(forest: Forest, n_trees: int, used: npt.NDArray[Any]) -> TreeLayout:
+def choose_layout(forest: Forest, n_trees: int, used: npt.NDArray[Any]) -> TreeLayout:
     """Lay the first ``n_trees`` of ``forest`` out, which ask for the features ``used``."""
     sizes = np.diff(forest.tree_starts[: n_trees + 1])
     leaves = (sizes + 1) // 2
-    swept = int(leaves.max(initial=1)) <= MOST_LEAVES
+    swept = int(leaves.max(initial=1)) <= MAX_SWEPT_LEAVES
     # Codes run from 0 (missing) to one more than the cuts, and one value more is needed for the wrap round.
     most = int(np.diff(forest.cut_starts)[used].max(initial=0)) + 2
     narrow = max(most, int(leaves.max(initial=1)) if swept else 0) <= 256
-    return laid_out(forest, n_trees, used, np.dtype(np.uint8 if narrow else np.uint16), swept=swept)
+    return build_layout(forest, n_trees, used, np.dtype(np.uint8 if narrow else np.uint16), swept=swept)
 
 
-def laid_out(forest: Forest, n_trees: int, used: npt.NDArray[Any], code: np.dtype[Any], *, swept: bool) -> TreeLayout:
-    """Do what `layout_of` does, with codes of dtype ``code``, which must be wide enough; for sweeps if ``swept``."""
+def build_layout(
+    forest: Forest, n_trees: int, used: npt.NDArray[Any], code: np.dtype[Any], *, swept: bool
+) -> TreeLayout:
+    """Do what `choose_layout` does, with codes of dtype ``code``, which must be wide enough; for sweeps if ``swept``."""
     n_nodes = int(forest.tree_starts[n_trees])
     sizes = np.diff(forest.tree_starts[: n_trees + 1])
     feature, missing_left = forest.node_feature[:n_nodes], forest.node_missing_left[:n_nodes]
@@ -80,8 +82,8 @@ def laid_out(forest: Forest, n_trees: int, used: npt.NDArray[Any], code: np.dtyp
     )  # fmt: skip
     slot, left = np.empty(n_nodes, dtype=np.int32), np.empty(n_nodes, dtype=np.int32)
     bound, value = np.empty(n_nodes, dtype=code), np.empty(n_nodes, dtype=np.float64)
-    depth, room = np.empty(n_trees, dtype=np.int32), np.empty(largest, dtype=np.int32)
-    _tree_kernels.pack_trees(*arrays, int(np.iinfo(code).max), slot, bound, left, value, depth, room)
+    depth, buffer = np.empty(n_trees, dtype=np.int32), np.empty(largest, dtype=np.int32)
+    _kernels.pack_trees(*arrays, int(np.iinfo(code).max), slot, bound, left, value, depth, buffer)
     walked = (forest.tree_starts, slot, bound, left, value, depth)
 
     leaves = (sizes + 1) // 2
@@ -89,38 +91,55 @@ def laid_out(forest: Forest, n_trees: int, used: npt.NDArray[Any], code: np.dtyp
     split_starts = np.concatenate([[0], np.cumsum(splits + splits % 2)]).astype(np.int32)
     leaf_starts = np.concatenate([[0], np.cumsum(leaves)]).astype(np.int32)
     wrapped = slot_of[right, 1].copy()
-    told = {"n_slots": len(used) + len(right), "wrapped": wrapped, "depth": depth, "code": code, "walked": walked}
+    common = {"n_slots": len(used) + len(right), "wrapped": wrapped, "depth": depth, "code": code, "walked": walked}
     if not swept:
-        return TreeLayout(**told, oblivious=False, swept=None)
+        return TreeLayout(**common, oblivious=False, swept=None)
     n_splits, greatest = int(split_starts[-1]), np.iinfo(code).max
     split_slot, split_bound = np.zeros(n_splits, dtype=np.int32), np.full(n_splits, greatest, dtype=code)
-    here, beyond = np.zeros(n_splits, dtype=code), np.zeros(n_splits, dtype=code)  # what pads moves nobody
+    first_leaf, right_leaf = np.zeros(n_splits, dtype=code), np.zeros(n_splits, dtype=code)  # what pads moves nobody
     leaf_value = np.empty(leaf_starts[-1], dtype=np.float64)
-    _tree_kernels.number_leaves(
-        *arrays, split_starts, leaf_starts, split_slot, split_bound, here, beyond, leaf_value, room, np.empty_like(room)
+    _kernels.number_leaves(
+        *arrays,
+        split_starts,
+        leaf_starts,
+        split_slot,
+        split_bound,
+        first_leaf,
+        right_leaf,
+        leaf_value,
+        buffer,
+        np.empty_like(buffer),
     )
-    levels = _levels(split_starts[:-1], leaves, depth, split_slot, split_bound, here, beyond)
+    levels = _levels(split_starts[:-1], leaves, depth, split_slot, split_bound, first_leaf, right_leaf)
     if levels is not None:
         level_starts, chosen = levels
         arrays_swept: tuple[Any, ...] = (level_starts, leaf_starts, split_slot[chosen], split_bound[chosen], leaf_value)
-        return TreeLayout(**told, oblivious=True, swept=arrays_swept)
-    arrays_swept = (split_starts, leaf_starts, split_slot, split_bound, here, beyond, leaf_value)
-    return TreeLayout(**told, oblivious=False, swept=arrays_swept)
+        return TreeLayout(**common, oblivious=True, swept=arrays_swept)
+    arrays_swept = (split_starts, leaf_starts, split_slot, split_bound, first_leaf, right_leaf, leaf_value)
+    return TreeLayout(**common, oblivious=False, swept=arrays_swept)
 
 
 def _levels(
-    split_starts: Indices, leaves: Indices, depth: Indices, slot: Indices, bound: Codes, here: Codes, beyond: Codes
+    split_starts: Indices,
+    leaves: Indices,
+    depth: Indices,
+    slot: Indices,
+    bound: Codes,
+    first_leaf: Codes,
+    right_leaf: Codes,
 ) -> tuple[Indices, npt.NDArray[np.int64]] | None:
     """Return where the levels of each tree start, and a split of each level; None unless every tree is oblivious.
 
     A tree is oblivious if it is full and all splits of a level ask the same.  Of a full tree, splits parents first, that
-    of level l on the way to the leftmost leaf is number l, and a split's level is known by how far ``beyond`` lies.
+    of level l on the way to the leftmost leaf is number l, and a split's level is known by how far ``right_leaf`` lies.
     """
-    if len(leaves) == 0 or depth.max() > MOST_LEVELS or np.any(leaves != 2.0**depth):
+    if len(leaves) == 0 or depth.max() > MAX_LEVELS or np.any(leaves != 2.0**depth):
         return None
     tree = np.repeat(np.arange(len(leaves)), leaves - 1)
     split = split_starts[tree] + np.arange(len(tree)) - (np.cumsum(leaves - 1) - (leaves - 1))[tree]
-    below = beyond[split].astype(np.int64) - here[split]  # leaves on one side of the split: 2 ** (depth - 1 - level)
+    below = (
+        right_leaf[split].astype(np.int64) - first_leaf[split]
+    )  # leaves on one side of the split: 2 ** (depth - 1 - level)
     level = depth[tree] - 1 - np.round(np.log2(np.maximum(below, 1))).astype(np.int64)
     first = split_starts[tree] + level
     if np.any(slot[split] != slot[first]) or np.any(bound[split] != bound[first]):
@@ -161,11 +180,11 @@ def search_of(forest: Forest, used: npt.ArrayLike) -> CutSearch:
         starts[k], steps[k] = length, whole
         finite = cuts[np.isfinite(cuts)]
         width = float(finite[-1]) - float(finite[0]) if len(finite) > 1 else 0.0
-        if 0.0 < width < GREATEST and (BUCKETS - 1) / width < GREATEST:
+        if 0.0 < width < FLOAT32_MAX and (BUCKETS - 1) / width < FLOAT32_MAX:
             begin, factor = finite[0], np.float32((BUCKETS - 1) / width)
             place = _buckets_of(cuts, begin, factor)
             within = int(np.bincount(place).max()).bit_length()
-            if within + WORTH <= whole:
+            if within + MIN_SAVED_STEPS <= whole:
                 steps[k], origin[k], scale[k] = within, begin, factor
                 buckets[k] = np.searchsorted(place, np.arange(BUCKETS))
         # a search may look as far behind the last cut as it is long

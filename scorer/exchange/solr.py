@@ -11,7 +11,6 @@ feature's ``defaultValue`` is NaN and the node has a branch ``missing``.  All nu
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -109,7 +108,7 @@ def _lost(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDArray[np.flo
     )
 
 
-def _root(tree: PlainTree, names: tuple[str, ...], said: dict[float, float], *, plain: bool) -> dict[str, Any]:
+def _root(tree: PlainTree, names: tuple[str, ...], said: dict[float, float], *, plain: bool) -> dict[str, object]:
     """Return the tree as nested objects, built from the leaves up."""
     tree = tree.breadth_first()  # children come after their parents
     values = shortest32(tree.value)
@@ -120,7 +119,7 @@ def _root(tree: PlainTree, names: tuple[str, ...], said: dict[float, float], *, 
         raise ConversionRefused(
             f"Solr's JSON would nest {depth.max()} levels deep, more than {DEEPEST}; train with --max-depth {DEEPEST} or less"
         )
-    built: list[dict[str, Any]] = [{} for _ in values]
+    built: list[dict[str, object]] = [{} for _ in values]
     columns = (tree.feature, tree.cut, tree.missing_left, tree.left, tree.right)
     nodes = list(zip(*(column.tolist() for column in columns), strict=True))
     for node in range(len(values) - 1, -1, -1):

@@ -106,9 +106,9 @@ class _Reader:
             found.append(self.value(marker, depth + 1))
         return found
 
-    def pairs(self, depth: int) -> dict[str, Any]:
+    def pairs(self, depth: int) -> dict[str, object]:
         kind, count = self.size()
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         seen = 0
         while count is None or seen < count:
             if count is None and self.data[self.position : self.position + 1] == b"}":

@@ -91,7 +91,7 @@ def _notes(forest: Forest) -> Iterator[str]:
         yield "XGBoost takes no infinite values: a split that asks for +inf sends all values left there, and missing ones as here"
 
 
-def _tree_json(number: int, tree: PlainTree, n_features: int, unit: float) -> dict[str, Any]:
+def _tree_json(number: int, tree: PlainTree, n_features: int, unit: float) -> dict[str, object]:
     tree = tree.breadth_first()
     inner, n = tree.inner, len(tree.feature)
     parents = np.full(n, NO_PARENT, dtype=np.int64)
@@ -132,7 +132,7 @@ def read(data: bytes, where: str) -> Imported:
     ConversionRefused
         It has categorical splits, several classes or targets, is linear, or has an objective that is not known here.
     """
-    model_file = _Node(where, "", _decoded(data, where))
+    model_file = _Object(where, "", _decoded(data, where))
     learner = model_file.at("learner")
     booster = learner.at("gradient_booster")
     kind, weights = booster.text("name"), None
@@ -196,7 +196,7 @@ def _decoded(data: bytes, where: str) -> object:
     return found
 
 
-def _base_score(shape: _Node, objective: str, version: int) -> tuple[float, list[str]]:
+def _base_score(shape: _Object, objective: str, version: int) -> tuple[float, list[str]]:
     """Return where sums start, in the units of the trees, and what is to be said of the objective.
 
     ``version`` is that of the XGBoost that wrote the file, 0 if it does not say.
@@ -238,7 +238,7 @@ def _rows(cover: npt.NDArray[np.float64], *, counts: bool) -> npt.NDArray[np.int
     return np.rint(cover / unit).astype(COUNT)
 
 
-def _read_tree(tree: _Node) -> tuple[PlainTree, npt.NDArray[np.float64]]:
+def _read_tree(tree: _Object) -> tuple[PlainTree, npt.NDArray[np.float64]]:
     """Return a tree, and the cover of its nodes: XGBoost keeps sums of curvatures, no counts of rows."""
     left = tree.array("left_children", np.int64)
     n = len(left)
@@ -297,8 +297,8 @@ def _reached(
     return reached
 
 
-class _Node:
-    """A place in the file: what is there, and errors that name it."""
+class _Object:
+    """An object of the file, with errors that name its place."""
 
     def __init__(self, where: str, path: str, found: object) -> None:
         if not isinstance(found, Mapping):
@@ -317,14 +317,14 @@ class _Node:
     def _name(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
-    def at(self, key: str) -> _Node:
-        return _Node(self.where, self._name(key), self._get(key))
+    def at(self, key: str) -> _Object:
+        return _Object(self.where, self._name(key), self._get(key))
 
-    def items(self, key: str) -> list[_Node]:
+    def items(self, key: str) -> list[_Object]:
         found = self._get(key)
         if not isinstance(found, list):
             raise ModelFormatError(f"{self.where}: expected a list at {self._name(key)}")
-        return [_Node(self.where, f"{self._name(key)}[{i}]", item) for i, item in enumerate(found)]
+        return [_Object(self.where, f"{self._name(key)}[{i}]", item) for i, item in enumerate(found)]
 
     def text(self, key: str) -> str:
         found = self._get(key)

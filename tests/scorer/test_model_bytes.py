@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import ModelFormatError
-from rankmill.scorer import _kernels, _tree_kernels, model_file
+from rankmill.scorer import _kernels, model_file
 from rankmill.scorer.forest import ARRAYS, Forest
 from rankmill.scorer.predict import Predictor, predict
-from rankmill.scorer.tree_layout import FEWEST_SWEPT
+from rankmill.scorer.tree_layout import MIN_SWEPT
 from tests import naive
 from tests.scorer.test_predict import awkward_values
 
@@ -74,20 +74,11 @@ def guarded(kernel):
 
 def check_walk(forest):
     """Score some rows, few and more, by kernels that look at every index, and by the plain walk: the same finite numbers."""
-    few, more = ROWS, np.tile(ROWS, (-(-FEWEST_SWEPT // len(ROWS)), 1))
+    few, more = ROWS, np.tile(ROWS, (-(-MIN_SWEPT // len(ROWS)), 1))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_kernels, _tree_kernels):
-            for name in (
-                "bin_rows",
-                "pack_trees",
-                "number_leaves",
-                "wrap_codes",
-                "walk_trees",
-                "sweep_trees",
-                "sweep_levels",
-            ):
-                if hasattr(module, name):
-                    patch.setattr(module, name, guarded(getattr(module, name)))
+        names = "bin_rows", "pack_trees", "number_leaves", "wrap_codes", "walk_trees", "sweep_trees", "sweep_levels"
+        for name in names:
+            patch.setattr(_kernels, name, guarded(getattr(_kernels, name)))
         predictor = Predictor(forest)
         scores = predictor.scores(few)
         assert predictor.scores(more).tolist() == scores.tolist() * (len(more) // len(few))
