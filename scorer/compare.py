@@ -198,7 +198,7 @@ def _differences(
                 paired=pairs[i, metric],
                 p=p[i, metric],
                 p_holm=adjusted[i, metric],
-                noise=_seed_noise(metric, [groups[j] for j in (baseline, i) if j in groups]),
+                seed_noise=_seed_noise(metric, pairs[i, metric], [groups[j] for j in (baseline, i) if j in groups]),
             )
             if (i, metric) in pairs
             else None
@@ -208,7 +208,9 @@ def _differences(
     }
 
 
-def _seed_noise(metric: Metric, groups: Sequence[Mapping[str, Mapping[Metric, float]]]) -> SeedNoise | None:
+def _seed_noise(
+    metric: Metric, paired: Paired, groups: Sequence[Mapping[str, Mapping[Metric, float]]]
+) -> SeedNoise | None:
     """Pool the standard deviation of the means of each group, where one has two members at least."""
     squares, freedom = 0.0, 0
     versions: dict[str, None] = {}
@@ -222,7 +224,11 @@ def _seed_noise(metric: Metric, groups: Sequence[Mapping[str, Mapping[Metric, fl
         squares += math.fsum((value - mean) ** 2 for value in sorted(values))
         freedom += len(values) - 1
         versions |= dict.fromkeys(group)
-    return SeedNoise(deviation=math.sqrt(squares / freedom), versions=tuple(versions)) if freedom else None
+    if not freedom:
+        return None
+    deviation = math.sqrt(squares / freedom)
+    exceeded = abs(paired.difference) > 2.0 * deviation
+    return SeedNoise(deviation=deviation, versions=tuple(versions), exceeded_twice=exceeded)
 
 
 def _notes(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rankmill.foundation.records import as_json, left_out
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.evaluation import IDEAL_WORDS, Evaluation
 from rankmill.scorer.metrics import Metric
@@ -23,15 +24,12 @@ class SeedNoise:
     """How much a metric varies between versions of a model that differ in their seed only.
 
     ``deviation`` is the standard deviation of the metric over ``versions``; where both models have such versions,
-    pooled over the two groups.
+    pooled over the two groups.  ``exceeded_twice`` says whether the difference is more than twice as large.
     """
 
     deviation: float
     versions: tuple[str, ...]
-
-    def exceeded_by(self, difference: float) -> bool:
-        """Tell whether a difference is more than twice the deviation."""
-        return abs(difference) > 2.0 * self.deviation
+    exceeded_twice: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,24 +37,19 @@ class Difference:
     """One metric of one ranking against the baseline's.
 
     ``p`` is that of the sign-flip test, ``p_holm`` the same adjusted for all rankings compared with the baseline by this
-    metric; ``noise`` is None where no seeds are known.
+    metric; ``seed_noise`` is None where no seeds are known.
     """
 
     paired: Paired
     p: float
     p_holm: float
-    noise: SeedNoise | None
+    seed_noise: SeedNoise | None = left_out()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        facts = self.paired.to_dict() | {"p": self.p, "p_holm": self.p_holm}
-        if self.noise is not None:
-            facts["seed_noise"] = {
-                "deviation": self.noise.deviation,
-                "versions": list(self.noise.versions),
-                "exceeded_twice": self.noise.exceeded_by(self.paired.difference),
-            }
-        return facts
+        """Return plain values, those of ``paired`` among the others."""
+        facts: dict[str, Any] = as_json(self)
+        paired: dict[str, Any] = facts.pop("paired")
+        return paired | facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -168,8 +161,8 @@ class Comparison:
             row += [f"{pair.wins:,} / {pair.ties:,} / {pair.losses:,}"]
             row += ["" if pair.effect_size is None else f"{pair.effect_size:+.3f}"]
             rows.append(row + [f"{pair.quantiles[share]:+.4f}" for share in ("0.05", "0.5", "0.95")])
-            if found.noise is not None:
-                noise.append(labelled("seeds", _noise_words(metric, pair.difference, found.noise)))
+            if found.seed_noise is not None:
+                noise.append(labelled("seeds", _noise_words(metric, pair.difference, found.seed_noise)))
         lines = [f"{name} against {other}", text_table(head, rows), *noise]
         return lines + self._worst(i)
 
@@ -178,15 +171,15 @@ class Comparison:
         if found is None or not found.paired.worst:
             return []
         rows = [
-            [qid, f"{other:.4f}", f"{candidate:.4f}", f"{difference:+.4f}"]
-            for qid, candidate, other, difference in found.paired.worst
+            [lost.qid, f"{lost.other:.4f}", f"{lost.candidate:.4f}", f"{lost.difference:+.4f}"]
+            for lost in found.paired.worst
         ]
         head = ["qid", self.names[self.baseline], self.names[i], "difference"]
         return ["", f"the queries that lost most, by {metric}", text_table(head, rows)]
 
 
 def _noise_words(metric: Metric, difference: float, noise: SeedNoise) -> str:
-    verb = "exceeds" if noise.exceeded_by(difference) else "does not exceed"
+    verb = "exceeds" if noise.exceeded_twice else "does not exceed"
     names = list(noise.versions)
     shown = ", ".join(names[:_FEW_NAMES]) + (f" and {len(names) - _FEW_NAMES} more" if len(names) > _FEW_NAMES else "")
     return (

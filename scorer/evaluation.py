@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import labelled, text_table
 from rankmill.scorer.metrics import Metric, Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.queries import mean_of
 from rankmill.scorer.seen import Scope
-from rankmill.scorer.slices import Slices
 
 IDEAL_WORDS = {
     "list": "the scored documents of the query",
@@ -69,6 +69,56 @@ class QueryFacts:
     ideal: npt.NDArray[np.uint64]
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean, None where no query counts, its 95 % interval (or None), and the number of queries that count."""
+
+    mean: float | None
+    interval: tuple[float, float] | None
+    n_queries: int
+
+    def cell(self) -> str:
+        """Return it for a table."""
+        if self.mean is None:
+            return "none counts"
+        limits = f" ({self.interval[0]:.4f} to {self.interval[1]:.4f})" if self.interval else ""
+        return f"{self.mean:.4f}{limits}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The queries of one slice; ``limits`` are the least and the greatest value of a slice of numbers, None if infinite."""
+
+    name: str
+    limits: tuple[float | None, ...] | None
+    n_queries: int
+    n_documents: int
+    metrics: Mapping[Metric, Figure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """All slices by one column.  ``how`` says in words how the queries were told apart."""
+
+    by: str
+    how: str
+    slices: tuple[Slice, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        facts: dict[str, Any] = as_json(self)
+        return facts
+
+    def table(self) -> str:
+        """Return a table for a person: a mean and its interval a metric."""
+        metrics = list(self.slices[0].metrics) if self.slices else []
+        rows = [
+            [each.name, f"{each.n_queries:,}", f"{each.n_documents:,}", *(each.metrics[m].cell() for m in metrics)]
+            for each in self.slices
+        ]
+        return text_table([self.by, "queries", "documents", *map(str, metrics)], rows)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
     """Metrics of scored lists.
@@ -101,6 +151,14 @@ class Evaluation:
         """Mean of each metric over the queries that count; NaN where none does."""
         return {metric: mean_of(self.values[metric]) for metric in self.metrics}
 
+    @property
+    def figures(self) -> dict[Metric, Figure]:
+        """Each metric over the queries that count."""
+        return {
+            metric: Figure(_number(mean), self.intervals[metric], self.n_counted(metric))
+            for metric, mean in self.means.items()
+        }
+
     def n_counted(self, metric: Metric) -> int:
         """Count the queries in the mean of this metric."""
         return int(np.count_nonzero(~np.isnan(self.values[metric])))
@@ -113,18 +171,11 @@ class Evaluation:
     def to_dict(self, *, per_query: bool = False) -> dict[str, Any]:
         """Return everything as plain values; what is not a number is None."""
         report: dict[str, Any] = {
-            "metrics": {
-                str(metric): {
-                    "mean": _number(mean),
-                    "interval": self.intervals[metric],
-                    "n_queries": self.n_counted(metric),
-                }
-                for metric, mean in self.means.items()
-            },
+            "metrics": {str(metric): as_json(figure) for metric, figure in self.figures.items()},
             "convention": self.convention.to_dict(),
             "policy": self.policy.to_dict(),
             "ideal": self.ideal,
-            "counts": asdict(self.counts) | {"tied_share": self.counts.tied_share},
+            "counts": as_json(self.counts) | {"tied_share": self.counts.tied_share},
         }
         if self.scope is not None:
             report["scope"] = self.scope.to_dict()
@@ -146,7 +197,7 @@ class Evaluation:
         parts = [self._table_of_queries(), ""] if per_query else []
         parts += [self._table_of_means(), ""]
         for each in self.slices:
-            parts += [text_table(*each.table()), labelled("slices", f"{each.by}: {each.how}"), ""]
+            parts += [each.table(), labelled("slices", f"{each.by}: {each.how}"), ""]
         parts += self._notes()
         return "\n".join(parts) + "\n"
 

@@ -58,41 +58,22 @@ class CandidateOptions:
         return self.n_threads or available_cores()
 
     def reading(self, forest: Forest) -> ReadOptions:
-        """Return how to read candidates of ``forest``."""
-        return read_options(
-            forest,
-            absent=self.absent,
-            index_base=self.index_base,
+        """Return how to read candidates of ``forest``: what is None is as in its training, else the reader's default.
+
+        Grades mean what they meant in the judgments that it was trained on.
+        """
+        told: dict[str, Any] = {"absent": self.absent, "index_base": self.index_base, "negative_grades": None}
+        known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
+        known = {key: value for key, value in known.items() if value is not None}
+        words = forest.info.get("grades")
+        return ReadOptions(
+            grades=tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
             n_features=self.n_features,
-            columns=self.columns,
+            grade_required=False,
+            columns=self.columns or {},
+            known_features=frozenset(forest.feature_names),
+            **known,
         )
-
-
-def read_options(
-    forest: Forest,
-    *,
-    absent: Literal["zero", "missing"] | None,
-    index_base: Literal[0, 1] | None,
-    n_features: int | None,
-    columns: Mapping[str, str] | None = None,
-) -> ReadOptions:
-    """Options for reading candidates of ``forest``: what is None is as in its training, else the reader's default.
-
-    Grades mean what they meant in the judgments that it was trained on.
-    """
-    told: dict[str, Any] = {"absent": absent, "index_base": index_base}
-    known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
-    known["negative_grades"] = forest.info.get("negative_grades")
-    known = {key: value for key, value in known.items() if value is not None}
-    words = forest.info.get("grades")
-    return ReadOptions(
-        grades=tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
-        n_features=n_features,
-        grade_required=False,
-        columns=columns or {},
-        known_features=frozenset(forest.feature_names),
-        **known,
-    )
 
 
 def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:

@@ -34,10 +34,9 @@ from rankmill.scorer.opening import CandidateOptions, PathLike, files_of, open_s
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.ranked_file import MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.ranked_writer import RankedFiles, publish_file, write_lists
-from rankmill.scorer.replacing import replace_folder
+from rankmill.scorer.replacing import check_apart, check_target, check_unchanged, replace_folder
 from rankmill.scorer.scoring import Place, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.sorting import Spill
-from rankmill.scorer.targets import check_apart, check_target, check_unchanged
 
 FORMAT = 1
 SETTLED_ROWS = 1_000_000

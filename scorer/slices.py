@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from rankmill.foundation.errors import CandidatesRejected
+from rankmill.scorer.evaluation import Evaluation, Figure, Slice, Slices
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import percentile_interval
-
-if TYPE_CHECKING:
-    from rankmill.scorer.evaluation import Evaluation
 
 QUERY_SIZE, GRADE_MIX = "query_size", "grade_mix"
 FEW_VALUES = 10  # up to so many different numbers are a slice each
@@ -25,60 +21,7 @@ MOST_NAMES = 20  # slices of text; what is rarer goes together
 MISSING = "missing"
 WITHOUT_SLICES = frozenset({"balanced_error"})  # its parts are shares of counts over all queries
 
-Place = tuple[float, float] | None  # the least and the greatest number of a slice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """The queries of one slice.
-
-    ``metrics`` has the mean, its 95 % interval (or None) and the number of queries that count, of each metric; ``limits``
-    the least and the greatest value of a slice of numbers.
-    """
-
-    name: str
-    limits: Place
-    n_queries: int
-    n_documents: int
-    metrics: dict[Metric, tuple[float, tuple[float, float] | None, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slices:
-    """All slices by one column.  ``how`` says in words how the queries were told apart."""
-
-    by: str
-    how: str
-    slices: tuple[Slice, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values; what is not a finite number is None."""
-        return {
-            "by": self.by,
-            "how": self.how,
-            "slices": [
-                {
-                    "name": each.name,
-                    "limits": None if each.limits is None else [_finite(value) for value in each.limits],
-                    "n_queries": each.n_queries,
-                    "n_documents": each.n_documents,
-                    "metrics": {
-                        str(metric): {"mean": _finite(mean), "interval": interval, "n_queries": counted}
-                        for metric, (mean, interval, counted) in each.metrics.items()
-                    },
-                }
-                for each in self.slices
-            ],
-        }
-
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return heading and rows for a person: a mean and its interval a metric."""
-        metrics = list(self.slices[0].metrics) if self.slices else []
-        rows = [
-            [each.name, f"{each.n_queries:,}", f"{each.n_documents:,}", *(_cell(*each.metrics[m]) for m in metrics)]
-            for each in self.slices
-        ]
-        return [self.by, "queries", "documents", *map(str, metrics)], rows
+Limits = tuple[float, float] | None  # the least and the greatest number of a slice
 
 
 def slices_of(evaluation: Evaluation, by: str, columns: Callable[[str], pl.DataFrame]) -> list[Slices]:
@@ -120,7 +63,7 @@ def _by_number(evaluation: Evaluation, by: str, values: npt.NDArray[np.float64],
         uppers = np.unique(known[[math.ceil(len(known) * (b + 1) / BINS) - 1 for b in range(BINS)]])
         how = f"{what}; {len(uppers)} quantile bins of about as many queries each, both limits included"
     place = np.where(np.isnan(values), -1, np.searchsorted(uppers, values))
-    groups: list[tuple[str, Place, npt.NDArray[np.bool_]]] = []
+    groups: list[tuple[str, Limits, npt.NDArray[np.bool_]]] = []
     for b in range(len(uppers)):
         inside = values[place == b]
         low, high = float(inside.min()), float(inside.max())
@@ -139,7 +82,7 @@ def _by_name(evaluation: Evaluation, by: str, values: Sequence[str | None]) -> S
     number = {name: i for i, name in enumerate(kept)}
     rest, nothing = len(kept), len(kept) + 1
     place = np.array([nothing if value is None else number.get(value, rest) for value in values], dtype=np.int64)
-    groups: list[tuple[str, Place, npt.NDArray[np.bool_]]] = [
+    groups: list[tuple[str, Limits, npt.NDArray[np.bool_]]] = [
         (name, None, np.equal(place, i)) for i, name in enumerate(kept)
     ]
     if len(names) > len(kept):
@@ -151,7 +94,7 @@ def _by_name(evaluation: Evaluation, by: str, values: Sequence[str | None]) -> S
 
 
 def _sliced(
-    evaluation: Evaluation, by: str, how: str, groups: Sequence[tuple[str, Place, npt.NDArray[np.bool_]]]
+    evaluation: Evaluation, by: str, how: str, groups: Sequence[tuple[str, Limits, npt.NDArray[np.bool_]]]
 ) -> Slices:
     metrics = [metric for metric in evaluation.metrics if metric.name not in WITHOUT_SLICES]
     return Slices(
@@ -160,7 +103,7 @@ def _sliced(
         slices=tuple(
             Slice(
                 name=name,
-                limits=limits,
+                limits=None if limits is None else tuple(x if math.isfinite(x) else None for x in limits),
                 n_queries=int(np.count_nonzero(chosen)),
                 n_documents=int(evaluation.facts.n_documents[chosen].sum()),
                 metrics={metric: _figure(evaluation, metric, chosen) for metric in metrics},
@@ -170,17 +113,15 @@ def _sliced(
     )
 
 
-def _figure(
-    evaluation: Evaluation, metric: Metric, chosen: npt.NDArray[np.bool_]
-) -> tuple[float, tuple[float, float] | None, int]:
-    """Return mean, interval and number of the queries of a slice that count; weighted queries keep their weights."""
+def _figure(evaluation: Evaluation, metric: Metric, chosen: npt.NDArray[np.bool_]) -> Figure:
+    """Return the figure of the queries of a slice that count; weighted queries keep their weights."""
     values, weights = evaluation.values[metric][chosen], evaluation.weights[metric]
     counted = ~np.isnan(values)
     n = int(np.count_nonzero(counted))
     own = None if weights is None else weights[chosen]
     whole = n if own is None else math.fsum(own[counted].tolist())
-    mean = math.fsum(values[counted].tolist()) / whole if n else math.nan
-    return mean, percentile_interval(values, weights=own), n
+    mean = math.fsum(values[counted].tolist()) / whole if n else None
+    return Figure(mean, percentile_interval(values, weights=own), n)
 
 
 def _medians(rows: pl.DataFrame) -> pl.DataFrame:
@@ -209,14 +150,3 @@ def _in_order(values: pl.DataFrame, qids: Sequence[str]) -> pl.Series:
 
 def _plain(value: float) -> str:
     return f"{value:.6g}"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _cell(mean: float, interval: tuple[float, float] | None, counted: int) -> str:
-    if not counted:
-        return "none counts"
-    limits = f" ({interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
-    return f"{mean:.4f}{limits}"

@@ -17,13 +17,13 @@ from rankmill.gate.graded_queries import GradedQueries, Scores, scores_of
 from rankmill.gate.judging import row_order, single_feature
 from rankmill.report import Facts
 from rankmill.scorer.evaluate import evaluate_scored
-from rankmill.scorer.evaluation import Evaluation
+from rankmill.scorer.evaluation import Evaluation, Slices
 from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.significance import TIED, compare_paired, sign_flip_p
 from rankmill.scorer.model_service import train_queries
 from rankmill.scorer.query_columns import column_of_dataset
 from rankmill.scorer.seen import Scope, TrainedModel, scope_of
-from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, Slices, slices_of
+from rankmill.scorer.slices import GRADE_MIX, QUERY_SIZE, WITHOUT_SLICES, slices_of
 
 if TYPE_CHECKING:
     from rankmill.report.subject import Subject

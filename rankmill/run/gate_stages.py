@@ -18,7 +18,7 @@ from rankmill.run.stage_facts import GateFacts, PromoteFacts
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
-from rankmill.scorer.opening import open_sources, read_options
+from rankmill.scorer.opening import CandidateOptions, open_sources
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scoring import check_first_rows
 
@@ -253,13 +253,9 @@ def try_candidates(work: Work, version: Version) -> None:
     if section is None:
         return
     forest = work.forest_of(version)
-    options = read_options(
-        forest,
-        absent=work.config.ingest.absent,
-        index_base=work.config.ingest.index_base,
-        n_features=None,
-        columns=section.columns,
-    )
+    ingest = work.config.ingest
+    reading = CandidateOptions(absent=ingest.absent, index_base=ingest.index_base, columns=section.columns)
+    options = reading.reading(forest)
     sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.format, options)
     if section.run:
         room = MemoryPlan.of(parse_size(section.memory, "memory")).run_bytes

@@ -24,7 +24,7 @@ from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import locate_features, named_by_row
 from rankmill.scorer.inspect.paths import Paths
-from rankmill.scorer.opening import DatasetSource, open_sources, read_options
+from rankmill.scorer.opening import CandidateOptions, DatasetSource, open_sources
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scored_file import read_scored
 from rankmill.scorer.seen import Scope, TrainedModel, chosen_queries, scope_of_candidates
@@ -117,10 +117,10 @@ def read_documents(
     if selection.n_queries < 0:
         raise InputError(f"--queries must be 0 or more, got {selection.n_queries}")
     predictor = Predictor(paths.forest)
-    options = read_options(
-        paths.forest, absent=selection.absent, index_base=selection.index_base, n_features=selection.n_features,
+    options = CandidateOptions(
+        absent=selection.absent, index_base=selection.index_base, n_features=selection.n_features,
         columns=selection.columns,
-    )  # fmt: skip
+    ).reading(paths.forest)  # fmt: skip
     models, files = models or [TrainedModel.of(paths.forest)], [Path(path) for path in subject]
     where = ", ".join(map(str, subject))
     dataset, scope = chosen_queries(files, selection.split, models, selection.qids)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.foundation.records import as_json
 from rankmill.scorer.metrics import _kernels
 from rankmill.scorer.metrics.queries import mean_of
 
@@ -150,6 +151,16 @@ def _rounded(differences: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64
     return whole, abs(int(whole.sum())) - int(np.count_nonzero(whole))
 
 
+@dataclass(frozen=True, slots=True)
+class LostQuery:
+    """A query that the candidate ranks worse, with the metric of both rankings."""
+
+    qid: str
+    candidate: float
+    other: float
+    difference: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
     """How much better one ranking of the same queries is than another.
@@ -173,7 +184,7 @@ class Paired:
     quantiles
         Of the differences: the least value that at least this share of them does not exceed.
     worst
-        The queries that lost most: id, candidate, other and difference, the largest loss first.
+        The queries that lost most, the largest loss first.
     """
 
     n_queries: int
@@ -186,15 +197,11 @@ class Paired:
     losses: int
     effect_size: float | None
     quantiles: dict[str, float]
-    worst: tuple[tuple[str, float, float, float], ...]
+    worst: tuple[LostQuery, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        facts = asdict(self)
-        facts["interval"] = list(self.interval)
-        facts["worst"] = [
-            dict(zip(("qid", "candidate", "other", "difference"), row, strict=True)) for row in self.worst
-        ]
+        facts: dict[str, Any] = as_json(self)
         return facts
 
 
@@ -252,7 +259,7 @@ def compare_paired(
         effect_size=_effect_size(found.tolist()),
         quantiles={str(share): float(ordered[max(0, math.ceil(share * n) - 1)]) for share in _SHARES},
         worst=tuple(
-            (str(qids[int(q)]), float(candidate[q]), float(other[q]), float(differences[q]))
+            LostQuery(str(qids[int(q)]), float(candidate[q]), float(other[q]), float(differences[q]))
             for q in lost
             if differences[q] < -TIED
         ),

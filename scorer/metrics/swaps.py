@@ -164,33 +164,3 @@ def swap_deltas(
     values = stop_probabilities(grades, policy.max_grade) if metric.name == "err" else relevant
     upper, lower, lift = (np.zeros(len(grades) + spare) for _ in range(3))
     return SwapDeltas(BY_PLACE, values, scales, cut, upper, lower, lift, starts, metric.name, cut)
-
-
-def swap_matrix(
-    metric: Metric, grades: npt.NDArray[np.int32], policy: Policy, *, tail: bool = False
-) -> npt.NDArray[np.float64]:
-    """Return |dZ| of every pair of one list, (n, n) symmetric; ``grades`` (n,) int32 in the order of the ranks.
-
-    >>> from rankmill.scorer.metrics import parse_metric
-    >>> swap_matrix(parse_metric("mrr"), np.array([0, 1, 0], dtype=np.int32), Policy())
-    array([[0.        , 0.5       , 0.        ],
-           [0.5       , 0.        , 0.16666667],
-           [0.        , 0.16666667, 0.        ]])
-
-    Errors as :func:`swap_deltas`.
-    """
-    n = len(grades)
-    starts, order = np.array([0, n], dtype=np.int64), np.arange(n, dtype=np.uint32)
-    deltas = swap_deltas(metric, grades, starts, policy, tail=tail)
-    deltas.prepare(order, 0, 1)
-    if deltas.shape == TABLE:
-        table = np.zeros(n * n)
-        deltas.fill(order, 0, 1, n, np.array([0, n * n], dtype=np.int64), table)
-        found = np.triu(table.reshape(n, n), 1)
-    else:
-        x = deltas.values
-        found = np.triu(np.abs(x[:, None] - x) * (deltas.upper[:n, None] - deltas.lower[:n]), 1)
-        if deltas.shape == BY_PLACE:
-            found *= deltas.lift[:n, None]
-    whole: npt.NDArray[np.float64] = (found + found.T) * deltas.scales[0]
-    return whole

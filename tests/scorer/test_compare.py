@@ -120,7 +120,7 @@ def test_a_ranking_that_gains_everywhere_is_told_from_chance():
     assert only.p == 1 / 2001
     assert only.paired.interval[0] > 0
     assert len(only.paired.worst) == 3
-    assert [row[3] for row in only.paired.worst] == sorted(row[3] for row in only.paired.worst)
+    assert [row.difference for row in only.paired.worst] == sorted(row.difference for row in only.paired.worst)
 
 
 def test_other_queries_are_named(three):

@@ -69,7 +69,7 @@ def test_the_worst_queries_are_the_largest_losses_in_order() -> None:
     found = compare_paired(candidate, other, qids)
     assert found is not None
     lost = sorted((c - o, q) for c, o, q in zip(candidate, other, qids.to_pylist(), strict=True) if c - o < -1e-9)
-    assert [(row[3], row[0]) for row in found.worst] == lost[:MOST_SHOWN]
+    assert [(row.difference, row.qid) for row in found.worst] == lost[:MOST_SHOWN]
     ordered = sorted(x for x in candidate - other if not math.isnan(x))
     assert found.quantiles["0.5"] == ordered[math.ceil(0.5 * len(ordered)) - 1]
     assert list(found.quantiles.values()) == sorted(found.quantiles.values())

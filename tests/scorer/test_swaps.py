@@ -11,12 +11,30 @@ from rankmill.foundation.errors import InputError
 from rankmill.scorer.metrics import Metric, Policy, parse_metric
 from rankmill.scorer.metrics.metric import NEED_CUTOFF, WITHOUT_CUTOFF
 from rankmill.scorer.metrics.queries import PreparedQueries
-from rankmill.scorer.metrics.swaps import BY_PLACE, SWAPPABLE, TABLE, swap_deltas, swap_matrix
+from rankmill.scorer.metrics.swaps import BY_PLACE, SWAPPABLE, TABLE, swap_deltas
 from tests import naive_pairs
 
 MAX_GRADE = 3
 POLICY = Policy(max_grade=MAX_GRADE, nothing_relevant="zero")
 NAMES = [name for name in SWAPPABLE if name != "concordance_micro"]
+
+
+def swap_matrix(metric, grades, policy, *, tail=False):
+    """Return |dZ| of every pair of one list, (n, n) symmetric; ``grades`` (n,) int32 in the order of the ranks."""
+    n = len(grades)
+    starts, order = np.array([0, n], dtype=np.int64), np.arange(n, dtype=np.uint32)
+    deltas = swap_deltas(metric, grades, starts, policy, tail=tail)
+    deltas.prepare(order, 0, 1)
+    if deltas.shape == TABLE:
+        table = np.zeros(n * n)
+        deltas.fill(order, 0, 1, n, np.array([0, n * n], dtype=np.int64), table)
+        found = np.triu(table.reshape(n, n), 1)
+    else:
+        x = deltas.values
+        found = np.triu(np.abs(x[:, None] - x) * (deltas.upper[:n, None] - deltas.lower[:n]), 1)
+        if deltas.shape == BY_PLACE:
+            found *= deltas.lift[:n, None]
+    return (found + found.T) * deltas.scales[0]
 
 
 def lists(longest):
