@@ -90,15 +90,6 @@ class RunsFile:
         return kept[::-1]
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of JSON lines, without a last line that is torn; none where there is no file."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [found for line in lines if (found := _object(line)) is not None]
-
-
 def _object(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         return None

@@ -16,7 +16,7 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.statistics.dataset_drift import compare as drifted
-from rankmill.report import words
+from rankmill.report import formatting
 from rankmill.report.findings import findings_of
 from rankmill.report.page import markdown, page
 from rankmill.report.provenance import drift_facts
@@ -118,11 +118,11 @@ def numbers_in(value) -> set[str]:
         return set(re.findall(r"\d[\d,.]*\d|\d", f"{value} {shortened}"))
     if isinstance(value, bool) or value is None:
         return set()
-    sizes = {words.size(value)} if value >= 0 else set()
+    sizes = {formatting.size(value)} if value >= 0 else set()
     told = {f"{abs(value):.{digits}f}" for digits in range(10)} | {
         f"{abs(100 * value):.{digits}f}" for digits in (0, 1)
     }
-    told |= {f"{abs(value):,}", words.short(value), *sizes}
+    told |= {f"{abs(value):,}", formatting.short(value), *sizes}
     return set().union(*(re.findall(r"\d[\d,.]*\d|\d", text) for text in told))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankmill.report import words
+from rankmill.report import formatting
 from rankmill.report.findings import findings_of
 from rankmill.report.page import markdown, outcome, page
 from rankmill.report.report_files import write_report
@@ -53,20 +53,22 @@ def with_difference(facts: dict, low: float, gap: float, high: float, margin: fl
 
 
 def figures(text: str) -> list[float]:
-    return [float(found.replace(words.MINUS, "-")) for found in re.findall(rf"[+{words.MINUS}]?\d+\.\d+", text)]
+    return [
+        float(found.replace(formatting.MINUS, "-")) for found in re.findall(rf"[+{formatting.MINUS}]?\d+\.\d+", text)
+    ]
 
 
 @given(st.lists(AMOUNT, min_size=2, max_size=2).map(sorted))
 def test_both_ends_of_an_interval_keep_their_sign(ends: list[float]) -> None:
-    told = figures(words.interval(ends, 3, sign=True))
+    told = figures(formatting.interval(ends, 3, sign=True))
     assert [value > 0 for value in told] == [value > 0 for value in ends]
     assert [value < 0 for value in told] == [value < 0 for value in ends]
 
 
 @given(AMOUNT)
 def test_a_difference_keeps_its_sign(amount: float) -> None:
-    text = words.signed(amount)
-    assert text[0] == ("+" if amount > 0 else words.MINUS)
+    text = formatting.signed(amount)
+    assert text[0] == ("+" if amount > 0 else formatting.MINUS)
     assert figures(text)[0] != 0.0
 
 
@@ -83,7 +85,7 @@ def test_the_headline_says_on_which_side_of_nothing_the_interval_ends(second: di
 
 def test_an_end_beside_the_margin_is_not_rounded_onto_it(second: dict) -> None:
     title = with_difference(second, -0.00496, 0.001, 0.004, margin=0.005)["findings"]["title"]
-    assert f"({words.MINUS}0.00496 to +0.00400)" in title
+    assert f"({formatting.MINUS}0.00496 to +0.00400)" in title
     assert "is not worse than the former production by more than 0.005 NDCG@10" in title
 
 

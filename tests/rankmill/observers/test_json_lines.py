@@ -18,7 +18,6 @@ from rankmill.foundation.errors import DriftAlarm, MalformedLine
 from rankmill.run import jsonl_file
 from rankmill.run.events import Artefact, RunEnded, StageFailed, StageSaid, StageSkipped
 from rankmill.run.json_stderr import JsonStderr
-from rankmill.run.jsonl_file import read_lines
 from rankmill.run.log_lines import JsonLines, LogFile
 from rankmill.run.observers import FanOut
 from rankmill.run.plain_json import LONGEST, json_line
@@ -32,6 +31,12 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=12,
 )
+
+
+def read_lines(path: Path) -> list[dict]:
+    """The objects of a file of JSON lines, without a last line that is torn."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
 def strict(line: str) -> dict:
