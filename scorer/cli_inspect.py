@@ -68,7 +68,7 @@ class _Inspected:
         """Read the documents of ``on`` at which the model, and others ``trained``, are inspected."""
         from rankmill.scorer.inspect.documents import read_documents
 
-        documents = read_documents(on, self.paths, selection, models=trained or [self.trained()], announce=True)
+        documents = read_documents(on, self.paths, selection, models=trained or [self.trained()])
         if len(documents.doc_ids) < documents.n_read and not selection.qids:
             typer.echo(
                 f"{len(documents.qids):,} queries were drawn, {len(documents.doc_ids):,} of {documents.n_read:,} documents; "
@@ -82,7 +82,7 @@ def _selection(columns: list[str] | None, qid: list[str] | None, **options: Any)
     from rankmill.pipeline.sources.parts import parse_columns
     from rankmill.scorer.inspect.documents import Selection
 
-    return Selection(columns=parse_columns(columns or ()), qids=tuple(qid or ()), **options)
+    return Selection(columns=parse_columns(columns or ()), qids=tuple(qid or ()), announce=True, **options)
 
 
 def _print(report: Report, documents: Documents | None, *, as_json: bool) -> None:

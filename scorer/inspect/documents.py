@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from rankmill.foundation.errors import CandidatesRejected, InputError, name_hint
-from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
-from rankmill.pipeline.sources.files import find_files
+from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import locate_features, named_by_row
 from rankmill.scorer.inspect.paths import Paths
-from rankmill.scorer.opening import CandidateOptions, DatasetSource, open_sources
+from rankmill.scorer.opening import CandidateOptions, DatasetSource, files_of, open_sources
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scored_file import read_scored
 from rankmill.scorer.seen import Scope, TrainedModel, chosen_queries, scope_of_candidates
@@ -63,8 +61,8 @@ class Documents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which documents are read, and how."""
+class Selection(CandidateOptions):
+    """Which documents are read, beside how candidates are read (`CandidateOptions`)."""
 
     split: str | None = None
     """The split of the dataset, or ``all``; None: as `rankmill.scorer.seen.scope_of` chooses."""
@@ -74,12 +72,6 @@ class Selection:
     """Maximum number of queries, drawn at random; 0: all."""
     seed: int = 0
     """Which ones are drawn."""
-    input_format: Format = "auto"
-    """How to read candidates: this and the following, see `rankmill.scorer.rerank.rerank`."""
-    absent: Literal["zero", "missing"] | None = None
-    index_base: Literal[0, 1] | None = None
-    n_features: int | None = None
-    columns: Mapping[str, str] | None = None
 
 
 def read_documents(
@@ -88,7 +80,6 @@ def read_documents(
     selection: Selection = Selection(),
     *,
     models: Sequence[TrainedModel] = (),
-    announce: bool = False,
 ) -> Documents:
     """Read the documents of some queries.
 
@@ -102,8 +93,6 @@ def read_documents(
         Which queries, and how to read them.
     models
         What is known of the models that are inspected; left out, what that of ``paths`` says itself.
-    announce
-        Print on stderr what was guessed of the columns.
 
     Raises
     ------
@@ -117,15 +106,12 @@ def read_documents(
     if selection.n_queries < 0:
         raise InputError(f"--queries must be 0 or more, got {selection.n_queries}")
     predictor = Predictor(paths.forest)
-    options = CandidateOptions(
-        absent=selection.absent, index_base=selection.index_base, n_features=selection.n_features,
-        columns=selection.columns,
-    ).reading(paths.forest)  # fmt: skip
+    options = selection.reading(paths.forest)
     models, files = models or [TrainedModel.of(paths.forest)], [Path(path) for path in subject]
     where = ", ".join(map(str, subject))
     dataset, scope = chosen_queries(files, selection.split, models, selection.qids)
     sources: list[Source] = (
-        _open_files(files, selection.input_format, options, announce=announce)
+        open_sources(files_of(files), selection.input_format, options, announce=selection.announce)
         if dataset is None or scope is None
         else [DatasetSource(dataset, scope.split, predictor.feature_names)]
     )
@@ -238,11 +224,6 @@ class _Choice:
         """Raise InputError for the first named query that was not there."""
         for qid in sorted(self._named - self._seen.keys()):
             raise InputError(f"{where}: there is no query {qid!r}; {name_hint(qid, list(self._seen))}")
-
-
-def _open_files(paths: Sequence[Path], input_format: Format, options: ReadOptions, *, announce: bool) -> list[Source]:
-    files = [file for path in paths for file in (find_files([path]) if path.is_dir() else [path])]
-    return open_sources(files, input_format, options, announce=announce)
 
 
 def _piece(batch: RowBatch, keep: pl.Series, columns: npt.NDArray[np.int64], absent: float, first_row: int) -> _Piece:
