@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rankmill.cli import execute
-from rankmill.run.jsonl_file import read_lines
 from rankmill.run.runner import NAMES
 from tests import naive_openlineage
 from tests.naive_prometheus import parse
+from tests.rankmill.observers.story import read_lines
 from tests.rankmill.test_run import run, write_project
 
 

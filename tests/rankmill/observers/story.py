@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -124,3 +125,9 @@ def failed(error: BaseException, *, stopped: bool = False, code: int = 74) -> li
         StageFailed(stage="ingest", error=error, stopped=stopped),
         RunEnded(outcome="stopped" if stopped else "drift" if code == 12 else "failed", exit_code=code),
     ]
+
+
+def read_lines(path: Path) -> list[dict]:
+    """The objects of a file of JSON lines, without a last line that is torn."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]

@@ -21,7 +21,7 @@ from rankmill.run.json_stderr import JsonStderr
 from rankmill.run.log_lines import JsonLines, LogFile
 from rankmill.run.observers import FanOut
 from rankmill.run.plain_json import LONGEST, json_line
-from tests.rankmill.observers.story import RUN_ID, Ticking, failed, night, stage, started
+from tests.rankmill.observers.story import RUN_ID, Ticking, failed, night, read_lines, stage, started
 from tests.waiting import LIMIT, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,12 +31,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=12,
 )
-
-
-def read_lines(path: Path) -> list[dict]:
-    """The objects of a file of JSON lines, without a last line that is torn."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
 def strict(line: str) -> dict:

@@ -11,10 +11,9 @@ import pytest
 from rankmill import __version__
 from rankmill.foundation.errors import DataRejected, DriftAlarm
 from rankmill.run.events import Event
-from rankmill.run.jsonl_file import read_lines
 from rankmill.run.openlineage import PRODUCER, LineageFile
 from tests import naive_openlineage
-from tests.rankmill.observers.story import COLUMNS, RUN_ID, SHA, Ticking, failed, night, started
+from tests.rankmill.observers.story import COLUMNS, RUN_ID, SHA, Ticking, failed, night, read_lines, started
 
 
 def events_of(folder: Path, *runs: list[Event], **options: Any) -> list[dict[str, Any]]:
