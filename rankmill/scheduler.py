@@ -1,4 +1,4 @@
-"""What happens between two ticks: the loop that begins runs, never two at once, and ends when it is told to.
+"""The loop of ``rankmill schedule``: it starts runs by the clock, never two at once, until a signal ends it.
 
 The loop asks a `Machine` for the time, to wait, and for processes; tests have one whose clock they set.
 """
@@ -225,7 +225,7 @@ class Machine:
         return datetime.now(UTC)
 
     def elapsed(self) -> float:
-        """Return the seconds of the clock that nobody sets."""
+        """Return the seconds of the monotonic clock."""
         return time.monotonic()
 
     def wait(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ SMALL, NORMAL = 12.0, 13.0  # sizes of type, in the units of a drawing, which ar
 
 
 class Drawing:
-    """A drawing of ``width`` x ``height`` pixels; ``label`` says what is seen to who cannot see it."""
+    """A drawing of ``width`` x ``height`` pixels; ``label`` describes it for screen readers."""
 
     def __init__(self, width: float, height: float, label: str) -> None:
         self.width, self.height, self._label = width, height, label

@@ -1,4 +1,4 @@
-"""What the figures say, a sentence a section: the headings of the report."""
+"""The headings of the report: one sentence a section that says what its figures mean."""
 
 from __future__ import annotations
 

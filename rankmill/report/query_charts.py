@@ -91,7 +91,7 @@ def forest(
     rows
         From top to bottom.
     what
-        What the difference is, for who cannot see it.
+        What the difference is, for screen readers.
     limits
         The ends of the axis, so that several of them can be compared.
     margin

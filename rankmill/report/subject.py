@@ -1,4 +1,4 @@
-"""Whom a report is about: the version, what it is compared with, and what the stages of the run left in the work folder."""
+"""The subject of a report: the version, what it is compared with, and what the run recorded of it in the work folder."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whether the data of the run are as they were: ``WORK/drift.json``, and what is kept to tell the next time.
+"""Whether the data drifted since the former dataset: ``WORK/drift.json``, and the statistics kept for the next comparison.
 
-The dataset of a run takes the place of the former one, so that ``against = "previous"`` needs something that stays: the statistics of
-each dataset are put beside the report (``WORK/drift/next.parquet``) and become those of the previous one (``WORK/drift/previous.parquet``)
-when a run has gone through to its end.  Until then they stand, and a run that is killed or stopped compares with the same again.
+A run overwrites the former dataset, so ``against = "previous"`` compares with its statistics: those of the new dataset are written to
+``WORK/drift/next.parquet`` and become ``WORK/drift/previous.parquet`` when a run ends.  A run that is killed or stopped leaves the
+previous statistics, so that the next run compares with the same dataset again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DriftFound:
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """What moved, came or went, by name."""
+        """The features that drifted, appeared or disappeared; the grades by name as well."""
         return tuple(self.report["alarms"])
 
     @property
@@ -61,7 +61,7 @@ class DriftFound:
 
     @property
     def facts(self) -> DriftFacts:
-        """What stays known of it."""
+        """What the record of the stage keeps of it."""
         return DriftFacts(against=self.report["against"], psi_max=self.psi_max, alarms=self.alarms)
 
     def line(self) -> str:
@@ -136,9 +136,9 @@ def drift_of(dataset: Dataset, rules: Drift, folder: Path, work: Path) -> DriftF
 
 
 def untold(dataset: Dataset, rules: Drift, work: Path) -> DriftFound | None:
-    """Return what was found of ``dataset``, as it is in ``work``; None if a run that went through to its end has told of it.
+    """Return the drift of ``dataset`` that ``work`` holds; None if an earlier run has reported it at its end.
 
-    A dataset that is compared with one that stays is told of by every run, as long as it has moved.
+    Against a fixed dataset every run reports drift, as long as there is some.
     """
     path = work / DRIFT
     known = _known(path, dataset.digest)
@@ -150,7 +150,7 @@ def untold(dataset: Dataset, rules: Drift, work: Path) -> DriftFound | None:
 
 
 def keep_for_next(dataset: Dataset, work: Path) -> None:
-    """Have the next run compare with ``dataset``: call it when a run has gone through to its end, whatever it found."""
+    """Let the next run compare with ``dataset``: called at the end of a run, whatever it found."""
     if digest_in(work / NEXT) == dataset.digest:
         (work / NEXT).replace(work / KEPT)
 

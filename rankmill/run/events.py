@@ -1,7 +1,7 @@
-"""What happens in a run, told as it happens to whoever watches: the terminal, the log, the metrics, the lineage.
+"""The events of a run, for its observers: the terminal, the log, the metrics, the lineage.
 
-An observer is called in the order of the events, by one thread, and holds up the run while it works; it must not raise.
-Times are for people and machines that watch, and never reach an artefact: an event has none, its observer looks at the clock.
+An observer is called in the order of the events, by one thread, and the run waits for it; it must not raise.
+An event has no time, so that none reaches an artefact: observers read the clock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Artefact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """All is read and checked, the lease is held, the first stage is about to be looked at."""
+    """The configuration is read and checked, the lease is held; the stages follow."""
 
     run_id: str
     config: Path
@@ -44,7 +44,7 @@ class RunStarted:
     stages: tuple[str, ...]
     logical_date: date | None = None
     died: str | None = None
-    """What the lease says of an earlier run that ended without a word, for a person; None if there was none."""
+    """Which earlier run died, as the lease says it for a person; None if there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class StageFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """The run is over and about to leave with ``exit_code``; ``facts`` is what its report says, as JSON values."""
+    """The run is over and about to exit with ``exit_code``; ``facts`` is its report as JSON values."""
 
     outcome: Outcome
     exit_code: int

@@ -125,7 +125,7 @@ def result_of(work: Work) -> GateResult | None:
 
 
 def taken_back(work: Work, alias: str) -> str | None:
-    """Say that the candidate had ``alias`` and somebody took it away again; None if nobody did."""
+    """Say that the candidate had ``alias`` and a person moved it away again; None otherwise."""
     candidate = work.candidate
     moves = candidate.state.moves.get(alias, [])
     had = max((at for at, move in enumerate(moves) if move.version == candidate.number), default=None)

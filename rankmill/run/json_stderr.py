@@ -1,7 +1,7 @@
-"""stderr of a process that logs JSON: what anybody writes there in words becomes a line of JSON as well.
+"""stderr of a process that logs JSON: every other text written there becomes a line of JSON as well.
 
-Warnings, the lines of a room that knows no run, the last line of one that fails: whoever collects the log takes stderr as a whole
-and gives up at the first line that is none of JSON.
+Warnings, lines of libraries, the error that ends the process: a log collector reads all of stderr and fails at the first line that
+is not JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One run at a time in a work folder: a lock on ``WORK/lease``, in which stands who holds it.
 
-The lock ends with the process, however it ends; what stands in the file does not, so that the next run can tell of one that
+The lock ends with the process, however it ends; the content of the file stays, so that the next run can report one that
 died.  It spares work and is not what keeps things whole: stages publish in one step and the registry compares before it
 writes, also where the file system has no locks.
 """
@@ -42,7 +42,7 @@ class Lease:
         self._write(b"")
 
     def _write(self, data: bytes) -> None:
-        with suppress(OSError):  # a full disk: it is told of nobody then
+        with suppress(OSError):  # a full disk: then the file says nothing
             os.ftruncate(self._handle, 0)
             os.pwrite(self._handle, data, 0)
 

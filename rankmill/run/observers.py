@@ -44,9 +44,9 @@ def observer_of(
     work
         The work folder, where it is not the one that ``config`` names.
     files
-        False: only stderr, as for a run that nobody is to hear of.
+        False: only stderr, as for a dry run.
     clock
-        Where observers look what time it is.
+        The clock of the observers.
     """
     observers: dict[str, Observer] = {"stderr": _on_stderr(log, clock)}
     where = files_of(config, folder, work) if files else Files()
@@ -62,7 +62,7 @@ def observer_of(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where a run is told of besides stderr; None: not there."""
+    """The files that a run writes events to; None: not asked for."""
 
     log: Path | None = None
     lineage: Path | None = None
@@ -107,8 +107,8 @@ def _on_stderr(log: Log, clock: Clock | None) -> Observer:
 class FanOut:
     """Observer that hands every event to each of ``observers`` (by what they are called), in their order.
 
-    What one raises is said by ``complain``, once for each, and it is asked again at the next event: a full disk may have room by
-    then.  What ends a process (an interrupt, a request to end) is nobody's failure and goes on its way.
+    The first error of each is reported by ``complain``; it is called again at the next event: a full disk may have room by
+    then.  What ends a process (an interrupt, a request to end) is no failure of an observer, and is raised.
     """
 
     def __init__(self, observers: Mapping[str, Observer], complain: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""What one run amounts to, for a person and as JSON: put together from what its stages tell, whether done now or before."""
+"""The result of a run, for a person and as JSON: from the facts of its stages, whether done now or before."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunReport:
     refused: str | None = None
     """Why the candidate is not promoted, though it is no matter of the gate."""
     drift: DriftFound | None = None
-    """What has moved in the data, where nobody was told yet."""
+    """The drift of the data, unless an earlier run has reported it."""
     former: Mapping[str, int] = field(default_factory=dict)
     """For each alias that means the candidate, what it meant before, if anything: a rollback leads there."""
 

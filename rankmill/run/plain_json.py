@@ -24,7 +24,7 @@ class Clock:
     now: Callable[[], datetime] = _now
     """The time of day, in UTC."""
     seconds: Callable[[], float] = time.monotonic
-    """Seconds from some moment on, which nobody sets back."""
+    """Seconds of a clock that only goes forward."""
 
 
 def rfc3339(moment: datetime) -> str:

@@ -249,12 +249,12 @@ class RunRequest:
 def run(
     asked: RunRequest, observer: Callable[[Work], Observer], clock: Callable[[], datetime] | None = None
 ) -> RunReport:
-    """Do the stages that are due, and tell of them.
+    """Do the stages that are due, and report each event.
 
     Parameters
     ----------
     observer
-        Makes what is told of the run's events, once the configuration is read.
+        Makes the observer of the run's events, once the configuration is read.
     clock
         Says the time for what stays known of the run; none of it is in an artefact.
 

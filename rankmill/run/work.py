@@ -1,4 +1,4 @@
-"""What all stages of one run share: the configuration, the work folder, the registry, and what is known so far."""
+"""What all stages of one run share: the configuration, the work folder, the registry, digests of files, and the facts so far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DATE = "{date}"
 
 
 def version_artefact(version: Version) -> Artefact:
-    """Return ``version`` for those who watch."""
+    """Return ``version`` as observers see it."""
     return Artefact(kind="model", name=str(version), digest=version.sha256, facts={"bytes": version.size})
 
 
@@ -120,11 +120,11 @@ class Work:
         return f"{self.candidate} {self.candidate.sha256} {self.candidate.manifest_sha256}"
 
     def file_artefact(self, path: Path, **facts: Any) -> Artefact:
-        """Return ``path`` for those who watch."""
+        """Return ``path`` as observers see it."""
         return Artefact(kind="file", name=self.named(path), digest=self.digests.of(path), facts=facts)
 
     def dataset_artefact(self, **facts: Any) -> Artefact:
-        """Return the dataset for those who watch."""
+        """Return the dataset as observers see it."""
         dataset = self.dataset()
         return Artefact(kind="dataset", name=self.named(dataset.path), digest=dataset.digest, facts=facts)
 
