@@ -247,8 +247,8 @@ def _spend_one(slots, counts, kept, kept_counts):
 
 
 @kernel
-def look(values, bits, slots, counts, kept, kept_counts, state, extremes):
-    """First look at the ``values`` of a column, whose bits are ``bits``: what is missing, extremes, and heavy values.
+def first_pass(values, bits, slots, counts, kept, kept_counts, state, extremes):
+    """First pass over the ``values`` of a column, whose bits are ``bits``: what is missing, extremes, and heavy values.
 
     Misra and Gries: ``slots`` and ``counts`` count at most ``len(kept)`` values at a time; where another one comes, each
     of them loses one.  At the end every value that more than one of ``len(kept) + 1`` rows has is among them.  ``state``
@@ -286,7 +286,7 @@ def look(values, bits, slots, counts, kept, kept_counts, state, extremes):
 
 @kernel
 def count_known(values, known, counts, below, above):
-    """Second look: count the values that are among the ascending ``known``, and find the nearest others beside each."""
+    """Second pass: count the values that are among the ascending ``known``, and find the nearest others beside each."""
     last = known.shape[0] - 1
     for i in range(values.shape[0]):
         x = values[i]

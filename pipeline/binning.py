@@ -186,14 +186,14 @@ def _sampled_features(dataset: Dataset, max_bin: int, plan: BinPlan) -> Iterator
         for batch in dataset.column_batches("train", names, _BATCH_ROWS):
             last = drawn + int(np.searchsorted(places[drawn:], first + len(batch[0])))
             for column, sample, values in zip(columns, samples, batch, strict=True):
-                column.look(values)
+                column.first_pass(values)
                 sample[drawn:last] = values[places[drawn:last] - first]
             first, drawn = first + len(batch[0]), last
         for column in columns:
-            column.know()
+            column.end_first_pass()
         for batch in dataset.column_batches("train", names, _BATCH_ROWS):
             for column, values in zip(columns, batch, strict=True):
-                column.count(values)
+                column.second_pass(values)
         for name, column, sample in zip(names, columns, samples, strict=True):
             edges = column.edges(sample, max_bin)
             low, high = column.extremes or (None, None)

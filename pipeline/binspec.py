@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from joblib import Parallel, delayed
 
 from rankmill.foundation.errors import DatasetFormatError
+from rankmill.foundation.records import as_json, infinite_as_words
 from rankmill.pipeline import _kernels
 from rankmill.pipeline.quantiles import (
     EDGE,
@@ -66,19 +67,12 @@ class FeatureBins:
         """Bins in use, the one for missing values included."""
         return len(self.edges) + 2
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Any:
         """Return plain JSON values; every float32 is written exactly, an infinite one as a word."""
-        return {
-            "name": self.name,
-            "edges": [_number(edge) for edge in self.edges.tolist()],
-            "counts": self.counts.tolist(),
-            "minimum": None if self.minimum is None else _number(self.minimum),
-            "maximum": None if self.maximum is None else _number(self.maximum),
-            "missing": self.missing,
-        }
+        return infinite_as_words(as_json(self)) | {"missing": self.missing}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> FeatureBins:
+    def from_json(cls, data: Mapping[str, Any]) -> FeatureBins:
         """Read what `to_json` wrote.  Raises KeyError, TypeError or ValueError where it is something else."""
         edges = np.array([float(edge) for edge in data["edges"]], dtype=EDGE)
         counts = np.array(data["counts"], dtype=np.int64)
@@ -221,7 +215,3 @@ def _in_threads(work: Callable[[Share], object], shares: Sequence[Share]) -> Non
         work(shares[0])
     else:
         Parallel(n_jobs=len(shares), require="sharedmem")(delayed(work)(share) for share in shares)
-
-
-def _number(value: float) -> float | str:
-    return value if np.isfinite(value) else str(value)

@@ -110,16 +110,16 @@ class SampledColumn:
         low, high = (self._extremes + EDGE(0)).tolist()
         return (low, high) if self.present else None
 
-    def look(self, values: Values) -> None:
+    def first_pass(self, values: Values) -> None:
         """Take ``values`` (m,) in, for the first time."""
         kept, kept_loads = np.empty(COUNTERS, dtype=np.uint32), np.empty(COUNTERS, dtype=np.int64)
-        _kernels.look(
+        _kernels.first_pass(
             values, values.view(np.uint32), self._slots, self._loads, kept, kept_loads, self._state, self._extremes
         )
         self._rows += len(values)
 
-    def know(self) -> None:
-        """Turn to the second look: from now on the candidates, zero and the extremes are counted."""
+    def end_first_pass(self) -> None:
+        """Choose what the second pass counts: the candidates, zero and the extremes."""
         candidates = self._slots[self._slots != _kernels.FREE].view(EDGE)
         zero = [0.0] if self._state[2] else []
         self._known = np.union1d(candidates, np.array([*zero, *(self.extremes or ())], dtype=EDGE))
@@ -127,7 +127,7 @@ class SampledColumn:
         self._below = np.full(len(self._known), -np.inf, dtype=EDGE)
         self._above = np.full(len(self._known), np.inf, dtype=EDGE)
 
-    def count(self, values: Values) -> None:
+    def second_pass(self, values: Values) -> None:
         """Take ``values`` (m,) in, for the second time."""
         _kernels.count_known(values, self._known, self._counts, self._below, self._above)
 

@@ -25,7 +25,7 @@ from rankmill.foundation.memory import checked_memory
 from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rankmill.pipeline.dataset import Dataset
@@ -86,47 +86,52 @@ def query_dataset(dataset: Dataset, sql: str, *, memory: int = 10**9, n_threads:
     DatasetFormatError
         A file of the dataset cannot be read.
     """
-    import duckdb
-
     checked_memory(memory)
     if n_threads < 0:
         raise InputError(f"--threads must be 0 or more, got {n_threads}")
     views = dict(_views(dataset))
-    with tempfile.TemporaryDirectory(prefix="rankmill-sql-") as spill:
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "memory_limit": f"{int((memory - _RESIDENT) * _TRACKED)}B",
-                "threads": n_threads or min(_MOST_THREADS, available_cores()),
-                "temp_directory": spill,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "allow_community_extensions": False,
-                "allow_persistent_secrets": False,
-                "python_enable_replacements": False,  # names of Python variables are not tables
-            },
-        )
-        try:
-            with _explained(memory, dataset, views):
-                for name, (select, _) in views.items():
-                    connection.execute(f"CREATE VIEW {name} AS {select}")
-                allowed = sorted({os.fspath(file) for _, files in views.values() for file in files})
-                connection.execute(f"SET allowed_paths = {_list(allowed)}")
-                connection.execute("SET enable_external_access = false")
-                connection.execute("SET TimeZone = 'UTC'")  # the same answer on every machine
-                connection.execute("SET lock_configuration = true")
-                relation = connection.sql(_checked(connection, sql))  # names and types; nothing runs yet
-                columns, types = tuple(map(str, relation.columns)), tuple(relation.types)
-                connection.execute(_without_zones(connection, sql, types))
-            moments = [_moments(kind) for kind in types]
-            yield Answer(
-                columns=columns,
-                types=tuple(map(str, types)),
-                rows=_rows(connection, memory, moments if any(moments) else None),
-                folder=spill,
-            )
-        finally:
-            connection.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="rankmill-sql-") as spill,
+        _connection(memory, n_threads, spill) as connection,
+    ):
+        with _explained(memory, dataset, views):
+            _restrict(connection, views)
+            relation = connection.sql(_checked(connection, sql))  # names and types; nothing runs yet
+            columns, types = tuple(map(str, relation.columns)), tuple(relation.types)
+            connection.execute(_without_zones(connection, sql, types))
+        moments = [_moments(kind) for kind in types]
+        rows = _rows(connection, memory, moments if any(moments) else None)
+        yield Answer(columns=columns, types=tuple(map(str, types)), rows=rows, folder=spill)
+
+
+def _connection(memory: int, n_threads: int, spill: str) -> Any:
+    """Return an empty database that can load no extension; what does not fit into ``memory`` goes to the folder ``spill``."""
+    import duckdb
+
+    return duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": f"{int((memory - _RESIDENT) * _TRACKED)}B",
+            "threads": n_threads or min(_MOST_THREADS, available_cores()),
+            "temp_directory": spill,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            "allow_persistent_secrets": False,
+            "python_enable_replacements": False,  # names of Python variables are not tables
+        },
+    )
+
+
+def _restrict(connection: Any, views: Mapping[str, tuple[str, Sequence[Path]]]) -> None:
+    """Make the ``views`` and let ``connection`` read their files alone, for good."""
+    for name, (select, _) in views.items():
+        connection.execute(f"CREATE VIEW {name} AS {select}")
+    allowed = sorted({os.fspath(file) for _, files in views.values() for file in files})
+    connection.execute(f"SET allowed_paths = {_list(allowed)}")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET TimeZone = 'UTC'")  # the same answer on every machine
+    connection.execute("SET lock_configuration = true")
 
 
 def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]:

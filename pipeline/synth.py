@@ -32,7 +32,7 @@ the same grades and first features however many features there are.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,12 +41,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.records import as_json
 from rankmill.foundation.storage.publish import fsync_file, fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline import _kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 N_SIGNAL = 10
 SHARES = (0.52, 0.32, 0.13, 0.02, 0.01)
@@ -96,23 +97,21 @@ class SynthReport:
     """What was written."""
 
     path: Path
-    parameters: SynthParameters
     queries: int
     rows: int
-    grades: tuple[int, ...]
+    grades: Mapping[int, int]
     """Rows of grade 0, 1, 2, 3 and 4."""
+    parameters: SynthParameters
 
     def render(self) -> str:
         """Return two lines for a person."""
-        shares = ", ".join(f"{grade}: {rows:,} ({rows / self.rows:.1%})" for grade, rows in enumerate(self.grades))
+        shares = ", ".join(f"{grade}: {rows:,} ({rows / self.rows:.1%})" for grade, rows in self.grades.items())
         sizes = f"{self.rows:,} documents of {self.queries:,} queries, {self.parameters.features} features"
         return f"{self.path}: {sizes}\n  grades    {shares}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Any:
         """Return the same facts for a program."""
-        grades = {str(grade): rows for grade, rows in enumerate(self.grades)}
-        counts = {"path": str(self.path), "queries": self.queries, "rows": self.rows, "grades": grades}
-        return counts | {"parameters": asdict(self.parameters)}
+        return as_json(self)
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ def write_synthetic(path: Path, parameters: SynthParameters, *, overwrite: bool 
         fsync_file(staged)
         staged.replace(path)
     fsync_folder(path.parent)
-    return SynthReport(path, parameters, parameters.queries, sum(counts), counts)
+    return SynthReport(path, parameters.queries, sum(counts), dict(enumerate(counts)), parameters)
 
 
 def ideal_scores(values: npt.NDArray[np.float32]) -> Floats:

@@ -11,7 +11,6 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import as_json
 from rankmill.foundation.terminal import printed
 from rankmill.pipeline.binning import columns_of
-from rankmill.pipeline.binspec import FeatureBins
 from rankmill.pipeline.quantiles import Values
 from rankmill.pipeline.statistics.drift_reference import Reference, grades_of, known_bins
 from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Index, Starts, cells_for
@@ -185,22 +184,6 @@ def _look(dataset: Dataset, former: Reference, where: str, *, keep: bool) -> tup
         went=tuple(name for name in former.feature_names if name not in wanted),
     )
     return comparison, Reference.from_samples(dataset, split, starts, samples, grades) if keep else None
-
-
-def feature_drift(
-    name: str,
-    before: Values,
-    now: Values,
-    starts: tuple[Starts, Starts],
-    tail: float,
-    bins: FeatureBins | None = None,
-) -> Drift:
-    """Compare the values ``before`` (n,) with those of ``now`` (m,), whose queries begin at ``starts`` (q + 1,) each.
-
-    ``tail`` is how often chance may raise an alarm; ``bins`` are those of ``before`` if they are known.
-    """
-    most = cells_for(*(len(of) - 1 for of in starts))
-    return drift_from(FeatureSample.of(name, before, starts[0], most, bins), now, starts[1], tail)
 
 
 def drift_from(former: FeatureSample, now: Values, starts: Starts, tail: float) -> Drift:

@@ -6,7 +6,6 @@ products the upper triangle, row by row).  The key ``rankmill`` of the file's me
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankmill.foundation.errors import DatasetFormatError
+from rankmill.foundation.errors import DatasetFormatError, IntegrityError
+from rankmill.foundation.records import from_json, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.binning import columns_of
 from rankmill.pipeline.binspec import FeatureBins
+from rankmill.pipeline.dataset_manifest import SplitName
 from rankmill.pipeline.quantiles import EDGE, Values
 from rankmill.pipeline.statistics.psi import FeatureSample, Starts, Sums, cells_for
 
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
-    from rankmill.pipeline.dataset_manifest import SplitName
 
 
 FORMAT = 1
@@ -42,6 +42,18 @@ _SCHEMA = pa.schema(
         pa.field("products", pa.list_(pa.int64()), nullable=False),
     ]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the metadata of the file says."""
+
+    format: int
+    dataset: str
+    split: SplitName | None
+    rows: int
+    queries: int
+    squares: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +121,8 @@ class Reference:
                 sample.sums.products[np.triu_indices(len(sample.sums.counts))] for sample in samples
             ],
         }  # fmt: skip
-        facts = {
-            "format": FORMAT,
-            "dataset": self.digest,
-            "split": self.split,
-            "rows": self.rows,
-            "queries": self.queries,
-            "squares": self.grades.sums.squares,
-        }
-        metadata = {_METADATA: json.dumps(facts, sort_keys=True).encode()}
+        facts = _Facts(FORMAT, self.digest, self.split, self.rows, self.queries, self.grades.sums.squares)
+        metadata = {_METADATA: to_line(facts).encode()}
         arrays = [pa.array(columns[field.name], field.type) for field in _SCHEMA]
         table = pa.Table.from_arrays(arrays, schema=_SCHEMA.with_metadata(metadata))
         sink = pa.BufferOutputStream()
@@ -139,11 +144,9 @@ class Reference:
             with pq.ParquetFile(path) as file:
                 facts = _facts(file.schema_arrow.metadata, path)
                 table = file.read()
-            samples = [_sample(row, int(facts["squares"])) for row in table.select(_SCHEMA.names).to_pylist()]
-            grades, *features = samples
-            split = facts["split"]
-            return cls(str(facts["dataset"]), split, int(facts["rows"]), int(facts["queries"]), grades, tuple(features))
-        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            grades, *features = [_sample(row, facts.squares) for row in table.select(_SCHEMA.names).to_pylist()]
+            return cls(facts.dataset, facts.split, facts.rows, facts.queries, grades, tuple(features))
+        except (pa.ArrowException, IntegrityError, KeyError, TypeError, ValueError) as error:
             raise DatasetFormatError(f"{path}: not what is kept of a dataset ({error}); {_CURE}") from error
 
 
@@ -153,8 +156,8 @@ _CURE = "remove it, and the next run keeps it anew"
 def digest_in(path: Path) -> str | None:
     """Return which dataset the file at ``path`` is of, reading its metadata only; None where there is none or it is damaged."""
     try:
-        return str(_facts(pq.read_schema(path).metadata, path)["dataset"])
-    except (FileNotFoundError, DatasetFormatError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return _facts(pq.read_schema(path).metadata, path).dataset
+    except (FileNotFoundError, DatasetFormatError, IntegrityError, pa.ArrowException, KeyError):
         return None
 
 
@@ -170,10 +173,10 @@ def grades_of(dataset: Dataset, split: SplitName | None) -> Values:
     return dataset.rows(split, ["grade"]).column(0).to_numpy().astype(EDGE)
 
 
-def _facts(metadata: Mapping[bytes, bytes] | None, path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((metadata or {})[_METADATA])
-    if facts["format"] != FORMAT:
-        raise DatasetFormatError(f"{path}: expected format {FORMAT}, found {facts['format']!r}; {_CURE}")
+def _facts(metadata: Mapping[bytes, bytes] | None, path: Path) -> _Facts:
+    facts = from_json(_Facts, (metadata or {})[_METADATA], "metadata")
+    if facts.format != FORMAT:
+        raise DatasetFormatError(f"{path}: expected format {FORMAT}, found {facts.format}; {_CURE}")
     return facts
 
 

@@ -72,11 +72,6 @@ class Cells:
     covariance: Numbers  # (B, B) of the shares
 
     @classmethod
-    def of(cls, cells: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], n_cells: int) -> Cells:
-        """Count ``cells`` (n,), numbers below ``n_cells``; the queries begin at ``starts`` (q + 1,)."""
-        return cls.of_sums(Sums.of(cells, starts, n_cells))
-
-    @classmethod
     def of_sums(cls, sums: Sums) -> Cells:
         """Take the covariance of the shares from ``sums``."""
         rows = max(1, int(sums.counts.sum()))

@@ -21,9 +21,24 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.statistics import _kernels
-from rankmill.pipeline.statistics.dataset_drift import FALSE_ALARMS, LARGE, Comparison, compare, feature_drift
-from rankmill.pipeline.statistics.psi import Cells, Index, cell_edges, chi_square_quantile
+from rankmill.pipeline.statistics.dataset_drift import FALSE_ALARMS, LARGE, Comparison, Drift, compare, drift_from
+from rankmill.pipeline.statistics.psi import (
+    Cells,
+    FeatureSample,
+    Index,
+    Sums,
+    cell_edges,
+    cells_for,
+    chi_square_quantile,
+)
 from tests import naive_drift
+
+
+def feature_drift(name, before, now, starts, tail) -> Drift:
+    """Compare the values ``before`` with those of ``now``, whose queries begin at ``starts`` each."""
+    most = cells_for(*(len(of) - 1 for of in starts))
+    return drift_from(FeatureSample.of(name, before, starts[0], most), now, starts[1], tail)
+
 
 law = settings(deadline=None, max_examples=60)
 QUERIES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=6), min_size=1, max_size=12)
@@ -31,7 +46,7 @@ QUERIES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=6), min_size
 
 def cells_of(queries: list[list[int]], n_cells: int = 5) -> Cells:
     cells = np.array([cell for query in queries for cell in query], dtype=np.uint8)
-    return Cells.of(cells, np.cumsum([0, *map(len, queries)]).astype(np.int64), n_cells)
+    return Cells.of_sums(Sums.of(cells, np.cumsum([0, *map(len, queries)]).astype(np.int64), n_cells))
 
 
 @law
@@ -131,7 +146,9 @@ def test_chance_raises_the_index_as_often_as_is_said_and_hardly_ever_an_alarm(ki
         found = [np.empty(len(values), dtype=np.uint8) for values in (before, now)]
         for values, out in zip((before, now), found, strict=True):
             _kernels.place(values, edges, low, high, out)
-        index = Index.of(*(Cells.of(out, s, len(edges) + 4) for out, s in zip(found, (old, new), strict=True)))
+        index = Index.of(
+            *(Cells.of_sums(Sums.of(out, s, len(edges) + 4)) for out, s in zip(found, (old, new), strict=True))
+        )
         beyond += index.psi > index.quantile(0.05)
         used = len(np.unique(np.concatenate(found)))
         naive += index.psi > chi_square_quantile(0.05, used - 1) * (1 / len(before) + 1 / len(now))

@@ -70,10 +70,10 @@ def look_through(values: np.ndarray, cuts: list[int]) -> SampledColumn:
     column = SampledColumn()
     pieces = np.split(values, sorted(cut % (len(values) + 1) for cut in cuts))
     for piece in pieces:
-        column.look(np.ascontiguousarray(piece))
-    column.know()
+        column.first_pass(np.ascontiguousarray(piece))
+    column.end_first_pass()
     for piece in pieces:
-        column.count(np.ascontiguousarray(piece))
+        column.second_pass(np.ascontiguousarray(piece))
     return column
 
 
