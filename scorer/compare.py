@@ -83,8 +83,8 @@ def compare(
 
     Notes
     -----
-    The rankings are evaluated one after the other; in memory are the narrow columns of one and the values per query of all.
-    The report has the same bytes for any order of rows and number of threads.
+    In memory are the narrow columns of one ranking and the values per query of all.  The report has the same bytes for any
+    order of rows and number of threads.
 
     Raises
     ------
@@ -98,11 +98,8 @@ def compare(
     if not asked.metrics:
         raise InputError("there is no metric to compare by; name one, for example ndcg@10")
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
-    scope = None
-    if on is not None:
-        dataset, scope = chosen_queries(paths_of(on), asked.split, models)
-        asked = replace(asked, split=None if dataset is None or scope is None else scope.split or ALL)
-    judge = _Judge(on, asked)
+    dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), asked.split, models)
+    judge = _Judge(on, replace(asked, split=None if dataset is None or scope is None else scope.split or ALL))
     evaluations = [judge.evaluate(ranking.source) for ranking in rankings]
     if asked.convention.policy.max_grade is None and any(metric.name == "err" for metric in asked.metrics):
         evaluations = judge.on_one_scale([ranking.source for ranking in rankings], evaluations)

@@ -153,7 +153,7 @@ class Predictor:
         turns: Iterator[int],
     ) -> None:
         """Write to ``out`` the scores of the rows of each of ``turns``, until there are no more rows."""
-        room = self._room()
+        scratch = self._scratch()
         for turn in turns:
             if turn >= len(table):
                 return
@@ -162,17 +162,17 @@ class Predictor:
             scores = out[turn : turn + ROWS_OF_A_TURN]
             for first in range(0, len(values), TILE):
                 rows = min(TILE, len(values) - first)
-                _kernels.bin_rows(values, first, rows, columns, absent, *self._search, room.codes)
-                self._score_tile(room, rows, scores, first)
+                _kernels.bin_rows(values, first, rows, columns, absent, *self._search, scratch.codes)
+                self._score_tile(scratch, rows, scores, first)
 
-    def _room(self) -> _Room:
+    def _scratch(self) -> _Scratch:
         code = self._layout.code
         codes = np.zeros((max(self._layout.n_slots, 1), TILE), dtype=code)
-        return _Room(codes, np.empty(TILE, dtype=code), np.empty((self.forest.n_outputs, TILE), dtype=np.float64))
+        return _Scratch(codes, np.empty(TILE, dtype=code), np.empty((self.forest.n_outputs, TILE), dtype=np.float64))
 
-    def _score_tile(self, room: _Room, rows: int, out: npt.NDArray[np.float64], first: int) -> None:
-        """Score the ``rows`` whose codes are in ``room`` into ``out[first:]``, which holds the base score."""
-        codes, at, outputs = room
+    def _score_tile(self, scratch: _Scratch, rows: int, out: npt.NDArray[np.float64], first: int) -> None:
+        """Score the ``rows`` whose codes are in ``scratch`` into ``out[first:]``, which holds the base score."""
+        codes, at, outputs = scratch
         _kernels.wrap_codes(codes, rows, self._layout.wrapped, len(self.features))
         if self.forest.link == "identity":
             self._layout.add_trees(codes, rows, self._trees_of[0], at, out, first)
@@ -184,11 +184,11 @@ class Predictor:
 
     @property
     def code_bytes(self) -> int:
-        """Bytes that the codes of a row take in `room_for_codes`."""
+        """Bytes that the codes of a row take in `codes_buffer`."""
         return len(self.features) * self._layout.code.itemsize
 
-    def room_for_codes(self, n_rows: int) -> npt.NDArray[Any]:
-        """Return room for the codes of ``n_rows`` whose features come a column at a time (`take_column`).
+    def codes_buffer(self, n_rows: int) -> npt.NDArray[Any]:
+        """Return a buffer for the codes of ``n_rows`` whose features come a column at a time (`take_column`).
 
         A code takes a byte, or two where a feature or a tree is large; it has the shape (tiles, features, rows of a tile).
         """
@@ -196,10 +196,12 @@ class Predictor:
         n_bytes = math.prod(shape) * self._layout.code.itemsize
         if n_bytes < MAPPED:
             return np.empty(shape, dtype=self._layout.code)
-        room = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # gone when it is not used any more
+        memory = mmap.mmap(
+            -1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        )  # gone when it is not used any more
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            room.madvise(mmap.MADV_HUGEPAGE)
-        return np.frombuffer(cast("Any", room), dtype=self._layout.code).reshape(shape)
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(cast("Any", memory), dtype=self._layout.code).reshape(shape)
 
     def take_column(self, codes: npt.NDArray[Any], slot: int, first: int, values: npt.NDArray[np.float32]) -> None:
         """Put the codes of some values of one feature into ``codes``.
@@ -207,7 +209,7 @@ class Predictor:
         Parameters
         ----------
         codes
-            Of `room_for_codes`.
+            Of `codes_buffer`.
         slot
             Which of ``features`` it is.
         first
@@ -229,14 +231,14 @@ class Predictor:
     def scores_of_codes(self, codes: npt.NDArray[Any], n_rows: int) -> npt.NDArray[np.float64]:
         """Return the (``n_rows``,) scores, as `scores` does, of ``codes`` that have all values of every feature by now."""
         out = np.full(n_rows, self.forest.base_score, dtype=np.float64)
-        room = self._room()
+        scratch = self._scratch()
         for tile, first in enumerate(range(0, n_rows, TILE)):
-            room.codes[: len(self.features)] = codes[tile]
-            self._score_tile(room, min(TILE, n_rows - first), out, first)
+            scratch.codes[: len(self.features)] = codes[tile]
+            self._score_tile(scratch, min(TILE, n_rows - first), out, first)
         return out
 
 
-class _Room(NamedTuple):
+class _Scratch(NamedTuple):
     """What scoring a tile takes besides the trees: codes (slots, TILE), leaves (TILE,), sums (outputs, TILE)."""
 
     codes: npt.NDArray[Any]

@@ -94,13 +94,11 @@ def score_in_order(
     """Score the rows of all ``sources`` with each of ``predictors``, and return where that ends.
 
     A document without an id is named by its row number in the whole input.  Rows that cannot be among the first ``top_k`` of
-    their query are left out.  Memory: a block of input a thread, or, of a table whose columns can be read one at a time, the
-    codes of a group of rows.
+    their query are left out.  ``take`` gets what comes of the parts of the input, one after the other.  Memory: a block of input
+    a thread, or, of a table whose columns can be read one at a time, the codes of a group of rows.
 
     Parameters
     ----------
-    take
-        Gets what comes of the parts of the input, one after the other.
     begin
         Where to resume: a place that ``take`` was given in another run over the same input with the same ``block_bytes``.
     stage
@@ -109,8 +107,7 @@ def score_in_order(
     Raises
     ------
     CandidatesRejected
-        A feature that a model asks for is missing, there is no document, one of ``stage`` has two rows, or a score is not a
-        finite number.
+        A feature that a model asks for is missing, there is no document, one of ``stage`` has two rows, or a score is not finite.
     """
     begin = begin or Place()
     scoring = _Scoring(sources, predictors, options, limits, top_k, stage)
@@ -309,7 +306,7 @@ def _scores(predictor: Predictor, batch: RowBatch, layout: Columns, absent: floa
 def _scores_by_column(
     predictors: Sequence[Predictor], batch: ColumnBatch, layouts: Sequence[Columns]
 ) -> list[npt.NDArray[np.float64]]:
-    codes = [predictor.room_for_codes(len(batch)) for predictor in predictors]
+    codes = [predictor.codes_buffer(len(batch)) for predictor in predictors]
     slots = [{int(column): slot for slot, column in enumerate(layout.places)} for layout in layouts]
     for part in batch.features:
         for predictor, room, slot_of in zip(predictors, codes, slots, strict=True):

@@ -183,16 +183,7 @@ def scope_of(dataset: Dataset, asked: str | None, models: Sequence[TrainedModel]
     unknown = tuple(model.name for model in models if not model.datasets and model.queries is None)
     split = None if asked == ALL else asked
     if asked is None and not qids:
-        # where all splits have ids that a model knows, ids are only alike, or no split would be better than another
-        also = {name for found in by_id.values() for name in _with_ids(found) if len(_with_ids(found)) < len(filled)}
-        held_out = [name for name in dataset.manifest.unseen if name not in also]
-        if learnt or also or (unknown and held_out):
-            if not held_out:
-                raise InputError(
-                    f"{dataset.path}: no split has queries that {_and([model.name for model in models])} has not seen in training; "
-                    f"name another dataset, or ask for these queries with --split {ALL}"
-                )
-            split = held_out[0]
+        split = _unseen_split(dataset, models, list(by_id.values()), certain=bool(learnt), unknown=bool(unknown))
     scored = filled if split is None else (split,)
     if qids and split is None:
         named = set(qids)
@@ -216,6 +207,32 @@ def scope_of_candidates(models: Sequence[TrainedModel], qids: Sequence[str]) -> 
     found = {model.name: overlap(model.queries, qids) for model in models if model.queries is not None}
     found = {name: of_model for name, of_model in found.items() if of_model.found}
     return Scope(split=None, splits=(), seen={}, chose_rounds={}, known_ids=found, unknown=()) if found else None
+
+
+def _unseen_split(
+    dataset: Dataset,
+    models: Sequence[TrainedModel],
+    by_id: Sequence[Mapping[str, Overlap]],
+    *,
+    certain: bool,
+    unknown: bool,
+) -> str | None:
+    """Return the split that no model has seen; None if none was trained on ``dataset``.
+
+    ``certain``: one was, by its digest; ``unknown``: one does not say what it was trained on; ``by_id``: the ids of queries that a
+    model knows, of each split with rows.
+    """
+    # where all splits have ids that a model knows, ids are only alike, or no split would be better than another
+    also = {name for found in by_id for name in _with_ids(found) if len(_with_ids(found)) < len(found)}
+    held_out = [name for name in dataset.manifest.unseen if name not in also]
+    if not (certain or also or (unknown and held_out)):
+        return None
+    if not held_out:
+        raise InputError(
+            f"{dataset.path}: no split has queries that {_and([model.name for model in models])} has not seen in training; "
+            f"name another dataset, or ask for these queries with --split {ALL}"
+        )
+    return held_out[0]
 
 
 def _with_ids(found: Mapping[str, Overlap]) -> list[str]:

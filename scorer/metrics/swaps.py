@@ -126,10 +126,7 @@ def swap_deltas(
         The metric has no swap deltas, or none under this policy; ``err`` without a usable ``max_grade``; grades too high
         for the gain.
     """
-    if metric.name not in SWAPPABLE:
-        raise InputError(f"metric {metric}: no swap deltas are known; expected one of {', '.join(SWAPPABLE)}")
-    if metric.name == "map" and policy.map_normalisation == "hits":
-        raise InputError("metric map divided by its hits has no swap deltas: they change the divisor; divide by R")
+    _check_swappable(metric, policy)
     grades = np.maximum(grades, 0)
     divisor = PreparedQueries(grades, starts, policy).divisor(metric)
     scales = np.where(divisor > 0.0, 1.0 / np.where(divisor > 0.0, divisor, 1.0), 0.0)
@@ -164,3 +161,10 @@ def swap_deltas(
     values = stop_probabilities(grades, policy.max_grade) if metric.name == "err" else relevant
     upper, lower, lift = (np.zeros(len(grades) + spare) for _ in range(3))
     return SwapDeltas(BY_PLACE, values, scales, cut, upper, lower, lift, starts, metric.name, cut)
+
+
+def _check_swappable(metric: Metric, policy: Policy) -> None:
+    if metric.name not in SWAPPABLE:
+        raise InputError(f"metric {metric}: no swap deltas are known; expected one of {', '.join(SWAPPABLE)}")
+    if metric.name == "map" and policy.map_normalisation == "hits":
+        raise InputError("metric map divided by its hits has no swap deltas: they change the divisor; divide by R")

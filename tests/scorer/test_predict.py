@@ -123,7 +123,7 @@ def test_columns_one_at_a_time_give_the_same_bits(seed, n_rows):
     )  # fmt: skip
     values = awkward_values(forest, n_rows, seed)
     predictor = Predictor(forest)
-    codes = predictor.room_for_codes(n_rows)
+    codes = predictor.codes_buffer(n_rows)
     assert codes.nbytes >= n_rows * predictor.code_bytes
     codes.fill(3)  # what was there before is of no account
     rng = np.random.default_rng(seed)
