@@ -34,6 +34,7 @@ from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.foundation.records import canonical_json
 from rankmill.registry.blob_store import LARGEST_ENTRY, Store
 from rankmill.registry.model_state import State
+from rankmill.registry.names import NAME
 from rankmill.registry.stored_records import Change, Entry, seal, unseal
 
 CHECKPOINT_FORMAT = 1
@@ -236,6 +237,13 @@ class Log:
     def _keep_checkpoint(self, state: State) -> None:
         if is_due(state.head, self._checkpoint):
             write_checkpoint(self.store, self.name, state)
+
+
+def every_log(store: Store) -> Iterator[tuple[str, Log]]:
+    """Find the logs of all models, by name."""
+    for name in store.names(store.root / "models"):
+        if NAME.fullmatch(name):
+            yield name, Log(store, name)
 
 
 def is_entry_name(name: str) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,17 +15,17 @@ from pydantic import ValidationError
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError, UnknownModel
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
+from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import LARGEST_BLOB, Store
 from rankmill.registry.bundle_export import Bundle, Exported
 from rankmill.registry.bundle_import import Imported, OpenedBundle, import_bundle
-from rankmill.registry.commit_log import Log
+from rankmill.registry.commit_log import Log, every_log
 from rankmill.registry.fsck import FsckReport, VerifyReport, fsck, verify
 from rankmill.registry.garbage import Collected, collect
 from rankmill.registry.leases import kept, lease
 from rankmill.registry.model_state import State
 from rankmill.registry.names import (
     LATEST,
-    NAME,
     PRODUCTION,
     Reference,
     check_alias,
@@ -39,6 +39,7 @@ from rankmill.registry.retention_rules import Rules
 from rankmill.registry.stored_records import (
     Entry,
     Gate,
+    GateOutcome,
     Move,
     Policy,
     Protect,
@@ -70,17 +71,8 @@ class Registry:
     def prepare(self, protected: Iterable[str] = (PRODUCTION,)) -> None:
         """Make the registry if it is not there; one that is keeps the aliases that it protects.
 
-        Parameters
-        ----------
-        protected
-            The aliases to which only a passed gate promotes, for every model; none for an open registry.
-
-        Raises
-        ------
-        InputError
-            The folder holds something else, or an alias may not be called so.
-        OSError
-            The folder cannot be made or written to.
+        Only a passed gate promotes to the aliases ``protected``, for every model.  InputError if the folder holds something else or an
+        alias may not be called so, OSError if it cannot be made or written to.
         """
         self._store.prepare(protected)
 
@@ -92,8 +84,7 @@ class Registry:
         """All models with at least one entry in their log, by name."""
         if not self._store.exists():
             return []
-        found = [name for name in self._store.names(self.root / "models") if NAME.fullmatch(name)]
-        return [name for name in found if Log(self._store, name).exists()]
+        return [name for name, log in every_log(self._store) if log.exists()]
 
     def register(
         self,
@@ -115,8 +106,8 @@ class Registry:
         manifest
             JSON facts; see `rankmill.registry.stored_records.Manifest` for those that must be there.
         attachments
-            Further bytes that belong to the version, by what they are: names as those of models.  They do not tell versions
-            apart: those of the first registration stay.
+            Further bytes that belong to the version, by names such as models have.  They do not tell versions apart: those of the first
+            registration stay.
         reason
             One line for the log.
 
@@ -338,39 +329,17 @@ class Registry:
             return state.policies[alias]
         return Policy() if alias in self._store.protected else None
 
-    def record_gate(
-        self,
-        name: str,
-        version: int,
-        *,
-        alias: str,
-        passed: bool,
-        baseline: int | None,
-        report: Mapping[str, object],
-        dataset: str,
-        split: str,
-        metric: str,
-        convention: str,
-        margin: float,
-        reason: str = "",
-    ) -> Entry:
-        """Keep the gate's ``report`` and its verdict on ``version``; the same once more writes nothing.
-
-        Parameters
-        ----------
-        baseline
-            The version that ``alias`` meant and that was compared with; None: it meant nothing.
-        dataset, convention
-            Digests of the data and of the canonical JSON of the metric's convention.
+    def record_gate(self, name: str, outcome: GateOutcome, report: Mapping[str, object], *, reason: str = "") -> Entry:
+        """Keep the ``outcome`` of the gate and its ``report``; the same once more writes nothing.
 
         Raises
         ------
         InputError
-            The report is not JSON, or what is told besides is none of a gate: a margin below 0, a digest that is none.
+            The report is not JSON, or the outcome is none of a gate: a margin below 0, a digest that is none.
         UnknownModel
             There is no such model or version.
         """
-        check_alias(alias)
+        alias, version = check_alias(outcome.alias), outcome.version
         try:
             data = canonical_json(dict(report))
         except (TypeError, ValueError) as error:
@@ -378,23 +347,11 @@ class Registry:
         log = self._known(name)
         state = log.state()
         check_version(name, state, version)
-        if baseline is not None:
-            check_version(name, state, baseline)
+        if outcome.baseline is not None:
+            check_version(name, state, outcome.baseline)
+        model = state.versions[version].model
         try:
-            gate = Gate(
-                op="gate",
-                version=version,
-                alias=alias,
-                passed=passed,
-                baseline=baseline,
-                report=hashlib.sha256(data).hexdigest(),
-                model=state.versions[version].model,
-                dataset=dataset,
-                split=split,
-                metric=metric,
-                convention=convention,
-                margin=margin,
-            )
+            gate = Gate(op="gate", report=digest_of(data), model=model, **asdict(outcome))
         except ValidationError as error:
             raise InputError(f"result of the gate: {first_fault(error)}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
@@ -195,6 +196,23 @@ class Gate(Record):
     metric: str
     convention: Sha256
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOutcome:
+    """What a gate found of ``version`` before ``alias``, which meant the version ``baseline`` (None: nothing)."""
+
+    version: int
+    alias: str
+    passed: bool
+    baseline: int | None
+    dataset: str
+    """Digest of the data."""
+    split: str
+    metric: str
+    convention: str
+    """sha256 of the canonical JSON of the metric's convention."""
+    margin: float
 
 
 class Mark(Record):

@@ -13,7 +13,7 @@ from rankmill.gate.gate_rules import AskedRules, rules_under
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
-from rankmill.registry.stored_records import Gate
+from rankmill.registry.stored_records import Gate, GateOutcome
 from rankmill.scorer.forest import Forest
 
 if TYPE_CHECKING:
@@ -150,20 +150,18 @@ def gate(
         against=against,
         n_threads=n_threads,
     )
-    entry = store.record_gate(
-        candidate.name,
-        candidate.number,
+    outcome = GateOutcome(
+        version=candidate.number,
         alias=alias,
         passed=report["passed"],
         baseline=present,
-        report=report,
         dataset=dataset.digest,
         split=split,
         metric=report["metric"],
         convention=report["convention_sha256"],
         margin=rules.margin,
-        reason=reason,
     )
+    entry = store.record_gate(candidate.name, outcome, report, reason=reason)
     return GateResult(
         name=candidate.name,
         version=candidate.number,

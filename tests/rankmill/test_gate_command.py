@@ -14,7 +14,7 @@ from rankmill.foundation.records import canonical_json
 from rankmill.gate.gate_rules import convention_digest
 from rankmill.gate.recording import gate, stored_result
 from rankmill.registry import Registry
-from rankmill.registry.stored_records import Policy
+from rankmill.registry.stored_records import GateOutcome, Policy
 from rankmill.scorer.metrics.conventions import named_convention
 from tests.rankmill.gate_case import dataset_of, rows_of, trained
 
@@ -169,10 +169,11 @@ def test_a_mistake_is_one_line_and_records_nothing(store, data, capsys, argument
 
 @pytest.mark.parametrize("report", [{}, {"passed": False}, {"format": 2}], ids=str)
 def test_a_report_of_another_gate_is_named_instead_of_shown(store, capsys, report: dict[str, object]) -> None:
-    found = store.record_gate(
-        "web", 1, alias="production", passed=True, baseline=None, report=report, dataset="d" * 64, split="test",
+    outcome = GateOutcome(
+        version=1, alias="production", passed=True, baseline=None, dataset="d" * 64, split="test",
         metric="ndcg@10", convention="c" * 64, margin=0.002,
     )  # fmt: skip
+    found = store.record_gate("web", outcome, report)
     assert run(store, "gate", "web@1", "--show") == 13
     assert f"web@1: the gate is entry {found.number} of the log, but its report has format" in capsys.readouterr().err
     assert run(store, "show", "web@1") == 0

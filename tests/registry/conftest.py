@@ -10,13 +10,14 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rankmill.foundation.storage.disk import Disk
 from rankmill.registry import blob_store, commit_log, leases
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.stored_records import Entry
+from rankmill.registry.stored_records import Entry, GateOutcome
 from rankmill.registry.version import Version
 
 FACTS = {
@@ -26,6 +27,13 @@ FACTS = {
     "metrics": {"valid": {"ndcg@10": 0.5123}, "train": {"ndcg@10": 0.61}},
     "best_round": 120,
 }
+
+
+def outcome(version: int, **facts: Any) -> GateOutcome:
+    """What a gate may have found of a version of a model."""
+    usual: dict[str, Any] = {"alias": "production", "passed": True, "baseline": None, "dataset": "d" * 64}
+    usual |= {"split": "test", "metric": "ndcg@10", "convention": "c" * 64, "margin": 0.002}
+    return GateOutcome(version=version, **usual | facts)
 
 
 class QuickDisk(Disk):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import RankmillError
 from rankmill.registry.model_registry import Registry
-from tests.registry.conftest import FACTS
+from tests.registry.conftest import FACTS, outcome
 
 Step = Callable[[Registry, str], object]
 VERSIONS, ALIASES = st.integers(1, 4), st.sampled_from(["blue", "green"])
@@ -29,10 +28,8 @@ def _register(model: int, facts: int, attached: bool, reason: str) -> Step:
 
 def _gate(version: int, alias: str, passed: bool) -> Step:
     def step(registry: Registry, name: str) -> object:
-        told: Any = {"dataset": "d" * 64, "split": "test", "metric": "ndcg@10", "convention": "c" * 64, "margin": 0.01}
-        return registry.record_gate(
-            name, version, alias=alias, passed=passed, baseline=None, report={"version": version}, **told
-        )
+        found = outcome(version, alias=alias, passed=passed, margin=0.01)
+        return registry.record_gate(name, found, {"version": version})
 
     return step
 

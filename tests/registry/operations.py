@@ -13,7 +13,7 @@ from rankmill.registry.garbage import clock
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.retention_rules import Rules
 from rankmill.registry.stored_records import Entry, Policy
-from tests.registry.conftest import FACTS
+from tests.registry.conftest import FACTS, outcome
 from tests.registry.model_disk import ROOT, Machine, ModelDisk
 
 AT_ONCE = Rules(keep=1, grace=0.0)
@@ -45,18 +45,7 @@ def register(name: str, model: bytes, **facts: object) -> Work:
 
 def gate(version: int, alias: str, baseline: int | None) -> Work:
     return lambda r, why: r.record_gate(
-        "web",
-        version,
-        alias=alias,
-        passed=True,
-        baseline=baseline,
-        report={"delta": 0.5},
-        dataset="d" * 64,
-        split="test",
-        metric="ndcg@10",
-        convention="c" * 64,
-        margin=0.002,
-        reason=why,
+        "web", outcome(version, alias=alias, baseline=baseline), {"delta": 0.5}, reason=why
     )
 
 

@@ -17,7 +17,7 @@ from rankmill.registry.blob_store import Store
 from rankmill.registry.commit_log import Log
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import State
-from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
+from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk, outcome
 
 
 class CountingDisk(QuickDisk):
@@ -50,10 +50,7 @@ def busy(web: Registry) -> Registry:
     web.tag("web", 4, "note", "a b")
     web.tag("web", 4, "note", None)
     web.protect("web", "production", checkpoint_policy())
-    web.record_gate(
-        "web", 4, alias="production", passed=True, baseline=3, report={"difference": 0.01}, dataset="d" * 64,
-        split="test", metric="ndcg@10", convention="c" * 64, margin=0.002,
-    )  # fmt: skip
+    web.record_gate("web", outcome(4, baseline=3), {"difference": 0.01})
     web.promote("web", 4)
     web.promote("web", 2, force=True)
     web.unset("web", "shadow")

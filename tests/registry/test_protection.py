@@ -9,7 +9,7 @@ import pytest
 from rankmill.foundation.errors import InputError, PromotionRefused, UnknownModel
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.stored_records import Entry, Gate, Move, Policy, as_json
-from tests.registry.conftest import FACTS, QuickDisk
+from tests.registry.conftest import FACTS, QuickDisk, outcome
 
 DATA, CONVENTION = "d" * 64, "c" * 64
 
@@ -25,11 +25,12 @@ def guarded(tmp_path: Path) -> Registry:
 
 def gate(registry: Registry, version: int, **changed: object) -> Entry:
     facts = {
-        "alias": "production", "passed": True, "baseline": registry.state("web").target("production"),
-        "report": {"difference": 0.01}, "dataset": DATA, "split": "test", "metric": "ndcg@10",
-        "convention": CONVENTION, "margin": 0.002,
-    } | changed  # fmt: skip
-    return registry.record_gate("web", version, **facts)
+        "baseline": registry.state("web").target("production"),
+        "dataset": DATA,
+        "convention": CONVENTION,
+    } | changed
+    report = facts.pop("report", {"difference": 0.01})
+    return registry.record_gate("web", outcome(version, **facts), report)
 
 
 def production(registry: Registry) -> int | None:

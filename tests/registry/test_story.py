@@ -19,7 +19,7 @@ from rankmill.registry.listings import LATEST_VERSIONS, chosen
 from rankmill.registry.model_registry import Registry
 from rankmill.registry.model_state import State
 from rankmill.registry.rendering import ranges, stands_out, what_of
-from tests.registry.conftest import FACTS
+from tests.registry.conftest import FACTS, outcome
 from tests.registry.shell import Shell
 
 TRAINED = FACTS | {
@@ -48,10 +48,7 @@ CIRCUMSTANCES = {
 
 
 def gate(registry: Registry, version: int, *, passed: bool, baseline: int | None, **report: Any) -> None:
-    registry.record_gate(
-        "web", version, alias="production", passed=passed, baseline=baseline, report=report, dataset="d" * 64,
-        split="test", metric="ndcg@10", convention="0" * 64, margin=0.002,
-    )  # fmt: skip
+    registry.record_gate("web", outcome(version, passed=passed, baseline=baseline, convention="0" * 64), report)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from unittest.mock import patch
 from rankmill.registry import Registry
 from rankmill.registry.retention_rules import Rules
 from rankmill.registry.stored_records import Policy
+from tests.registry.conftest import outcome
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER.parent.parent / "scorer" / "golden"
@@ -71,11 +72,8 @@ def write(root: Path) -> None:
 
 def gate(registry: Registry, version: int, *, baseline: int | None, passed: bool) -> None:
     """Record a result of the gate for production."""
-    told: dict[str, Any] = {"dataset": "d" * 64, "split": "test", "metric": "ndcg@10", "convention": "c" * 64}
     report = {"version": version, "passed": passed}
-    registry.record_gate(
-        "web", version, alias="production", passed=passed, baseline=baseline, report=report, margin=0.002, **told
-    )
+    registry.record_gate("web", outcome(version, passed=passed, baseline=baseline), report)
 
 
 def write_bundles() -> None:
