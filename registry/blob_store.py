@@ -243,6 +243,17 @@ class Store:
                 raise
             return self.disk.names(folder)  # as in `_read`
 
+    def files(self, folder: Path) -> Iterator[Path]:
+        """Find every file below ``folder``, but for those whose name begins with a dot (NFS keeps such)."""
+        for name in self.names(folder):
+            path = folder / name
+            if name.startswith("."):
+                continue
+            if self.disk.is_folder(path):
+                yield from self.files(path)
+            else:
+                yield path
+
     def put_if_absent(self, target: Path, data: bytes) -> bool:
         """Publish ``data`` at ``target``, durably, unless the name is taken; return whether it now holds ``data``.
 

@@ -64,7 +64,7 @@ class Bundle:
             if version in state.swept:
                 gone = f"its model bytes were swept in entry {state.swept[version]} of the log"
                 raise UnknownModel(f"{log.name}@{version}: {gone}; export the history ({log.name}) instead")
-            self._entries, wanted = [entries[state.versions[version].entry - 1]], blobs_of(state, version)
+            self._entries, wanted = [entries[state.versions[version].entry - 1]], state.versions[version].blobs()
             self.versions = (version,)
         self.contents = Contents(
             format=FORMAT,
@@ -134,9 +134,3 @@ class Bundle:
         if size > LARGEST:
             raise InputError(f"{self._store.blob_path(sha256)} has {size} bytes; a bundle takes {LARGEST} at most")
         return size
-
-
-def blobs_of(state: State, version: int) -> set[str]:
-    """Digests of all that belongs to one version."""
-    row = state.versions[version]
-    return {row.model, row.manifest, *row.attachments.values()}

@@ -27,6 +27,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from rankmill.foundation.errors import ConflictError, InputError, IntegrityError, InvalidName
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.disk import Disk
+from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import Store
 from rankmill.registry.bundle_format import (
     FIRST,
@@ -120,7 +121,7 @@ class OpenedBundle:
     def _check_blobs(self, tar: TarReader) -> None:
         sizes = dict(self.contents.blobs)
         rows = self._rows()
-        wanted = self.state.blobs() if self.contents.kind == "history" else _all_of(rows)
+        wanted = self.state.blobs() if self.contents.kind == "history" else rows[0].blobs()
         if sizes.keys() != wanted:
             off = min(sizes.keys() ^ wanted)
             raise self._fault(f"blob {off} is {'missing' if off in wanted else 'nothing that the log refers to'}")
@@ -154,16 +155,12 @@ class OpenedBundle:
     def _blobs(self, tar: TarReader) -> Iterator[tuple[str, bytes]]:
         for sha256, size in self.contents.blobs:
             data = tar.member(blob_member(sha256), size)
-            if hashlib.sha256(data).hexdigest() != sha256:
+            if digest_of(data) != sha256:
                 raise self._fault(f"blob {sha256} has bytes of another digest")
             yield sha256, data
 
     def _fault(self, what: str) -> IntegrityError:
         return IntegrityError(f"{self.path}: the bundle is damaged: {what}")
-
-
-def _all_of(rows: list[Registered]) -> set[str]:
-    return {sha256 for row in rows for sha256 in (row.model, row.manifest, *row.attachments.values())}
 
 
 def _check_words(entry: Entry) -> None:

@@ -105,6 +105,11 @@ class Log:
             return int(last[:20])
         return max((int(name[:20]) for name in names if is_entry_name(name)), default=0)  # something foreign is there
 
+    def foreign_names(self) -> list[str]:
+        """Name what lies in the log's folder and is no entry; NFS keeps .nfs files of what was open."""
+        names = self.store.names(self.folder)
+        return [name for name in names if not is_entry_name(name) and not name.startswith(".")]
+
     def exists(self) -> bool:
         """Whether there is an entry: asked for the first by name, since a listing of many takes long."""
         try:

@@ -9,11 +9,10 @@ A repair deletes nothing but checkpoints and leases of the dead, which say nothi
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import IntegrityError, LaterEntry
+from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry import leases
 from rankmill.registry.blob_store import Store
 from rankmill.registry.commit_log import Log, checkpoint_path, is_entry_name, parse_checkpoint
@@ -56,14 +56,9 @@ class VerifyReport:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {
-            "ok": self.ok,
-            "models": self.models,
-            "entries": self.entries,
-            "versions": self.versions,
-            "bytes_read": self.bytes_read,
-            "findings": list(self.findings),
-        }
+        facts = asdict(self)
+        del facts["unread"]
+        return {"ok": self.ok} | facts
 
 
 def verify(store: Store, names: Iterable[str]) -> VerifyReport:
@@ -78,9 +73,7 @@ def _verify_model(log: Log, report: VerifyReport) -> None:
     report.models += 1
     registered: list[Register] = []
     state, chained = State(), True  # behind the first fault the chain says nothing, the entries still do
-    for name in log.store.names(log.folder):
-        if not is_entry_name(name) and not name.startswith("."):  # NFS keeps .nfs files of what was open
-            report.findings.append(f"{log.folder / name}: no entry of the log")
+    report.findings += [f"{log.folder / name}: no entry of the log" for name in log.foreign_names()]
     for number in range(1, log.listed() + 1):
         try:
             entry = log.read(number)
@@ -102,17 +95,13 @@ def _verify_model(log: Log, report: VerifyReport) -> None:
         if isinstance(entry.change, Register):
             registered.append(entry.change)
     for change in registered:
-        _verify_version(log.store, change, report, swept=change.version in state.swept)
+        report.versions += 1
+        if change.version not in state.swept:  # of a swept version all but the model is left
+            _verify_blob(log.store, change.model, report, change.size)
+        for sha256 in (change.manifest, *change.attachments.values()):
+            _verify_blob(log.store, sha256, report)
     for sha256 in sorted(state.reports):
         _verify_blob(log.store, sha256, report)
-
-
-def _verify_version(store: Store, change: Register, report: VerifyReport, *, swept: bool) -> None:
-    report.versions += 1
-    if not swept:  # of a swept version all but the model is left
-        _verify_blob(store, change.model, report, change.size)
-    for sha256 in (change.manifest, *change.attachments.values()):
-        _verify_blob(store, sha256, report)
 
 
 def _verify_blob(store: Store, sha256: str, report: VerifyReport, size: int | None = None) -> None:
@@ -224,12 +213,10 @@ class _Check:
     def _check_log(self, log: Log) -> State:
         self.report.models += 1
         kept = self._checkpoint(log)  # before the log, which may grow meanwhile
-        names = [name for name in self.store.names(log.folder) if not name.startswith(".")]  # NFS keeps .nfs files
-        for name in names:
-            if not is_entry_name(name):
-                file = log.folder / name
-                self._find(file, "no entry of the log", "move it elsewhere", self._set_aside(file), damage=True)
-        numbers = [int(name[:20]) for name in names if is_entry_name(name)]
+        for name in log.foreign_names():
+            file = log.folder / name
+            self._find(file, "no entry of the log", "move it elsewhere", self._set_aside(file), damage=True)
+        numbers = [int(name[:20]) for name in self.store.names(log.folder) if is_entry_name(name)]
         state, fault = State(), ""
         fits = kept is None
         for number in range(1, max(numbers, default=0) + 1):
@@ -311,10 +298,10 @@ class _Check:
     # -- blobs --------------------------------------------------------------------------------------------------------
 
     def _check_blobs(self, states: dict[str, State]) -> None:
-        users = _users(states)
+        users = blob_uses(states)
         present = blobs(self.store)
         known = in_quarantine(self.store) | leases.leased(self.store, time.time())
-        for path in _files(self.store, self.store.root / "blobs"):
+        for path in self.store.files(self.store.root / "blobs"):
             if path != self.store.blob_path(path.name) or not _SHA256.fullmatch(path.name):
                 self._find(path, "no blob", "move it elsewhere", self._set_aside(path), damage=False)
                 continue
@@ -325,7 +312,7 @@ class _Check:
         missed = [sha256 for sha256 in users if sha256 not in present and not self.store.has_blob(sha256)]
         missed += [sha256 for sha256 in self._vanished if sha256 in users]
         if missed:  # a collector may have been at work: what it swept since is needed no longer
-            users = _users({name: self._state_now(name, state) for name, state in states.items()})
+            users = blob_uses({name: self._state_now(name, state) for name, state in states.items()})
         for sha256 in dict.fromkeys(missed):
             if sha256 in users and not self.store.has_blob(sha256):
                 self._check_missed(sha256, users[sha256])
@@ -343,7 +330,7 @@ class _Check:
             self._vanished.append(path.name)
             return
         self.report.bytes_read += len(data)
-        if hashlib.sha256(data).hexdigest() != path.name:
+        if digest_of(data) != path.name:
             of = "nothing refers to it" if user is None else f"it is the {user}"
             copy = self._copy(path.name)
             aside = self._set_aside(path)
@@ -425,27 +412,10 @@ class _Check:
             self._find(folder / name, "left by a writer that died", cure, partial(is_swept, name))
 
 
-def _users(states: dict[str, State]) -> dict[str, str]:
-    """Say of each blob that must be there what it is."""
-    users: dict[str, str] = {}
+def blob_uses(states: dict[str, State]) -> dict[str, str]:
+    """Say of each blob that must be there, by digest, what it is: of which of these models, which version."""
+    uses: dict[str, str] = {}
     for name, state in states.items():
-        for number, row in enumerate(state.versions.values(), start=1):
-            if number not in state.swept:
-                users.setdefault(row.model, f"model of {name}@{number}")
-            users.setdefault(row.manifest, f"manifest of {name}@{number}")
-            for key, sha256 in row.attachments.items():
-                users.setdefault(sha256, f"{key} of {name}@{number}")
-        for sha256 in sorted(state.reports):
-            users.setdefault(sha256, f"report of a gate of {name}")
-    return users
-
-
-def _files(store: Store, folder: Path) -> Iterator[Path]:
-    for name in store.names(folder):
-        path = folder / name
-        if name.startswith("."):
-            continue
-        if store.disk.is_folder(path):
-            yield from _files(store, path)
-        else:
-            yield path
+        for sha256, use in state.blob_uses(name).items():
+            uses.setdefault(sha256, use)
+    return uses

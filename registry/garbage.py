@@ -48,12 +48,10 @@ are still read where they are missed.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 import secrets
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -61,12 +59,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
-from rankmill.foundation.storage.publish import explain_errors
+from rankmill.foundation.storage.publish import digest_of, explain_errors
 from rankmill.registry.blob_store import Store
-from rankmill.registry.commit_log import Log
+from rankmill.registry.commit_log import Log, every_log
 from rankmill.registry.leases import leased, reap, stale
 from rankmill.registry.model_state import State
-from rankmill.registry.names import NAME
 from rankmill.registry.retention_rules import Plan, Rules, plan
 from rankmill.registry.stored_records import Mark, Sweep
 
@@ -108,7 +105,7 @@ def throw(store: Store, sha256: str, now: float) -> bool:
 def is_whole(store: Store, item: Trashed) -> bool:
     """Whether the file is there and has the bytes that its name promises."""
     try:
-        return hashlib.sha256(store.disk.read(item.path)).hexdigest() == item.sha256
+        return digest_of(store.disk.read(item.path)) == item.sha256
     except FileNotFoundError:
         return False
 
@@ -222,13 +219,12 @@ def written(log: Log, number: int) -> float:
 def fold(store: Store) -> dict[str, State]:
     """Fold the log of every model whole: what decides over deletion rests on no checkpoint."""
     states = {}
-    for name in store.names(store.root / "models"):
-        if NAME.fullmatch(name):
-            states[name] = State()
-            try:
-                Log(store, name).advance(states[name])
-            except IntegrityError as error:
-                raise IntegrityError(f"{error}; until then nothing is collected: rankmill models fsck") from None
+    for name, log in every_log(store):
+        states[name] = State()
+        try:
+            log.advance(states[name])
+        except IntegrityError as error:
+            raise IntegrityError(f"{error}; until then nothing is collected: rankmill models fsck") from None
     return {name: state for name, state in states.items() if state.head}
 
 
@@ -240,7 +236,7 @@ def needed(store: Store, held: set[str], states: dict[str, State]) -> set[str]:
 def in_quarantine(store: Store) -> set[str]:
     """Whatever looks like a digest in the entries that were moved to quarantine: they may come back."""
     found = set()
-    for path in _files(store, store.root / "quarantine"):
+    for path in store.files(store.root / "quarantine"):
         if path.suffix == ".json":
             found |= {sha256.decode() for sha256 in _SHA256.findall(store.disk.read(path))}
     return found
@@ -248,7 +244,7 @@ def in_quarantine(store: Store) -> set[str]:
 
 def blobs(store: Store) -> dict[str, Path]:
     """Where each blob lies, by digest; what has no digest's name is passed over."""
-    paths = _files(store, store.root / "blobs" / "sha256")
+    paths = store.files(store.root / "blobs" / "sha256")
     return {
         path.name: path for path in paths if _DIGEST_NAME.fullmatch(path.name) and path == store.blob_path(path.name)
     }
@@ -351,7 +347,7 @@ def _is_spare(store: Store, item: Trashed, present: dict[str, Path]) -> bool:
     if item.sha256 not in present:
         return False
     try:
-        whole = hashlib.sha256(store.disk.read(present[item.sha256])).hexdigest() == item.sha256
+        whole = digest_of(store.disk.read(present[item.sha256])) == item.sha256
         store.fsync_folder(present[item.sha256].parent)
     except FileNotFoundError:
         return False
@@ -361,12 +357,3 @@ def _is_spare(store: Store, item: Trashed, present: dict[str, Path]) -> bool:
 def _make_durable(store: Store, states: dict[str, State]) -> None:
     for name in states:
         store.fsync_folder(Log(store, name).folder)
-
-
-def _files(store: Store, folder: Path) -> Iterator[Path]:
-    for name in store.names(folder):
-        path = folder / name
-        if store.disk.is_folder(path):
-            yield from _files(store, path)
-        else:
-            yield path

@@ -8,7 +8,6 @@ and no process of that number and start) or, where that cannot be known, until i
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import socket
 import uuid
@@ -20,6 +19,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.records import canonical_json
+from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry.blob_store import Store
 from rankmill.registry.stored_records import Record, Sha256, first_fault
 
@@ -140,7 +140,7 @@ def kept(store: Store, blobs: Sequence[bytes]) -> Iterator[list[str]]:
     list of str
         The digests, in order.
     """
-    digests = [hashlib.sha256(data).hexdigest() for data in blobs]
+    digests = [digest_of(data) for data in blobs]
     with lease(store, digests):
         for data in blobs:
             store.put_blob(data)

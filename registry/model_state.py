@@ -36,6 +36,10 @@ class Registered(NamedTuple):
     time: str
     attachments: dict[str, str]
 
+    def blobs(self) -> set[str]:
+        """Digests of all that belongs to the version."""
+        return {self.model, self.manifest, *self.attachments.values()}
+
 
 class Versions(Mapping[int, Registered]):
     """Versions by number from 1; those that came as columns of a checkpoint become rows when they are asked for."""
@@ -135,13 +139,20 @@ class State:
 
     def blobs(self) -> set[str]:
         """Digests of everything that must be there: all but the model bytes of versions that were swept."""
-        kept = set(self.reports)
+        return set(self.blob_uses(""))
+
+    def blob_uses(self, name: str) -> dict[str, str]:
+        """Say of everything that must be there, by digest, what it is of the model ``name``."""
+        uses: dict[str, str] = {}
         for number, row in enumerate(self.versions.values(), start=1):
             if number not in self.swept:
-                kept.add(row.model)
-            kept.add(row.manifest)
-            kept.update(row.attachments.values())
-        return kept
+                uses.setdefault(row.model, f"model of {name}@{number}")
+            uses.setdefault(row.manifest, f"manifest of {name}@{number}")
+            for key, sha256 in row.attachments.items():
+                uses.setdefault(sha256, f"{key} of {name}@{number}")
+        for sha256 in sorted(self.reports):
+            uses.setdefault(sha256, f"report of a gate of {name}")
+        return uses
 
     def apply(self, entry: Entry) -> None:
         """Take the next entry in; IntegrityError, and nothing changed, if it cannot follow what was there."""

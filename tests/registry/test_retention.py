@@ -318,7 +318,7 @@ class TestLeases:
         code = f"""
 import os
 from pathlib import Path
-from rankmill.registry.garbage import leases
+from rankmill.registry import leases
 from rankmill.registry.blob_store import Store
 leases.take(Store(Path({str(web.root)!r})), ["b" * 64])
 os._exit(0)
