@@ -22,7 +22,7 @@ from rankmill.foundation.errors import IntegrityError, InvalidName
 from rankmill.foundation.records import canonical_json
 from rankmill.registry.blob_store import LARGEST_ENTRY
 from rankmill.registry.names import check_name
-from rankmill.registry.rendering import when_of, who_of, why_of
+from rankmill.registry.rendering import author_text
 from rankmill.registry.stored_records import Entry, Number, Record, Sha256, first_fault, seal, unseal
 
 BLOCK = 512
@@ -214,8 +214,7 @@ class Origin(Record):
 
     def lines(self) -> list[str]:
         """Tell it, the latest place first."""
-        entry = self.entry
-        said = f"{self.name}@{self.version}, registered {when_of(entry)} UTC by {who_of(entry)}{why_of(entry)}"
+        said = f"{self.name}@{self.version}, registered {author_text(self.entry)}"
         return [said, *([] if self.before is None else self.before.lines())]
 
 

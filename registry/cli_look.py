@@ -111,15 +111,15 @@ def show(
     Example: rankmill models show web@production
     """
     from rankmill.registry import Registry
-    from rankmill.registry.show_version import Story
+    from rankmill.registry.show_version import VersionDetails
 
     store = Registry(registry)
     version = store.resolve(model, bare="latest")
-    story = Story(store, version)
+    details = VersionDetails(store, version)
     if as_json:
-        print_json(story.to_json())
+        print_json(details.to_json())
     else:
-        print_table(["", str(version)], story.rows())
+        print_table(["", str(version)], details.rows())
 
 
 @app.command()
@@ -134,7 +134,7 @@ def log(
     Example: rankmill models log web --last 20
     """
     from rankmill.registry import Registry
-    from rankmill.registry.rendering import entry_json, stands_out, what_of, when_of, who_of, why_of
+    from rankmill.registry.rendering import entry_json, entry_line, stands_out
 
     store = Registry(registry)
     after = 0 if last is None else max(0, store.state(bare_name(name)).head - last)
@@ -143,13 +143,7 @@ def log(
         print_json({"name": name, "entries": [entry_json(entry) for entry in entries]})
         return
     width = len(str(entries[-1].number))
-    print_lines(
-        (
-            safe(f"{e.number:>{width}}  {when_of(e)}  {who_of(e)} {what_of(e)}{why_of(e)}"),
-            "bold red" if stands_out(e) else "",
-        )
-        for e in entries
-    )
+    print_lines((f"{e.number:>{width}}  {entry_line(e)}", "bold red" if stands_out(e) else "") for e in entries)
 
 
 @app.command()

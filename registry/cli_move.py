@@ -10,7 +10,7 @@ import typer
 from rankmill.foundation.errors import InputError, InvalidName
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
 from rankmill.registry.names import PRODUCTION, check_tag
-from rankmill.registry.rendering import entry_json, print_json, print_table, safe, what_of, when_of
+from rankmill.registry.rendering import entry_json, print_json, print_table, safe, time_text, what_of
 
 if TYPE_CHECKING:
     from rankmill.registry.promotion import Expected
@@ -215,4 +215,4 @@ def _report_move(name: str, alias: str, entry: Entry | None, *, changed: bool, a
     elif changed:
         typer.echo(safe(f"{name}: {what_of(entry)} (entry {entry.number} of the log)"))
     else:
-        typer.echo(safe(f"{name}@{alias} is so already, since {when_of(entry)} UTC: {what_of(entry)}"))
+        typer.echo(safe(f"{name}@{alias} is so already, since {time_text(entry.time)} UTC: {what_of(entry)}"))

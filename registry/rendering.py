@@ -151,23 +151,22 @@ def policy_text(policy: Policy | None) -> str:
     return "only a passed gate promotes to it" + (f", with {', '.join(asked)}" if asked else "")
 
 
-def when_of(entry: Entry) -> str:
-    """Say when an entry was written: UTC, to the second."""
-    return time_text(entry.time)
-
-
 def time_text(time: str) -> str:
-    """Write the time of an entry to the second."""
+    """Write the time of an entry, which is in UTC, to the second."""
     return time[:19].replace("T", " ")
 
 
-def who_of(entry: Entry) -> str:
-    """Say who wrote an entry, and where."""
-    return f"{entry.actor} on {entry.host}"
+def author_text(entry: Entry) -> str:
+    """Say when an entry was written, by whom, where and why."""
+    return f"{time_text(entry.time)} UTC by {entry.actor} on {entry.host}{_reason(entry)}"
 
 
-def why_of(entry: Entry) -> str:
-    """Say why, as the end of a sentence; nothing where no reason was given."""
+def entry_line(entry: Entry) -> str:
+    """Say on one line when who did what, where and why."""
+    return safe(f"{time_text(entry.time)}  {entry.actor} on {entry.host} {what_of(entry)}{_reason(entry)}")
+
+
+def _reason(entry: Entry) -> str:
     return f": {entry.reason}" if entry.reason else ""
 
 

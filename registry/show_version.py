@@ -12,20 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import RankmillError
 from rankmill.foundation.records import as_json
-from rankmill.foundation.training_facts import CIRCUMSTANCES, Circumstances, InputFiles, SeedsFacts, TrainingFacts
+from rankmill.foundation.training_facts import (
+    CIRCUMSTANCES,
+    Circumstances,
+    InputFiles,
+    OtherModel,
+    SeedsFacts,
+    TrainingFacts,
+)
 from rankmill.registry.bundle_format import ORIGIN, Origin
 from rankmill.registry.rendering import (
+    author_text,
     entry_json,
+    entry_line,
     flat,
     lines_of,
     policy_text,
     safe,
     size_text,
     verdict_of,
-    what_of,
-    when_of,
-    who_of,
-    why_of,
 )
 
 if TYPE_CHECKING:
@@ -44,13 +49,13 @@ LATEST_MOVES = 20
 Row = list[str]
 
 
-class Story:
-    """What there is to tell of ``version``; everything is read when it is made, so that it fails at once or not at all.
+class VersionDetails:
+    """What there is to show of ``version``; everything is read when it is made, so that it fails at once or not at all.
 
     Raises
     ------
     IntegrityError
-        The manifest, an entry or a report of the gate is damaged.  That the model's bytes are is told.
+        The manifest, an entry or a report of the gate is damaged.  That the model's bytes are is shown.
     """
 
     def __init__(self, store: Registry, version: Version) -> None:
@@ -61,10 +66,12 @@ class Story:
         self.after = [n for n in (version.number + 1,) if n in state.versions]
         self.twins = [n for n, row in state.versions.items() if row.model == version.sha256 and n != version.number]
         self.moves = self._moves()
-        self.gates = {alias: (entry, self._report(entry)) for alias, entry in version.gates.items()}
+        self.gates = {
+            alias: (entry, store.gate_report(version.name, entry.number)) for alias, entry in version.gates.items()
+        }
         self.fault = self._fault()
         self.attachments = {name: version.attachment(name) or b"" for name in sorted(version.row.attachments)}
-        self.told = TrainingFacts.of(self.facts)
+        self.training = TrainingFacts.of(self.facts)
         self.circumstances = Circumstances.of(self.attachments.get(CIRCUMSTANCES))
         self.origin = Origin.of(self.attachments.get(ORIGIN))
 
@@ -104,14 +111,11 @@ class Story:
         """Tell it in rows of a word and what there is to say."""
         version = self.version
         rows = [
-            [
-                "registered",
-                f"{when_of(version.registered)} UTC by {who_of(version.registered)}{why_of(version.registered)}",
-            ],
+            ["registered", author_text(version.registered)],
             *([] if self.origin is None else [["imported from", "\n".join(self.origin.lines())]]),
             ["versions", self._neighbours()],
             *self._of_aliases(),
-            *([["moves", "\n".join(map(_move_line, self.moves))]] if self.moves else []),
+            *([["moves", "\n".join(map(entry_line, self.moves))]] if self.moves else []),
             *[["gate", "\n".join(self._gate_lines(alias))] for alias in self.gates],
             *([["tags", lines_of(version.tags)]] if version.tags else []),
             ["bytes", self._bytes()],
@@ -127,7 +131,7 @@ class Story:
             told = [f"{name}: {size_text(len(data))}" for name, data in self.attachments.items()]
             rows.append(["attachments", ", ".join(told)])
         known = {"features", "dataset_digest", "parameters", "metrics"}
-        known |= set() if self.told is None else IN_WORDS
+        known |= set() if self.training is None else IN_WORDS
         return rows + [[safe(key), lines_of(value)] for key, value in self.facts.items() if key not in known]
 
     def _circumstances_json(self) -> dict[str, Any] | None:
@@ -147,9 +151,6 @@ class Story:
                     numbers.add(move.entry)
         return [self.version.log.read(number) for number in sorted(numbers)[-LATEST_MOVES:]]
 
-    def _report(self, entry: Entry) -> dict[str, Any]:
-        return self._store.gate_report(self.version.name, entry.number)
-
     def _fault(self) -> str | None:
         if self.version.swept_in is not None:
             return None
@@ -164,16 +165,12 @@ class Story:
         said += [f"the same model as {', '.join(map(str, self.twins))}"] if self.twins else []
         return ", ".join(said)
 
-    def _of_aliases(self) -> list[Row]:
+    def _of_aliases(self) -> Iterator[Row]:
         version = self.version
-        rows = [
-            [alias, f"since {when_of(move)} UTC by {who_of(move)}{why_of(move)}"]
-            for alias, move in version.moves.items()
-        ]
-        for row in rows:
-            policy = self._store.policy(version.state, row[0])
-            row[1] += "" if policy is None else f" (protected: {policy_text(policy)})"
-        return rows
+        for alias, move in version.moves.items():
+            policy = self._store.policy(version.state, alias)
+            protected = "" if policy is None else f" (protected: {policy_text(policy)})"
+            yield [alias, f"since {author_text(move)}{protected}"]
 
     def _gate_lines(self, alias: str) -> list[str]:
         """Say the verdict, and what a report of `rankmill models gate` says of it."""
@@ -203,48 +200,42 @@ class Story:
         return size + (", all there and sound" if self.fault is None else f", DAMAGED: {self.fault}") + marked
 
     def _of_data(self) -> Iterator[Row]:
-        told = None if self.told is None else self.told.dataset
+        dataset = None if self.training is None else self.training.dataset
         foreign = self.facts.get("converted_from")
         digest = self.facts["dataset_digest"] or (
             safe(f"unknown: trained by {foreign}") if foreign else "arrays in memory"
         )
-        if told is None:
+        if dataset is None:
             yield ["dataset", digest]
             return
-        lines = [digest, f"{told.rows:,} documents of {told.queries:,} queries"]
-        lines += [
-            safe(f"{name}: {count.rows:,} documents of {count.queries:,} queries")
-            for name, count in told.splits.items()
-        ]
+        sizes = {"": dataset} | {f"{name}: ": size for name, size in dataset.splits.items()}
+        lines = [safe(f"{name}{size.rows:,} documents of {size.queries:,} queries") for name, size in sizes.items()]
         if rule := self.facts["dataset"].get("split_by"):
             how = ", ".join(path if text == "true" else f"{path} {text}" for path, text in flat(rule))
             lines.append(f"splits by {how}")
-        yield ["dataset", "\n".join(lines)]
-        pairs = None if told.pairs is None else told.pairs.sources
-        for words, files in (("made from", told.sources), ("judgments from", told.judgments), ("pairs from", pairs)):
-            if files is not None:
-                yield [words, "\n".join(_file_lines(files))]
+        yield ["dataset", "\n".join([digest, *lines])]
+        pairs = None if dataset.pairs is None else dataset.pairs.sources
+        sources = (("made from", dataset.sources), ("judgments from", dataset.judgments), ("pairs from", pairs))
+        yield from ([words, "\n".join(_file_lines(files))] for words, files in sources if files is not None)
 
     def _of_code(self) -> Iterator[Row]:
-        if self.told is not None:
-            told = self.told
-            if told.binspec_digest is not None:
-                most = None if told.dataset is None else told.dataset.max_bin
-                yield ["bins", told.binspec_digest + ("" if most is None else f", at most {most} a feature")]
-            if told.code_digest is not None:
-                yield ["code", told.code_digest]
-            if told.base_model is not None:
-                yield ["base model", f"{told.base_model.model or 'a file'}, sha256 {told.base_model.sha256}"]
-        if self.circumstances is not None:
-            now = self.circumstances
+        if (training := self.training) is not None:
+            if training.binspec_digest is not None:
+                most = None if training.dataset is None else training.dataset.max_bin
+                yield ["bins", training.binspec_digest + ("" if most is None else f", at most {most} a feature")]
+            if training.code_digest is not None:
+                yield ["code", training.code_digest]
+            if training.base_model is not None:
+                yield ["base model", _model_text(training.base_model)]
+        if (now := self.circumstances) is not None:
             names = {**now.libraries, "python": now.python, "on": now.system, "processor": now.machine}
             yield ["made with", ", ".join(f"{name} {each}" for name, each in names.items() if each is not None)]
             if now.resumed is not None:
-                yield ["went on from", f"{now.resumed.model or 'a file'}, sha256 {now.resumed.sha256}"]
+                yield ["went on from", _model_text(now.resumed)]
 
     def _parameter_lines(self) -> list[str]:
         parameters = self.facts["parameters"]
-        changed = None if self.told is None else self.told.changed_parameters
+        changed = None if self.training is None else self.training.changed_parameters
         if changed is None:
             return lines_of(parameters).split("\n") if parameters else ["none"]
         shown = {name: parameters[name] for name in dict.fromkeys([*changed, "seed"]) if name in parameters}
@@ -253,7 +244,7 @@ class Story:
         return [*(lines_of(shown).split("\n") if shown else []), f"and {rest} others as by default{of_preset}"]
 
     def _metric_lines(self) -> list[str]:
-        intervals = (self.told and self.told.intervals) or {}
+        intervals = (self.training and self.training.intervals) or {}
         lines = []
         for split, metrics in self.facts["metrics"].items():
             if isinstance(metrics, dict):
@@ -263,15 +254,15 @@ class Story:
                 ]
             else:
                 lines.append(f"{split} {_number(metrics)}")
-        if self.told is not None and self.told.best_round is not None and self.told.rounds_trained is not None:
-            lines.append(f"after {self.told.best_round} of {self.told.rounds_trained} rounds trained")
-        if self.told is not None and self.told.seeds is not None:
-            lines += _seed_lines(self.told.seeds)
+        if (training := self.training) is not None:
+            if training.best_round is not None and training.rounds_trained is not None:
+                lines.append(f"after {training.best_round} of {training.rounds_trained} rounds trained")
+            lines += [] if training.seeds is None else _seed_lines(training.seeds)
         return [safe(line) for line in lines] or ["none"]
 
 
-def _move_line(entry: Entry) -> str:
-    return safe(f"{when_of(entry)}  {who_of(entry)} {what_of(entry)}{why_of(entry)}")
+def _model_text(model: OtherModel) -> str:
+    return f"{model.model or 'a file'}, sha256 {model.sha256}"
 
 
 def _file_lines(files: InputFiles) -> list[str]:

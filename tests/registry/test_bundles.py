@@ -17,7 +17,7 @@ from rankmill.foundation.errors import ConflictError, InputError, IntegrityError
 from rankmill.registry import blob_store, bundle_export
 from rankmill.registry.commit_log import read_checkpoint
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.show_version import Story
+from rankmill.registry.show_version import VersionDetails
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.registry.golden.write import seen
 from tests.registry.histories import HISTORIES, STEPS, Step, play
@@ -164,9 +164,9 @@ def test_a_version_travels_on_with_what_belongs_to_it(registry: Registry, other:
     assert version.registered.reason == "imported from shop@1"
     origin = json.loads(version.attachment("origin") or b"")
     assert (origin["name"], origin["before"]["name"]) == ("shop", "web")
-    lines = dict(Story(third, version).rows())["imported from"].split("\n")
+    lines = dict(VersionDetails(third, version).rows())["imported from"].split("\n")
     assert [line.partition(",")[0] for line in lines] == ["shop@1", "web@1"]
-    assert Story(third, version).to_json()["origin"] == origin
+    assert VersionDetails(third, version).to_json()["origin"] == origin
     registry.import_(
         tmp_path / "b.tar", name="web"
     )  # home again: it is there already, and attachments do not tell versions apart
