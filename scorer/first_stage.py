@@ -18,9 +18,8 @@ import numpy.typing as npt
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.query_splits import hash_ids
-from rankmill.pipeline.sources.batch import ColumnBatch, FeaturePart, ReadOptions, RowBatch
-from rankmill.pipeline.sources.files import check_file
-from rankmill.pipeline.sources.trec_run import RunSource
+from rankmill.pipeline.sources.batch import ColumnBatch, FeaturePart, RowBatch
+from rankmill.pipeline.sources.trec_run import read_ranked_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,8 +91,8 @@ class FirstStage:
         first, second = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
         for path in paths:
             parts, rows = [], 0
-            for batch, _ in _lines(path):
-                rows += len(batch)
+            for batch in read_ranked_lines(path, _BLOCK_BYTES):
+                rows += len(batch.line)
                 if (len(first) + rows) * BYTES_OF_A_DOCUMENT <= room:
                     parts.append(_hashes(batch.qid, batch.doc_id))
             if (len(first) + rows) * BYTES_OF_A_DOCUMENT > room:
@@ -102,8 +101,6 @@ class FirstStage:
                     f"and there is room for {room // BYTES_OF_A_DOCUMENT:,}; give more --memory, or rank a part of the queries "
                     "at a time"
                 )
-            if not rows:
-                raise CandidatesRejected(f"{path}: expected lines 'qid Q0 doc_id rank score tag', found none")
             own_first, own_second = (np.concatenate(lane) for lane in zip(*parts, strict=True))
             del parts
             own_first, own_second, new = _ascending(own_first, own_second)
@@ -209,12 +206,12 @@ class FirstStage:
     def _first_line(self, wanted: Mask) -> tuple[str, str, str]:
         """Return file:line, qid and doc_id of the first of the documents that are ``wanted`` (n,)."""
         for path in self.paths:
-            for batch, line in _lines(path):
-                numbers = self.numbers(batch.qid, _ids(batch))
+            for batch in read_ranked_lines(path, _BLOCK_BYTES):
+                numbers = self.numbers(batch.qid, batch.doc_id)
                 hits = np.flatnonzero((numbers >= 0) & wanted[numbers])
                 if len(hits):
                     row = int(hits[0])
-                    return f"{path}:{line[row]}", batch.qid[row].as_py(), _ids(batch)[row].as_py()
+                    return f"{path}:{batch.line[row]}", batch.qid[row].as_py(), batch.doc_id[row].as_py()
         raise InputError(f"{self.paths[0]}: was changed while it was read; run again when it is complete")
 
 
@@ -244,17 +241,6 @@ def _chosen(features: Iterator[FeaturePart], keep: Mask) -> Iterator[FeaturePart
         yield FeaturePart(part.number, int(before[part.first]), part.values[here])
 
 
-def _lines(path: Path) -> Iterator[tuple[RowBatch, Numbers]]:
-    """Yield rows of a run and their lines."""
-    check_file(path)
-    return RunSource(path, ReadOptions(grade_required=False)).with_lines(_BLOCK_BYTES)
-
-
-def _ids(batch: RowBatch) -> pa.Array[Any]:
-    assert batch.doc_id is not None  # noqa: S101 (a run has them)
-    return batch.doc_id
-
-
 def _hashes(qid: pa.Array[Any], doc_id: pa.Array[Any] | None) -> tuple[Hashes, Hashes]:
     assert doc_id is not None  # noqa: S101 (a run has them)
     one, other = ((hash_ids(qid, salt), hash_ids(doc_id, salt)) for salt in _SALTS)
@@ -276,11 +262,11 @@ def _tell_repeated(path: Path, first: Hashes, second: Hashes) -> None:
     first, second, new = _ascending(first, second)  # one may be there three times
     repeated = FirstStage([path], first[new], second[new])
     lines: dict[int, int] = {}
-    for batch, line in _lines(path):
-        numbers = repeated.numbers(batch.qid, _ids(batch))
+    for batch in read_ranked_lines(path, _BLOCK_BYTES):
+        numbers = repeated.numbers(batch.qid, batch.doc_id)
         for row in np.flatnonzero(numbers >= 0).tolist():
-            if (before := lines.setdefault(int(numbers[row]), int(line[row]))) != line[row]:
+            if (before := lines.setdefault(int(numbers[row]), int(batch.line[row]))) != batch.line[row]:
                 raise CandidatesRejected(
-                    f"{path}:{line[row]}: expected each document once a query, found {_ids(batch)[row].as_py()!r} of query "
+                    f"{path}:{batch.line[row]}: expected each document once a query, found {batch.doc_id[row].as_py()!r} of query "
                     f"{batch.qid[row].as_py()!r} again (first in line {before}); keep one"
                 )

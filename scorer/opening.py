@@ -96,9 +96,8 @@ def open_sources(
     InputError
         There is none, one is there twice, or columns are named for text that has none; that of the pipeline for one that is no file.
     """
-    from rankmill.pipeline.sources.jsonl.source import share_features
     from rankmill.pipeline.sources.letor import check_made_ids
-    from rankmill.pipeline.sources.open_source import open_source
+    from rankmill.pipeline.sources.open_source import open_source, share_features
 
     if not paths:
         raise InputError("no candidates: name at least one file")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +13,11 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.sources.batch import Format, ReadOptions, Source
-from rankmill.pipeline.sources.delimited import DelimitedSource
+from rankmill.pipeline.sources.batch import Format, Quarantine, ReadOptions, Source
+from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource
 from rankmill.pipeline.sources.parquet import ParquetSource
 from rankmill.scorer.opening import open_sources
-from rankmill.scorer.scored_file import delimiter_of, open_text, read_cells, scored_shards
+from rankmill.scorer.scored_file import delimiter_of, scored_shards, text_columns
 
 BLOCK_BYTES = 16 << 20
 
@@ -97,11 +96,9 @@ def _column_of_source(source: Source, options: ReadOptions, name: str) -> pl.Dat
 
 def _delimited(path: Path, separator: str, qid: str, name: str) -> pl.DataFrame:
     """Read two columns of delimited text: numbers where every cell that is not empty is one, else text."""
-    with open_text(path) as stream:
-        header = next(csv.reader([stream.readline()], delimiter=separator), [])
-    _check(header, name, str(path))
+    _check(DelimitedCells(path, separator, Quarantine()).header, name, str(path))
     names = list(dict.fromkeys((qid, name)))
-    rows = _named(pl.DataFrame(read_cells(path, separator, {each: pa.string() for each in names}, names)), qid, name)
+    rows = _named(pl.DataFrame(text_columns(path, separator, names)), qid, name)
     rows = rows.with_columns(pl.when(pl.col("value") != "").then("value"))
     numbers = rows["value"].cast(pl.Float64, strict=False)
     return rows.with_columns(value=numbers) if numbers.null_count() == rows["value"].null_count() else rows

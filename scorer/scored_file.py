@@ -1,24 +1,32 @@
-"""Scored lists as tables: Parquet (a file or a folder of shards), TSV or CSV with a header, or a TREC run."""
+"""Scored lists as tables in memory: Parquet (a file or a folder of shards), TSV or CSV with a header, or a TREC run; and qrels."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
-from rankmill.pipeline.sources.batch import shorten
-from rankmill.pipeline.sources.blocks import compression_of
-from rankmill.pipeline.sources.files import uncompressed
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, shorten
+from rankmill.pipeline.sources.blocks import compression_of, damaged
+from rankmill.pipeline.sources.columns import TableColumns
+from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource
+from rankmill.pipeline.sources.files import check_file, uncompressed
+from rankmill.pipeline.sources.grades import GradeRules
+from rankmill.pipeline.sources.problems import Problems
+from rankmill.pipeline.sources.role_columns import read_parts
+from rankmill.pipeline.sources.trec_run import read_ranked_lines
+from rankmill.pipeline.sources.words import QRELS, word_lines
 from rankmill.scorer.ranked_file import is_ranked_folder
-from rankmill.scorer.trec import read_run
 
 _COLUMNS: dict[str, pa.DataType] = {
     "qid": pa.string(),
@@ -27,6 +35,8 @@ _COLUMNS: dict[str, pa.DataType] = {
     "grade": pa.int32(),
 }
 _NEEDED = ("qid", "score")
+_JUDGED = schema_of([("qid", pa.string(), True), ("doc_id", pa.string(), True), ("grade", pa.int32(), True)])
+_GRADE_LIMIT = 2**31
 
 
 def read_scored(path: Path) -> pa.Table:
@@ -46,7 +56,7 @@ def read_scored(path: Path) -> pa.Table:
     """
     separator = delimiter_of(path)
     if separator is not None:
-        return as_scored(read_cells(path, separator, _COLUMNS), str(path))
+        return as_scored(_read_delimited(path, separator), str(path))
     shards = scored_shards(path)
     if path.is_dir():
         return pa.concat_tables([_read_parquet(shard) for shard in shards], promote_options="default")
@@ -87,36 +97,34 @@ def delimiter_of(path: Path) -> str | None:
     return None
 
 
-def open_text(path: Path) -> io.TextIOWrapper:
-    """Open text, plain or compressed, a byte-order mark left out."""
-    stream = pa.input_stream(str(path), compression=cast("Any", compression_of(path)))
-    return io.TextIOWrapper(cast("Any", stream), encoding="utf-8-sig", newline="")
+def text_columns(path: Path, separator: str, names: Sequence[str]) -> pa.Table:
+    """Read some columns of delimited text with a header, plain or compressed, as text; DataRejected if it breaks the format."""
+    cells = DelimitedCells(path, separator, Quarantine())
+    schema = pa.schema([(name, pa.string()) for name in names])
+    return pa.Table.from_batches([batch.select(list(names)) for _, batch in cells.blocks(DEFAULT_BLOCK_BYTES)], schema)
 
 
-def read_cells(
-    path: Path, separator: str, types: Mapping[str, pa.DataType], columns: Sequence[str] | None = None
-) -> pa.Table:
-    """Read delimited text with a header, plain or compressed; no text is a null.
+def _read_delimited(path: Path, separator: str) -> pa.Table:
+    """Read the columns of a scored list from delimited text; MalformedLine names the first cell that breaks a rule."""
+    source = DelimitedSource(path, separator, ReadOptions(), columns_of=_scored_columns)
+    parts = []
+    for rows in source.table_rows():
+        grades = rows.columns.get("grade")
+        columns = {part: column for part, column in rows.columns.items() if part != "grade"}
+        found = read_parts(columns, rows.problems, needed=("qid",))
+        if grades is not None:
+            grade, missing = whole_grades(grades, rows.problems)
+            found["grade"] = pa.array(grade, mask=missing)
+        rows.put_aside(rows.problems)
+        parts.append(pa.table({name: found[name] for name in rows.columns}))
+    empty = pa.schema([(name, kind) for name, kind in _COLUMNS.items() if name in source.header]).empty_table()
+    return pa.concat_tables(parts) if parts else empty
 
-    Raises
-    ------
-    CandidatesRejected
-        A line has more or fewer cells than the header, a cell is not of the type of its column, or the compression is damaged.
-    """
-    compression = compression_of(path)
-    try:
-        with pa.input_stream(str(path), compression=cast("Any", compression)) as stream:
-            return pacsv.read_csv(
-                cast("Any", stream),
-                parse_options=pacsv.ParseOptions(delimiter=separator),
-                convert_options=pacsv.ConvertOptions(
-                    column_types=dict(types), include_columns=None if columns is None else list(columns)
-                ),
-            )
-    except (OSError, pa.ArrowInvalid) as error:
-        if isinstance(error, OSError) and compression is None:
-            raise
-        raise CandidatesRejected(f"{path}: {_first_line(error)}") from None
+
+def _scored_columns(path: Path, header: Sequence[str], *_: object) -> TableColumns:
+    _refuse_twice(header, str(path))
+    _refuse_lacking(header, str(path))
+    return TableColumns({name: name for name in _COLUMNS if name in header}, ())
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -128,7 +136,7 @@ def _first_bytes(path: Path) -> bytes:
     except (OSError, pa.ArrowInvalid) as error:
         if compression_of(path) is None:
             raise
-        raise CandidatesRejected(f"{path}: {_first_line(error)}") from None
+        raise damaged(path, error) from None
 
 
 def as_scored(table: pa.Table, where: str) -> pa.Table:
@@ -147,10 +155,7 @@ def as_scored(table: pa.Table, where: str) -> pa.Table:
             columns[name].validate(full=True)  # Parquet does not check its text, and Polars relies on it
         except pa.ArrowInvalid:
             raise CandidatesRejected(f"{where}: expected UTF-8 text in column {name!r}, found other bytes") from None
-    for name in _NEEDED:
-        if name not in columns:
-            found = ", ".join(table.column_names[:8])
-            raise CandidatesRejected(f"{where}: expected columns qid and score, found no {name!r} among {found}")
+    _refuse_lacking(table.column_names, where)
     if columns["qid"].null_count:
         row = pc.index(columns["qid"].is_null(), pa.scalar(value=True)).as_py()
         raise CandidatesRejected(f"{where}: expected a qid in every row, found none in row {row + 1}")
@@ -166,6 +171,13 @@ def _refuse_twice(names: Sequence[str], where: str) -> None:
     for name in _COLUMNS:
         if names.count(name) > 1:
             raise CandidatesRejected(f"{where}: column {name!r} is there twice; every column needs a name of its own")
+
+
+def _refuse_lacking(names: Sequence[str], where: str) -> None:
+    for name in _NEEDED:
+        if name not in names:
+            found = ", ".join(names[:8])
+            raise CandidatesRejected(f"{where}: expected columns qid and score, found no {name!r} among {found}")
 
 
 def _is_scored(path: Path) -> bool:
@@ -192,3 +204,68 @@ def _read_parquet(path: Path) -> pa.Table:
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
+
+
+def read_run(path: Path) -> pa.Table:
+    """Read a run, ``qid Q0 doc_id rank score tag`` a line, into columns qid, doc_id (string) and score (float64).
+
+    As in trec_eval the second field, the rank and the tag are ignored, and so is whatever follows the tag.  Empty lines
+    are passed over, and the text may be compressed.  Scores keep double precision, where trec_eval rounds them to float32: doubles that differ by less
+    tie there and not here.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    DataRejected
+        A line breaks the format (named as file:line:column), or the file has no line.
+    """
+    names = ["qid", "doc_id", "score"]
+    parts = [pa.table([lines.qid, lines.doc_id, pa.array(lines.score)], names) for lines in read_ranked_lines(path)]
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def read_qrels(path: Path) -> pa.Table:
+    """Read judgments, ``qid iteration doc_id grade`` a line, into columns qid, doc_id (string) and grade (int32).
+
+    The text may be compressed.  A grade may be below 0: such a document counts as not relevant (see `rankmill.scorer.metrics.Policy`).
+    Lines that say that there is no grade (``nan`` or ``null``) are no judgments.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    DataRejected
+        A line breaks the format or judges a document again (named as file:line), or the file has no line.
+    """
+    check_file(path)
+    parts = []
+    for lines, _ in word_lines(path, QRELS, Quarantine()):
+        grade, missing = whole_grades(lines.columns["grade"], lines.problems)
+        lines.put_aside(lines.problems)
+        columns = {name: pl.Series(lines.columns[name], dtype=pl.String) for name in ("qid", "doc_id")}
+        found = pl.DataFrame(columns | {"grade": grade, "line": lines.place})
+        parts.append(found.filter(~missing))
+    judged = pl.concat(parts) if parts else pl.DataFrame()
+    if judged.is_empty():
+        raise CandidatesRejected(f"{path}: expected lines 'qid iteration doc_id grade', found none")
+    again = judged.filter(pl.struct("qid", "doc_id").is_duplicated())
+    if len(again):
+        again = again.with_columns(first=pl.col("line").min().over("qid", "doc_id")).filter(
+            pl.col("line") > pl.col("first")
+        )
+        qid, doc_id, _, line, first = again.sort("line").row(0)
+        raise CandidatesRejected(
+            f"{path}:{line}: expected each document judged once a query, found {doc_id!r} of query {qid!r} again"
+            f" (first in line {first})"
+        )
+    return judged.select("qid", "doc_id", "grade").to_arrow().cast(_JUDGED)
+
+
+def whole_grades(words: pa.Array[Any], problems: Problems) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    """Read grades (n,) that may be below 0; returns them, 0 where there is none, and where (n,) there is none."""
+    grade = GradeRules().numbers(words)
+    missing = np.isnan(grade)
+    whole = (np.abs(grade) < _GRADE_LIMIT) & (grade == np.floor(grade))
+    problems.refuse(~missing & ~whole, "grade", "a whole number as grade")
+    return np.where(missing | ~whole, 0, grade).astype(np.int32), missing

@@ -25,8 +25,7 @@ from rankmill.scorer.metrics import Policy
 from rankmill.scorer.metrics.conventions import Convention
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.ranked_file import BESIDE, FACTS, GRADE_COUNTS, GRADE_TABLE, MANIFEST, counts_belong_to, side_file
-from rankmill.scorer.scored_file import as_scored, read_scored
-from rankmill.scorer.trec import read_qrels
+from rankmill.scorer.scored_file import as_scored, read_qrels, read_scored
 
 Ideal = Literal["list", "qrels", "grade counts"]
 _NOT_JUDGED = 0  # the grade of a document that nobody graded

@@ -278,7 +278,7 @@ def parse_letor(text: str) -> list[tuple[int, str, str | None, dict[int, np.floa
         words = [word for word in re.split("[ \t]+", fields) if word]
         if not words:
             continue
-        grade = re.fullmatch(r"(\d+|-0+)(\.0*)?", words[0], re.ASCII)
+        grade = re.fullmatch(r"(\+?\d+|-0+)(\.0*)?", words[0], re.ASCII)
         if grade is None or len(words) < 2 or not words[1].startswith("qid:") or words[1] == "qid:":
             raise ValueError(line)
         features = {}

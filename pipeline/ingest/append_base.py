@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import Manifest, PairShard
     from rankmill.pipeline.group.bucket_rows import Spill
     from rankmill.pipeline.ingest.options import IngestOptions
-    from rankmill.pipeline.pairs.pair_join import PairSpill
+    from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.batch import ReadOptions, Reject, Source
 
 
@@ -279,11 +279,11 @@ class Base:
 
         return put
 
-    def spill_pairs(self, buckets: Collection[int], spill: PairSpill, number: int) -> StoredPairs:
+    def spill_pairs(self, buckets: Collection[int], spill: QuerySpill, number: int) -> StoredPairs:
         """Put the pairs of ``buckets`` into ``spill`` as those of source ``number``, and return that source."""
         stored = StoredPairs(self.dataset, buckets)
         for batch in stored.batches():
-            spill.add(batch, number)
+            spill.add(batch.stored(number))
         return stored
 
     def extended(self, made: Manifest, pairs: Sequence[PairShard], joined: Collection[int]) -> Manifest:

@@ -16,11 +16,13 @@ from rankmill.pipeline.group.settled_bucket import Layout
 from rankmill.pipeline.group.shard_writer import write_shards
 from rankmill.pipeline.ingest.described import described, row_files
 from rankmill.pipeline.ingest.reading import read_all
+from rankmill.pipeline.judgments.judgment_files import SPILLED as JUDGMENTS
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments
 from rankmill.pipeline.judgments.tally import Tally
 from rankmill.pipeline.memory_plans import reading_threads, writing_share
 from rankmill.pipeline.pairs.add_pairs import pair_set, read_ids, read_pairs, source_files
-from rankmill.pipeline.pairs.pair_join import PairSpill, join_pairs
+from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
+from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.sources.grades import HIGHEST_LABEL_AS_GRADE
 from rankmill.pipeline.sources.parts import TYPES
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest.options import IngestOptions
     from rankmill.pipeline.ingest_report import Stage
-    from rankmill.pipeline.judgments.judgment_files import JudgmentSource
+    from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.judgments.settle import Settling
     from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
@@ -76,7 +78,7 @@ class Building:
         self._spill = Spill(staging / "spill", options.buckets, inputs.extras)
         self._labels_are_grades = not inputs.graded and "label" in inputs.extras
         self._settling: Settling | None = None
-        self._pair_spill = PairSpill(staging / "pairs-spill", options.buckets)
+        self._pair_spill = QuerySpill(staging / "pairs-spill", options.buckets, SPILLED)
         self._rejected_rows = self._rejected_judgments = 0
 
         self._layout: Layout
@@ -151,7 +153,7 @@ class Building:
             id_bytes=self._spill.id_bytes,  # those of a dataset that is added to are taken for usual ones
             settling_bytes=0 if settling is None else settling.bytes_held(rows_of_bucket),
         )
-        self._joined = {*np.flatnonzero(self._pair_spill.pairs).tolist(), *np.flatnonzero(rows_of_bucket).tolist()}
+        self._joined = {*np.flatnonzero(self._pair_spill.rows).tolist(), *np.flatnonzero(rows_of_bucket).tolist()}
         self._summaries = write_shards(
             self._spill,
             self._layout,
@@ -224,9 +226,8 @@ class Building:
         if not sources and options.aggregate is None:
             return None
         from rankmill.pipeline.judgments.settle import Settling
-        from rankmill.pipeline.judgments.spill import JudgmentSpill
 
-        spill = JudgmentSpill(self._staging / "judgments-spill", options.buckets) if sources else None
+        spill = QuerySpill(self._staging / "judgments-spill", options.buckets, JUDGMENTS) if sources else None
         if spill is not None:
             read_judgments(sources, spill, options.block_bytes, done)
             release_freed()
@@ -258,7 +259,7 @@ class Building:
 
 def _advance(inputs: Inputs, progress: Callable[[Stage, int, int], None] | None) -> Callable[[int, int], None]:
     """Return what tells ``progress`` that so many bytes of a file, given by number, are read and all before it."""
-    sources: list[Source | JudgmentSource | PairSource] = [*inputs.sources, *inputs.judgments, *inputs.pairs]
+    sources: list[Source | JudgmentFile | PairSource] = [*inputs.sources, *inputs.judgments, *inputs.pairs]
     sizes = [source.path.stat().st_size for source in sources]
     farthest = 0
 

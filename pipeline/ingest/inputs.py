@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.dataset_manifest import SPLITS, SplitName
 from rankmill.pipeline.group.query_splits import name_of
-from rankmill.pipeline.judgments.judgment_files import check_times_and_labels, open_judgments, without_grades
+from rankmill.pipeline.judgments.judgment_files import JudgmentFile, check_times_and_labels, without_grades
 from rankmill.pipeline.pairs.add_pairs import sorted_files
-from rankmill.pipeline.pairs.pair_files import open_pairs
+from rankmill.pipeline.pairs.pair_files import PairFile
 from rankmill.pipeline.sources.columns import check_ignored, guesses_of, tables_disagree
 from rankmill.pipeline.sources.files import find_files, refuse_copies
-from rankmill.pipeline.sources.jsonl.source import share_features
 from rankmill.pipeline.sources.letor import check_made_ids, companions_of
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.sources.open_source import open_source, share_features
 from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
     from rankmill.pipeline.ingest.append_base import Base
     from rankmill.pipeline.ingest.options import IngestOptions
-    from rankmill.pipeline.judgments.judgment_files import JudgmentSource
     from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, Source
 
@@ -57,7 +55,7 @@ class Inputs:
 
     rows: tuple[RowFile, ...]
     sources: tuple[Source, ...]
-    judgments: tuple[JudgmentSource, ...]
+    judgments: tuple[JudgmentFile, ...]
     pairs: tuple[PairSource, ...]
     companions: dict[Path, Path]
     columns: tuple[str, ...] | None
@@ -130,8 +128,8 @@ def open_inputs(
     check_made_ids(sources)
     judgment_files = sorted_files(find_files(judgments), [file.path for file in files])
     pair_files = sorted_files(find_files(pairs), [*(file.path for file in files), *judgment_files])
-    judgment_sources = [open_judgments(path, options.read, quarantine) for path in judgment_files]
-    pair_sources = [open_pairs(path, quarantine) for path in pair_files]
+    judgment_sources = [JudgmentFile(path, options.read, quarantine) for path in judgment_files]
+    pair_sources = [PairFile(path, quarantine) for path in pair_files]
     if options.aggregate is not None:
         check_times_and_labels(options.aggregate, sources, judgment_sources, options.read.time_column)
     companions = companions_of(sources)

@@ -175,7 +175,7 @@ class StoredPairs:
         for pairs in self._tables():
             if first < place + len(pairs):
                 qid, *documents = (pairs.column(name)[first - place].as_py() for name in ("qid", "better", "worse"))
-                document = documents[mismatch.complaint(qid).column - 1]
+                document = documents[mismatch.column == "worse"]
                 raise DataRejected(
                     f"{self.path}: it has a pair of document {document!r} of query {qid!r}, and the new rows bring that document"
                     " again; a document of a pair must be in one row of its query"

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
-from rankmill.pipeline.arrow import as_array
+from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.dataset_manifest import JudgmentSet
 from rankmill.pipeline.judgments.rules import WITH_LABEL
-from rankmill.pipeline.sources import _kernels
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, shorten
-from rankmill.pipeline.sources.blocks import Block, copy_tokens, read_blocks
-from rankmill.pipeline.sources.files import check_file, format_of
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
+from rankmill.pipeline.sources.open_source import NarrowFile
+from rankmill.pipeline.sources.role_columns import read_parts
 from rankmill.pipeline.sources.times import TIME
+from rankmill.pipeline.sources.words import QRELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
-
     from rankmill.pipeline.dataset_manifest import SourceFile
     from rankmill.pipeline.judgments.rules import Aggregate
-    from rankmill.pipeline.judgments.spill import JudgmentSpill
     from rankmill.pipeline.judgments.tally import Tally
+    from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, Source
-    from rankmill.pipeline.sources.columns import TableColumns
-    from rankmill.pipeline.sources.grades import GradeRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,170 +46,62 @@ class JudgmentBatch:
     def __len__(self) -> int:
         return len(self.grade)
 
+    @property
+    def stored(self) -> list[pa.Array[Any]]:
+        """The columns of :data:`SPILLED`."""
+        time = pa.nulls(len(self), pa.int64()) if self.time is None else as_array(self.time)
+        return [self.qid, self.doc_id, as_array(self.grade), time]
 
-class JudgmentSource(Protocol):
-    """One file of judgments."""
 
-    path: Path
-    table: TableColumns | None
-    """Which of its columns plays which part; None for text."""
+SPILLED = schema_of(
+    [
+        ("qid", pa.string(), False),
+        ("doc_id", pa.string(), False),
+        ("grade", pa.int32(), False),
+        ("time", pa.int64(), True),
+    ]
+)
+"""Judgments on their way to the rows of their documents."""
+
+
+class JudgmentFile:
+    """One file of judgments; the columns of a table that play no part, such as who judged, are passed over.
+
+    Attributes
+    ----------
+    table
+        Which of its columns plays which part; None for TREC's text.
+    """
+
+    def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine) -> None:
+        """Open ``path``, whose grades are read as ``options`` say; bad lines go to ``quarantine``.
+
+        Raises
+        ------
+        InputError
+            There is no such file.
+        DataRejected
+            The header breaks the rules; the batches raise it for judgments.
+        """
+        self.path = path
+        self._file = NarrowFile(path, QRELS, quarantine, replace(options, judgments_alone=True))
+        self._rules = options.grade_rules
+        self.table = self._file.table
 
     @property
     def position(self) -> int:
         """Bytes of the file used up so far; may stay 0 where that is not known."""
-        ...
+        return self._file.position
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[JudgmentBatch]:
         """Yield the judgments in the order of the file."""
-        ...
-
-
-FORM = "4 words, qid iteration doc_id grade"
-_WORDS = 4
-_QID, _DOC_ID, _GRADE = 0, 2, 3
-_NO_COMMENTS = 10  # a newline begins no word
-
-
-@dataclass(frozen=True, slots=True)
-class JudgmentLines:
-    """The lines of a block that have words: any number of them, the fields of a judgment where there are four."""
-
-    qid: pa.Array[Any]
-    doc_id: pa.Array[Any]
-    grade: pa.Array[Any]
-    """(n,) the word as it stands, null where there are too few; so are ``qid`` and ``doc_id``."""
-    line: npt.NDArray[np.int64]
-    """(n,) numbers in the file, from 1."""
-    words: npt.NDArray[np.int64]
-    """(n,) how many."""
-    _start: npt.NDArray[np.int64]
-    _block: Block
-
-    def error(self, path: Path, row: int, word: int, expected: str, cure: str = "") -> tuple[MalformedLine, int, str]:
-        """Return what is wrong with one word of a line (its number of words for -1), its column, and the line's text."""
-        at = int(self._start[max(word, 0), row])
-        first = self._block.data.rfind(b"\n", self._block.start, at) + 1 or self._block.start
-        text = self._block.text(first, self._block.data.index(b"\n", at)).removesuffix("\r")
-        column = len(self._block.text(first, at)) + 1
-        many = "" if self.words[row] == 1 else "s"
-        found = f"{self.words[row]} word{many}" if word < 0 else text[column - 1 :].split(maxsplit=1)[0]
-        return MalformedLine(path, int(self.line[row]), column, shorten(found), expected, cure), column, text
-
-
-def judgment_lines(path: Path, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[tuple[JudgmentLines, int]]:
-    """Yield (lines, bytes of the file used up) of text, plain or compressed, a block at a time.
-
-    Raises
-    ------
-    DataRejected
-        It is no UTF-8 text, or its compression is damaged.
-    """
-    for block in read_blocks(path, block_bytes):
-        text = block.bytes_view
-        most = block.lines
-        line, count = (np.empty(most, dtype=np.int64) for _ in range(2))
-        start, stop = (np.full((_WORDS, most), -1, dtype=np.int64) for _ in range(2))
-        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _NO_COMMENTS)
-        qid, doc_id, grade = (copy_tokens(text, start[word, :n], stop[word, :n]) for word in (_QID, _DOC_ID, _GRADE))
-        found = JudgmentLines(
-            qid=qid,
-            doc_id=doc_id,
-            grade=grade,
-            line=block.first_line + line[:n],
-            words=count[:n],
-            _start=start[:, :n],
-            _block=block,
-        )
-        yield found, block.position
-
-
-class TextJudgments:
-    """One file of such text, plain or compressed."""
-
-    def __init__(self, path: Path, rules: GradeRules, quarantine: Quarantine) -> None:
-        self.path = path
-        self.position = 0
-        self.table: TableColumns | None = None
-        self._rules = rules
-        self._quarantine = quarantine
-
-    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[JudgmentBatch]:
-        """Yield the judgments in the order of the file."""
-        for lines, position in judgment_lines(self.path, block_bytes):
-            yield self._judgments(lines)
-            self.position = position
-
-    def _judgments(self, lines: JudgmentLines) -> JudgmentBatch:
-        grade, bad = self._rules.read_words(lines.grade)
-        complete = lines.words == _WORDS
-        for row in np.flatnonzero(bad | ~complete).tolist():
-            if complete[row]:
-                expected, cure = self._rules.expected(lines.grade[row].as_py())
-                error, column, text = lines.error(self.path, row, _GRADE, expected, cure)
-            else:
-                error, column, text = lines.error(self.path, row, -1, FORM)
-            self._quarantine.add(error, column, text)
-        keep = np.flatnonzero(complete & ~bad)
-        places = as_array(keep)
-        return JudgmentBatch(qid=lines.qid.take(places), doc_id=lines.doc_id.take(places), grade=grade[keep], time=None)
-
-
-class TableJudgments:
-    """One file of a table: rows without features."""
-
-    def __init__(self, path: Path, format: str, options: ReadOptions, quarantine: Quarantine) -> None:  # noqa: A002
-        self.path = path
-        self._rows = open_source(path, format, replace(options, judgments_alone=True), quarantine)
-        self.table: TableColumns | None = self._rows.table
-
-    @property
-    def position(self) -> int:
-        """Bytes of the file used up so far."""
-        return self._rows.position
-
-    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[JudgmentBatch]:
-        """Yield the judgments in the order of the file."""
-        for rows in self._rows.batches(block_bytes):
-            if not len(rows):
-                continue
-            if rows.doc_id is None or rows.doc_id.null_count or rows.grade is None:
-                raise DataRejected(f"{self.path}: a judgment needs qid, doc_id and grade; some have no doc_id")
-            yield JudgmentBatch(
-                qid=cast("pa.Array[pa.StringScalar]", rows.qid),
-                doc_id=cast("pa.Array[pa.StringScalar]", rows.doc_id),
-                grade=rows.grade,
-                time=rows.extras.get(TIME),
-            )
-
-
-def open_judgments(path: Path, options: ReadOptions, quarantine: Quarantine) -> JudgmentSource:
-    """Open one file of judgments; its suffix says whether it is a table, else it is TREC's text.
-
-    Parameters
-    ----------
-    path
-        The file.  Text may be compressed.
-    options
-        How grades are read, and how a table calls its columns.
-    quarantine
-        Where bad lines go.
-
-    Raises
-    ------
-    InputError
-        There is no such file.
-    DataRejected
-        The header breaks the rules; the batches raise it for judgments.
-    """
-    check_file(path)
-    chosen = format_of(path)
-    if chosen not in {"letor", "run"}:
-        from rankmill.pipeline.judgments.judgment_files import TableJudgments
-
-        return TableJudgments(path, chosen, options, quarantine)
-    from rankmill.pipeline.judgments.judgment_files import TextJudgments
-
-    return TextJudgments(path, options.grade_rules, quarantine)
+        for rows in self._file.rows(block_bytes):
+            found = read_parts(rows.columns, rows.problems, needed=("qid", "doc_id"), rules=self._rules)
+            rows.put_aside(rows.problems)
+            keep = rows.problems.keep
+            kept = as_array(np.flatnonzero(keep))
+            time = found[TIME][keep] if TIME in found else None
+            yield JudgmentBatch(found["qid"].take(kept), found["doc_id"].take(kept), found["grade"][keep], time)
 
 
 _BLOCK_BYTES = 4 << 20  # a judgment is a short line: many at once take many times their text
@@ -229,7 +117,7 @@ def without_grades(read: ReadOptions, *, timed: bool) -> ReadOptions:
 
 
 def check_times_and_labels(
-    how: Aggregate, sources: Sequence[Source], judgments: Sequence[JudgmentSource], time_column: str | None
+    how: Aggregate, sources: Sequence[Source], judgments: Sequence[JudgmentFile], time_column: str | None
 ) -> None:
     """Raise InputError if there is not what the aggregate ``how`` needs, or if it would make what is there already."""
     brought = sources[0].fields
@@ -256,8 +144,8 @@ def check_times_and_labels(
 
 
 def read_judgments(
-    sources: Sequence[JudgmentSource],
-    spill: JudgmentSpill,
+    sources: Sequence[JudgmentFile],
+    spill: QuerySpill,
     block_bytes: int,
     done: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -266,7 +154,7 @@ def read_judgments(
         judgments = 0
         for batch in source.batches(min(block_bytes, _BLOCK_BYTES)):
             judgments += len(batch)
-            spill.add(batch)
+            spill.add(batch.stored)
             if done is not None:
                 done(number, source.position)
         if not judgments:

@@ -2,7 +2,7 @@
 
 Without files of judgments each row is a judgment itself.  Rows of one document stay as they are, or are merged into one
 where they are told to be aggregated.  With files of judgments these alone say the grades, and rows stay as they are.
-Only narrow columns of one bucket are looked at, and nothing depends on their order.
+Only narrow columns of one bucket are looked at, and nothing depends on their order: Polars groups and joins them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.bucket_rows import BucketRows
-from rankmill.pipeline.judgments.aggregate import aggregated
-from rankmill.pipeline.judgments.documents import number_documents
 from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
 from rankmill.pipeline.judgments.tally import Settled, Tally, settled_as
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
@@ -28,10 +27,8 @@ from rankmill.pipeline.sources.times import TIME
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from rankmill.pipeline.judgments.aggregate import Aggregated
-    from rankmill.pipeline.judgments.documents import Documents
     from rankmill.pipeline.judgments.rules import Aggregate
-    from rankmill.pipeline.judgments.spill import JudgmentSpill
+    from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.grades import Unjudged
 
 _BYTES_A_JUDGMENT = 300  # or row: ids put together, their numbers, what is sorted by them; measured
@@ -61,7 +58,7 @@ class Settling:
     """
 
     aggregate: Aggregate | None
-    judgments: JudgmentSpill | None
+    judgments: QuerySpill | None
     unjudged: Unjudged
 
     @property
@@ -71,7 +68,7 @@ class Settling:
 
     def bytes_held(self, rows: npt.NDArray[np.int64]) -> int:
         """Return how much memory settling a bucket takes besides its rows; ``rows`` (buckets,) says how many each has."""
-        judgments = 0 if self.judgments is None else self.judgments.judgments
+        judgments = 0 if self.judgments is None else self.judgments.rows
         return int(_BYTES_A_JUDGMENT * (rows + judgments).max())
 
     def left_over(self, buckets: Collection[int]) -> Tally:
@@ -79,7 +76,7 @@ class Settling:
         tally = Tally()
         if self.judgments is None:
             return tally
-        for bucket in np.flatnonzero(self.judgments.judgments).tolist():
+        for bucket in np.flatnonzero(self.judgments.rows).tolist():
             if bucket not in buckets:
                 tally += settle_by_judgments(_NO_ROWS, self.judgments.take(bucket), self.aggregate).tally
         return tally
@@ -95,6 +92,42 @@ class Settling:
         if self.judgments is not None:
             return settle_by_judgments(rows, self.judgments.take(bucket), self.aggregate, self.unjudged)
         return merge_rows(rows, check_aggregate(str(self.aggregate)), features, values_of)
+
+
+def one_judgment(judged: pl.DataFrame, how: Aggregate | None) -> pl.DataFrame:
+    """Make one judgment of those of each document, as :mod:`rankmill.pipeline.judgments.rules` says.
+
+    Parameters
+    ----------
+    judged
+        Columns ``document`` (numbers of documents), ``grade`` (0 or more), and ``time`` for ``latest``, in any order.
+    how
+        None: the lowest grade, for where all are the same.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a document, in any order: ``document``, ``grade``, ``label`` (float64: the number before it was rounded; for
+        ``mean`` and ``median``), ``judgments`` (how many), ``lowest`` and ``highest`` grade.
+    """
+    grade, number = pl.col("grade"), pl.col("grade").cast(pl.Int64)
+    total, count = number.sum(), pl.len().cast(pl.Int64)
+    if how == "latest":
+        judged = judged.sort(TIME, "grade")
+    chosen: list[pl.Expr] = {
+        "mean": [((2 * total + count) // (2 * count)).alias("grade"), (total / count).alias("label")],
+        "median": [((2 * number.median() + 1) / 2).floor().alias("grade"), number.median().alias("label")],
+        "max": [grade.max()],
+        "latest": [grade.last()],
+    }.get(how or "", [grade.min()])
+    found = judged.group_by("document").agg(
+        *chosen, count.alias("judgments"), grade.min().alias("lowest"), grade.max().alias("highest")
+    )
+    if how == "majority":
+        votes = judged.group_by("document", "grade").len("votes").sort("votes", "grade", descending=[True, False])
+        first = votes.group_by("document", maintain_order=True).agg(grade.first())
+        found = found.drop("grade").join(first, on="document")
+    return found.with_columns(pl.col("grade").cast(pl.Int32))
 
 
 def settle_by_judgments(
@@ -120,30 +153,25 @@ def settle_by_judgments(
     """
     given = judgments.filter(pc.greater_equal(judgments.column("grade"), pa.scalar(0, pa.int32()))).combine_chunks()
     qid, doc_id = (given.column(name).combine_chunks() for name in ("qid", "doc_id"))
-    documents, (row, judged) = number_documents((rows.qid, rows.doc_id), (qid, doc_id))
-    grades = given.column("grade").to_numpy()
-    time = given.column(TIME).to_numpy() if how == "latest" else None
-    found = aggregated(judged, grades, time, how)
-    if how is None and found.different.any():
-        _refuse_conflict(documents, found, judged, grades)
-    place = found.find(row)
-    grade = np.where(place >= 0, found.grade[place], UNKNOWN_GRADE) if len(found) else np.full(len(rows), UNKNOWN_GRADE)
-    grade = grade.astype(np.int32)
-    if unjudged == "zero":
-        grade[place < 0] = 0
-    elif unjudged == "reject" and (place < 0).any():
-        _refuse_unjudged(rows, place < 0)
-    label = None
-    if found.label is not None:
-        label = np.where(place >= 0, found.label[place], 0.0) if len(found) else np.zeros(len(rows))
-    of_rows = np.zeros(len(found), dtype=np.bool_)
-    of_rows[place[place >= 0]] = True
+    of_rows, of_judgments = _number_documents((rows.qid, rows.doc_id), (qid, doc_id))
+    judged = pl.DataFrame({"document": of_judgments, "grade": given.column("grade"), TIME: given.column(TIME)})
+    found = one_judgment(judged, how)
+    different = found.filter(pl.col("lowest") != pl.col("highest"))
+    if how is None and len(different):
+        _refuse_conflict(pl.DataFrame(given).filter(judged["document"].is_in(different["document"].implode())))
+    documents = pl.DataFrame({"document": of_rows})
+    joined = documents.join(found, on="document", how="left", maintain_order="left")
+    known = joined["grade"].is_not_null().to_numpy()
+    if unjudged == "reject" and not known.all():
+        _refuse_unjudged(rows, ~known)
+    grade = joined["grade"].fill_null(0 if unjudged == "zero" else UNKNOWN_GRADE).to_numpy()
+    label = joined["label"].fill_null(0.0).to_numpy() if "label" in joined.columns else None
     tally = Tally(
-        repeated=int(np.count_nonzero(found.judgments > 1)),
-        conflicting=int(np.count_nonzero(found.different)),
+        repeated=len(found.filter(pl.col("judgments") > 1)),
+        conflicting=len(different),
         judgments=len(given),
         ungraded=len(judgments) - len(given),
-        without_row=int(found.judgments[~of_rows].sum()),
+        without_row=int(found.join(documents, on="document", how="anti")["judgments"].sum()),
         rows_with_id=len(rows) - rows.doc_id.null_count,
     )
     return settled_as(grade, np.ones(len(rows), dtype=np.bool_), tally, label=label, time=rows.extras.get(TIME))
@@ -177,106 +205,97 @@ def merge_rows(
     DataRejected
         Rows of a document do not agree.
     """
-    documents, (number,) = number_documents((rows.qid, rows.doc_id))
     grade = rows.grade.copy()
     time = rows.extras[TIME].copy() if TIME in rows.extras else None
     label = np.where(grade == UNKNOWN_GRADE, 0, grade).astype(np.float64) if how in WITH_LABEL else None
     stays = np.ones(len(rows), dtype=np.bool_)
-    several = _several(rows, number, how)
+    narrow: dict[str, npt.NDArray[Any]] = {"grade": rows.grade}
+    narrow |= {name: np.ascontiguousarray(rows.digest[:, lane]) for lane, name in enumerate(("high", "low"))}
+    narrow |= {name if name == TIME else f"its {name}": column for name, column in rows.extras.items()}
+    (document,) = _number_documents((rows.qid, rows.doc_id))
+    frame = pl.DataFrame({"document": document, **narrow}).with_row_index("row")
+    several = frame.filter((pl.col("document") >= 0) & pl.col("document").is_duplicated())
     if not len(several):
         return settled_as(grade, stays, Tally(), label=label, time=time)
-    starts = np.flatnonzero(np.append(True, number[several][1:] != number[several][:-1]))
+    same = [name for name in narrow if name not in {"grade", TIME}]
     if how != "latest":
-        _check_agreement(rows, documents, number, several, starts, how, features, values_of)
-    judged = several[grade[several] != UNKNOWN_GRADE]
-    found = aggregated(number[judged], grade[judged], None if time is None else time[judged], how)
-    kept = several[starts]
-    stays[several] = False
-    stays[kept] = True
-    place = found.find(number[kept])
-    known = place >= 0
-    grade[kept[known]] = found.grade[place[known]]
-    if label is not None and found.label is not None:
-        label[kept[known]] = found.label[place[known]]
+        _check_agreement(rows, several, same, how, features, values_of)
+    unknown = pl.col("grade") == UNKNOWN_GRADE
+    latest_first = [-pl.col(TIME), -pl.col("grade")] if how == "latest" else []
+    order = [unknown, *latest_first, *same, "row"]  # nobody's judgment is none, unless there is no other
+    kept = several.sort(order).unique("document", keep="first", maintain_order=True)
+    if time is not None:
+        kept = kept.join(several.group_by("document").agg(pl.col(TIME).max().alias("last")), on="document")
+    judged = one_judgment(several.filter(~unknown), how)
+    kept = kept.drop("grade").join(judged, on="document", how="left")
+    row, known = kept["row"].to_numpy(), kept["grade"].is_not_null().to_numpy()
+    stays[several["row"].to_numpy()] = False
+    stays[row] = True
+    grade[row[known]] = kept["grade"].to_numpy()[known]
+    if label is not None:
+        label[row[known]] = kept["label"].to_numpy()[known]
     if time is not None and how != "latest":
-        time[kept] = np.maximum.reduceat(time[several], starts)
+        time[row] = kept["last"].to_numpy()
     tally = Tally(
         merged=len(several) - len(kept),
-        repeated=int(np.count_nonzero(found.judgments > 1)),
-        conflicting=int(np.count_nonzero(found.different)),
+        repeated=len(judged.filter(pl.col("judgments") > 1)),
+        conflicting=len(judged.filter(pl.col("lowest") != pl.col("highest"))),
     )
     return settled_as(grade, stays, tally, label=label, time=time)
 
 
-def _several(rows: BucketRows, number: npt.NDArray[np.int64], how: Aggregate) -> npt.NDArray[np.int64]:
-    """Return the rows of documents that have several, those of a document together, the one that stays first."""
-    order = np.argsort(number, kind="stable")
-    same = number[order][1:] == number[order][:-1]
-    again = np.zeros(len(order), dtype=np.bool_)
-    again[1:] |= same
-    again[:-1] |= same
-    several: npt.NDArray[np.int64] = order[again & (number[order] >= 0)]
-    if not len(several):
-        return several
-    keys = [column[several] for name, column in rows.extras.items() if name != TIME][::-1]
-    keys += [rows.digest[several, 1], rows.digest[several, 0]]
-    if how == "latest":
-        keys += [~rows.grade[several], ~rows.extras[TIME][several]]  # from high to low
-    keys += [
-        rows.grade[several] == UNKNOWN_GRADE,
-        number[several],
-    ]  # nobody's judgment is none, unless there is no other
-    ordered: npt.NDArray[np.int64] = several[np.lexsort(keys)]
-    return ordered
+def _number_documents(*ids: tuple[pa.Array[Any], pa.Array[Any]]) -> list[npt.NDArray[np.int64]]:
+    """Give the documents of some lists of (qid, doc_id) numbers, the same in all of them; a row without doc_id has -1.
+
+    Numbers are grouped and joined several times as fast as text.
+    """
+    qid, doc_id = (pa.concat_arrays([part[which] for part in ids]).dictionary_encode() for which in (0, 1))
+    number = qid.indices.to_numpy().astype(np.int64) * len(doc_id.dictionary)
+    number += doc_id.indices.fill_null(0).to_numpy()
+    number[doc_id.indices.is_null().to_numpy(zero_copy_only=False)] = -1
+    return np.split(number, np.cumsum([len(part[0]) for part in ids])[:-1])
 
 
 def _check_agreement(
     rows: BucketRows,
-    documents: Documents,
-    number: npt.NDArray[np.int64],
-    several: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
+    several: pl.DataFrame,
+    same: Sequence[str],
     how: Aggregate,
     features: Sequence[str],
     values_of: Callable[[Sequence[int]], npt.NDArray[np.float32]],
 ) -> None:
-    columns = {"high": rows.digest[:, 0], "low": rows.digest[:, 1]}
-    columns |= {f"its {name}": column for name, column in rows.extras.items() if name != TIME}
-    differ = {name: _differ(column[several], starts) for name, column in columns.items()}
-    bad = np.logical_or.reduce(list(differ.values()))
-    if not bad.any():
+    """Raise DataRejected where the rows of a document differ in one of the columns ``same``."""
+    differing = several.group_by("document").agg(pl.col(name).min() != pl.col(name).max() for name in same)
+    differing = differing.filter(pl.any_horizontal(same))
+    if not len(differing):
         return
-    first = documents.first(number[several[starts[bad]]])
-    group = int(np.flatnonzero(number[several[starts]] == first)[0])
-    theirs = several[number[several] == first]
-    qid, doc_id = documents.ids(first)
-    if differ["high"][group] or differ["low"][group]:
-        order = theirs[np.lexsort((rows.digest[theirs, 1], rows.digest[theirs, 0]))]
-        one, other = values_of([int(order[0]), int(order[-1])])
+    bad = several.filter(pl.col("document").is_in(differing["document"].implode()))
+    places = as_array(bad["row"].to_numpy())
+    bad = bad.with_columns(qid=pl.Series(rows.qid.take(places)), doc_id=pl.Series(rows.doc_id.take(places)))
+    qid, doc_id, document = bad.sort("qid", "doc_id").select("qid", "doc_id", "document").row(0)
+    first = differing.row(by_predicate=pl.col("document") == document, named=True)
+    theirs = bad.filter(pl.col("document") == document).sort("high", "low", "row")
+    if first["high"] or first["low"]:
+        one, other = values_of([theirs["row"][0], theirs["row"][-1]])
         place = int(np.flatnonzero(one.view(np.uint32) != other.view(np.uint32))[0])
         what, found = f"feature {features[place]!r}", sorted([float(one[place]), float(other[place])])
     else:
-        column = next(name for name in columns if differ[name][group])
-        what, found = f"column {column.removeprefix('its ')!r}", np.unique(columns[column][theirs])[[0, -1]].tolist()
+        column = next(name for name in same if first[name])
+        what, found = (
+            f"column {column.removeprefix('its ')!r}",
+            theirs[column].sort().to_list()[:: max(1, len(theirs) - 1)],
+        )
     raise DataRejected(
         f"query {qid!r}, document {doc_id!r}: its rows have {found[0]:g} and {found[1]:g} in {what}; "
         f"--aggregate {how} makes one row only of rows that differ in nothing but the grade (latest keeps the latest row whole)"
     )
 
 
-def _differ(column: npt.NDArray[Any], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Say of each group of a column, (groups,), whether it has two values."""
-    differ: npt.NDArray[np.bool_] = np.minimum.reduceat(column, starts) != np.maximum.reduceat(column, starts)
-    return differ
-
-
-def _refuse_conflict(
-    documents: Documents, found: Aggregated, judged: npt.NDArray[np.int64], grades: npt.NDArray[np.int32]
-) -> None:
-    first = documents.first(found.document[found.different])
-    qid, doc_id = documents.ids(first)
-    theirs = np.unique(grades[judged == first]).tolist()
-    shown = ", ".join(map(str, theirs[:-1])) + f" and {theirs[-1]}"
+def _refuse_conflict(given: pl.DataFrame) -> None:
+    """Raise DataRejected for the first document of these judgments, which have different grades."""
+    qid, doc_id = given.sort("qid", "doc_id").select("qid", "doc_id").row(0)
+    grades = given.filter(pl.col("qid") == qid, pl.col("doc_id") == doc_id)["grade"].unique().sort().to_list()
+    shown = ", ".join(map(str, grades[:-1])) + f" and {grades[-1]}"
     raise DataRejected(
         f"query {qid!r}, document {doc_id!r} has the grades {shown} in the judgments; "
         f"say what they make: --aggregate {'|'.join(AGGREGATES)}"

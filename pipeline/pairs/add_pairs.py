@@ -16,9 +16,10 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, PairSet, SourceFile, path_in
 from rankmill.pipeline.digests import SourceDigests
-from rankmill.pipeline.pairs.pair_files import open_pairs
-from rankmill.pipeline.pairs.pair_join import PairSpill, join_pairs
+from rankmill.pipeline.pairs.pair_files import PairFile
+from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.publish_dataset import sweep
+from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
 from rankmill.pipeline.sources.files import check_file, find_files, refuse_copies
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rankmill.pipeline.dataset_manifest import PairShard
-    from rankmill.pipeline.judgments.judgment_files import JudgmentSource
+    from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.pairs.pair_files import PairSource
 
 
@@ -47,14 +48,14 @@ def sorted_files(paths: Sequence[Path], taken: Collection[Path] = ()) -> list[Pa
 
 
 def read_pairs(
-    sources: Sequence[PairSource], spill: PairSpill, block_bytes: int, done: Callable[[int, int], None] | None = None
+    sources: Sequence[PairSource], spill: QuerySpill, block_bytes: int, done: Callable[[int, int], None] | None = None
 ) -> None:
     """Spill the pairs of all files; calls ``done`` with (number of the file, bytes read of it) now and then."""
     for number, source in enumerate(sources):
         pairs = 0
         for batch in source.batches(block_bytes):
             pairs += len(batch)
-            spill.add(batch, number)
+            spill.add(batch.stored(number))
             if done is not None:
                 done(number, source.position)
         if not pairs:
@@ -72,7 +73,7 @@ def pair_set(shards: list[PairShard], files: list[SourceFile], rejected: int) ->
 
 
 def source_files(
-    sources: Sequence[JudgmentSource | PairSource], digests: Mapping[Path, tuple[int, str]]
+    sources: Sequence[JudgmentFile | PairSource], digests: Mapping[Path, tuple[int, str]]
 ) -> list[SourceFile]:
     """Return what the manifest says of files of judgments or pairs; ``digests`` has the size and the sha256 of each."""
     return [
@@ -142,7 +143,7 @@ def add_pairs(
         raise InputError("no input files")
     files = sorted_files(find_files(paths))
     quarantine = Quarantine(max_rejects)
-    sources = [open_pairs(file, quarantine) for file in files]
+    sources = [PairFile(file, quarantine) for file in files]
     shard_of = {shard.bucket: shard for shard in dataset.manifest.shards}
 
     def ids_of(bucket: int) -> pa.Table | None:
@@ -153,7 +154,7 @@ def add_pairs(
         SourceDigests(files) as digests,
         listing_rejects(path, quarantine),
     ):
-        spill = PairSpill(staging / "spill", dataset.manifest.buckets)
+        spill = QuerySpill(staging / "spill", dataset.manifest.buckets, SPILLED)
         read_pairs(sources, spill, block_bytes)
         shards = join_pairs(spill, ids_of, sources, quarantine, staging)
         found = pair_set(shards, source_files(sources, digests.results()), len(quarantine.rejects))

@@ -7,18 +7,16 @@ weight, probability; pairs equal in all of these are kept, and have the same byt
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rankmill.foundation.storage.publish import keep_by_digest
-from rankmill.pipeline.arrow import as_array, schema_of
+from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.dataset_manifest import PAIRS, PairShard
-from rankmill.pipeline.group.bucket_rows import BucketFiles
-from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.group.shard_writer import open_writer
 from rankmill.pipeline.pairs.pair_files import Mismatch
 from rankmill.pipeline.pairs.stored_pairs import STORED
@@ -27,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.pairs.pair_files import PairBatch, PairSource
+    from rankmill.pipeline.pairs.pair_files import PairSource
+    from rankmill.pipeline.query_spill import QuerySpill
     from rankmill.pipeline.sources.batch import Quarantine
 
-_SPILLED = schema_of(
+SPILLED = schema_of(
     [
         ("qid", pa.string(), False),
         ("better", pa.string(), False),
@@ -41,49 +40,13 @@ _SPILLED = schema_of(
         ("place", pa.int64(), False),
     ]
 )
+"""Pairs on their way to the rows of their documents."""
+STORED_IDS = schema_of([("qid", pa.string(), False), ("doc_id", pa.string(), True)])
 _ROW_GROUP_ROWS = 1 << 20
 
 
-class PairSpill:
-    """The pairs of an ingest by hash bucket of their query.  Memory: a copy of the batch that is being added."""
-
-    def __init__(self, folder: Path, buckets: int) -> None:
-        self._files = BucketFiles(folder, buckets, _SPILLED)
-
-    @property
-    def pairs(self) -> npt.NDArray[np.int64]:
-        """Pairs of each bucket, (buckets,)."""
-        return self._files.rows
-
-    def add(self, batch: PairBatch, source: int) -> None:
-        """Append the pairs of ``batch``, which came from file number ``source``."""
-        if not len(batch):
-            return
-        bucket = buckets_of(batch.qid, len(self.pairs))
-        table = pa.record_batch(
-            [
-                batch.qid,
-                batch.better,
-                batch.worse,
-                as_array(batch.weight),
-                as_array(batch.probability),
-                as_array(np.full(len(batch), source, dtype=np.int32)),
-                as_array(batch.place),
-            ],
-            schema=_SPILLED,
-        )
-        ordered = table.take(as_array(np.argsort(bucket, kind="stable")))
-        self._files.add(ordered, np.bincount(bucket, minlength=len(self.pairs)))
-
-    def take(self, bucket: int) -> pa.Table:
-        """Return the pairs of ``bucket`` and forget them."""
-        table = pa.Table.from_batches(list(self._files.batches(bucket)), _SPILLED).combine_chunks()
-        self._files.drop(bucket)
-        return table
-
-
 def join_pairs(
-    spill: PairSpill,
+    spill: QuerySpill,
     ids_of: Callable[[int], pa.Table | None],
     sources: Sequence[PairSource],
     quarantine: Quarantine,
@@ -111,7 +74,7 @@ def join_pairs(
     """
     shards = []
     refused = _Refused(most=quarantine.limit + 1 - len(quarantine.rejects))
-    for bucket in np.flatnonzero(spill.pairs).tolist():
+    for bucket in np.flatnonzero(spill.rows).tolist():
         pairs = spill.take(bucket)
         joined, mismatch = _joined(pairs, ids_of(bucket))
         refused.add(pairs, mismatch)
@@ -143,54 +106,30 @@ class _Refused:
 
 def _joined(pairs: pa.Table, ids: pa.Table | None) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """Return the pairs that have two rows, as they are stored, and for each of ``pairs`` why it has none (0: it has)."""
-    n = len(pairs)
-    if ids is None or not len(ids):
-        return STORED.empty_table(), np.full(n, Mismatch.NO_QUERY, dtype=np.int64)
-    runs = _one(
-        ids, "qid"
-    ).dictionary_encode()  # rows of a query stand together: codes go up by one from query to query
-    query_of_row = runs.indices.to_numpy().astype(np.int64)
-    starts = np.searchsorted(query_of_row, np.arange(len(runs.dictionary)))
-    documents = _one(ids, "doc_id").dictionary_encode()
-    named = documents.indices.is_valid().to_numpy(zero_copy_only=False)
-    has_ids = np.zeros(len(starts), dtype=np.bool_)
-    has_ids[query_of_row[named]] = True
-
-    query = _codes(_one(pairs, "qid"), runs.dictionary)
-    keys = query_of_row[named] * (len(documents.dictionary) + 1) + documents.indices.drop_null().to_numpy()
-    order = np.argsort(keys, kind="stable")
-    rows, keys = np.flatnonzero(named)[order], keys[order]
-    mismatch = np.where(query < 0, Mismatch.NO_QUERY, 0).astype(np.int64)
-    mismatch[(mismatch == 0) & ~has_ids[query]] = Mismatch.NO_IDS
-    place = {}
-    for name, missing, many in (
-        ("better", Mismatch.NO_BETTER, Mismatch.MANY_BETTER),
-        ("worse", Mismatch.NO_WORSE, Mismatch.MANY_WORSE),
-    ):
-        code = _codes(_one(pairs, name), documents.dictionary)
-        wanted = np.where((query >= 0) & (code >= 0), query * (len(documents.dictionary) + 1) + code, -1)
-        low, high = np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")
-        mismatch[(mismatch == 0) & (low == high)] = missing
-        mismatch[(mismatch == 0) & (high - low > 1)] = many
-        place[name] = rows[np.minimum(low, max(len(rows) - 1, 0))] if len(rows) else np.zeros(n, dtype=np.int64)
-    good = np.flatnonzero(mismatch == 0)
-    query = query[good]
-    better, worse = ((place[name][good] - starts[query]).astype(np.int32) for name in ("better", "worse"))
-    weight, probability = (pairs.column(name).to_numpy()[good] for name in ("weight", "probability"))
-    order = np.lexsort((probability, weight, worse, better, query))
-    columns = [as_array(column[order]) for column in (better, worse, weight, probability)]
-    return pa.Table.from_arrays([runs.dictionary.take(as_array(query[order])), *columns], schema=STORED), mismatch
-
-
-def _one(table: pa.Table, name: str) -> pa.Array[Any]:
-    column: pa.Array[Any] = table.column(name).combine_chunks()
-    return column
-
-
-def _codes(ids: pa.Array[Any], known: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """Return the number of each id among ``known``, -1 where it is none of them."""
-    found: npt.NDArray[np.int64] = pc.index_in(ids, value_set=known).fill_null(-1).to_numpy().astype(np.int64)
-    return found
+    rows = pl.DataFrame(STORED_IDS.empty_table() if ids is None else ids).with_row_index("row")
+    queries = rows.group_by("qid").agg(
+        pl.col("row").min().alias("start"), pl.col("doc_id").is_not_null().any().alias("named")
+    )
+    documents = rows.drop_nulls("doc_id").group_by("qid", "doc_id").agg(pl.col("row").first(), pl.len().alias("rows"))
+    found = pl.DataFrame(pairs).join(queries, on="qid", how="left", maintain_order="left")
+    for name in ("better", "worse"):
+        of_name = documents.rename({"doc_id": name, "row": f"row of {name}", "rows": f"rows of {name}"})
+        found = found.join(of_name, on=("qid", name), how="left", maintain_order="left")
+    reasons = {
+        Mismatch.NO_QUERY: pl.col("start").is_null(),
+        Mismatch.NO_IDS: ~pl.col("named"),
+        Mismatch.NO_BETTER: pl.col("rows of better").is_null(),
+        Mismatch.MANY_BETTER: pl.col("rows of better") > 1,
+        Mismatch.NO_WORSE: pl.col("rows of worse").is_null(),
+        Mismatch.MANY_WORSE: pl.col("rows of worse") > 1,
+    }
+    why = pl.coalesce(*(pl.when(bad).then(int(reason)) for reason, bad in reasons.items()), 0).cast(pl.Int64)
+    mismatch = found.select(why=why)["why"].to_numpy()
+    good = found.filter(pl.Series(mismatch == 0)).sort(
+        "start", "row of better", "row of worse", "weight", "probability"
+    )
+    places = ((pl.col(f"row of {name}") - pl.col("start")).cast(pl.Int32).alias(name) for name in ("better", "worse"))
+    return good.select("qid", *places, "weight", "probability").to_arrow().cast(STORED), mismatch
 
 
 def _write(pairs: pa.Table, bucket: int, folder: Path) -> PairShard:

@@ -229,9 +229,14 @@ def _fill(data: bytearray, start: int, stop: int, stream: pa.NativeFile, path: P
     except (OSError, pa.ArrowInvalid) as error:
         if compression is None:
             raise
-        reason = str(error).split("\n", 1)[0]
-        raise DataRejected(f"{path}: the {compression} data are damaged or cut off: {reason}") from None
+        raise damaged(path, error) from None
     return start
+
+
+def damaged(path: Path, error: Exception) -> DataRejected:
+    """Return the error for a compressed file whose data ``error`` is about."""
+    reason = str(error).split("\n", 1)[0]
+    return DataRejected(f"{path}: the {compression_of(path)} data are damaged or cut off: {reason}")
 
 
 def _nul_byte(path: Path, line: int) -> DataRejected:

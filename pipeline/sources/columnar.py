@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,47 +29,90 @@ from rankmill.pipeline.sources.batch import (
     without_values,
 )
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
-from rankmill.pipeline.sources.parts import OPTIONAL, PARTS
-from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, is_timelike, times_of
+from rankmill.pipeline.sources.parts import IDS, OPTIONAL, PAIR_PARTS, PARTS
+from rankmill.pipeline.sources.problems import Mask, Problems
+from rankmill.pipeline.sources.role_columns import are_ids, are_numbers, as_floats, feature_numbers, read_parts
+from rankmill.pipeline.sources.times import TIME, is_timelike
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Iterator
 
     from rankmill.pipeline.sources.grades import GradeRules
 
 ROWS = (256, 65536)  # least and most rows of a batch
 STRIP = 1024  # rows that are filled together
-PART_NUMBER = {part: number for number, part in enumerate([*PARTS, TIME], start=1)}
-
-Mask = npt.NDArray[np.bool_]
 
 
-class Problem(NamedTuple):
-    """What is wrong with a row of a batch, counted from 0."""
-
-    row: int
-    part: str
-    found: str
-    expected: str
-    cure: str = ""
+ColumnsOf = Callable[[Path, Sequence[str], ReadOptions, Callable[[TableColumns], list[ColumnProblem]]], TableColumns]
+"""Says what the columns of a table are for in some role, by their names and by what is wrong with their values."""
 
 
-class ColumnarSource:
-    """One file of a table whose columns have types; a subclass says how it is read."""
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Some rows of a table, or lines of words, in the order of the file."""
 
-    def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
+    columns: Mapping[str, pa.Array[Any]]
+    """(n,) cells, by the part that the column plays."""
+    place: npt.NDArray[np.int64]
+    """(n,) ascending: which row or line of the file each is."""
+    problems: Problems
+    """What is wrong with them so far."""
+    put_aside: Callable[[Problems], None]
+    """Puts the rows with problems aside."""
+
+
+class TableSource:
+    """One file of a table; a subclass says how it is read."""
+
+    def __init__(self, path: Path, quarantine: Quarantine | None) -> None:
         self.path = path
         self.position = 0
         self._quarantine = Quarantine() if quarantine is None else quarantine
-        schema = self.schema()
-        columns = table_columns(path, schema.names, options, partial(problems_of_types, schema))
+
+    def _settle(self, columns: TableColumns, rules: GradeRules) -> None:
+        """Take ``columns`` for what the columns are for."""
+        self._columns = columns
         self.table: TableColumns | None = columns
         self.columns: tuple[str, ...] | None = columns.features
         self.fields = columns.fields
-        self._columns = columns
+        self._reader = RecordReader(columns, rules)
+
+    def names(self, width: int) -> tuple[str, ...]:
+        """Return the names of the features."""
+        if width != len(self._columns.features):
+            raise ValueError(f"{len(self._columns.features)} features, not {width}")
+        return self._columns.features
+
+    def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
+        """Yield the rows in the order of the file."""
+        raise NotImplementedError
+
+    def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
+        """Yield the columns that play a part, in the order of the file; ``again``: rows without any were put aside before."""
+        raise NotImplementedError
+
+    def _table_rows(
+        self, batch: pa.RecordBatch, place: npt.NDArray[np.int64], put_aside: Callable[[Problems], None]
+    ) -> TableRows:
+        columns = {part: batch.column(name) for part, name in self._columns.column_of.items()}
+        return TableRows(columns, place, Problems(len(batch)), put_aside)
+
+
+class ColumnarSource(TableSource):
+    """One file of a table whose columns have types; a subclass says how it is read."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: ReadOptions,
+        quarantine: Quarantine | None = None,
+        columns_of: ColumnsOf | None = None,
+    ) -> None:
+        super().__init__(path, quarantine)
+        schema = self.schema()
         self._rules = options.grade_rules
-        self._reader = RecordReader(columns, self._rules)
+        columns_of = columns_of or table_columns
+        self._settle(columns_of(path, schema.names, options, partial(problems_of_types, schema)), self._rules)
 
     def schema(self) -> pa.Schema:
         """Return names and types of the columns."""
@@ -93,15 +138,7 @@ class ColumnarSource:
     def leave_out_features(self, wanted: Collection[str]) -> None:
         """Read no features but those that are ``wanted``, before anything is read."""
         features = tuple(name for name in self._columns.features if name in wanted)
-        self._columns = replace(self._columns, features=features)
-        self.table, self.columns = self._columns, features
-        self._reader = RecordReader(self._columns, self._rules)
-
-    def names(self, width: int) -> tuple[str, ...]:
-        """Return the names of the features."""
-        if width != len(self._columns.features):
-            raise ValueError(f"{len(self._columns.features)} features, not {width}")
-        return self._columns.features
+        self._settle(replace(self._columns, features=features), self._rules)
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
@@ -109,6 +146,19 @@ class ColumnarSource:
             yield from task.rows()
             self.position = task.position
         self.position = self.path.stat().st_size
+
+    def table_rows(
+        self,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+        *,
+        again: bool = False,  # noqa: ARG002  every row has its columns
+    ) -> Iterator[TableRows]:
+        """Yield the columns that play a part, in the order of the file."""
+        first = 1
+        for batch, share in self.record_batches(self._rows_within(block_bytes)):
+            yield self._table_rows(batch, np.arange(first, first + len(batch)), partial(self._put_aside, first))
+            first += len(batch)
+            self.position = int(self.path.stat().st_size * share)
 
     def tasks_from(self, block_bytes: int = DEFAULT_BLOCK_BYTES, first: int = 0) -> Iterator[ReadTask]:
         """Yield what makes rows of each batch of the file, without its first ``first`` rows."""
@@ -149,16 +199,17 @@ class ColumnarSource:
 
     def _by_column(self, batch: pa.RecordBatch, features: Iterable[Sequence[pa.Array[Any]]], first: int) -> ColumnBatch:
         """Return the good rows of ``batch``, which begins at row ``first``; ``features`` has the chunks of each."""
-        rows, keep, problems = self._reader.narrow(batch)
+        rows, problems = self._reader.narrow(batch)
         self._put_aside(first, problems)
-        return ColumnBatch(rows, _parts_of(features, keep))
+        return ColumnBatch(rows, _chunks_of(features, problems.keep))
 
-    def _put_aside(self, first: int, problems: Iterable[Problem]) -> None:
-        for problem in problems:
+    def _put_aside(self, first: int, problems: Problems) -> None:
+        for problem in problems.sorted():
             column = self._columns.column_of[problem.part]
             found = shorten(problem.found)
             error = MalformedRow(self.path, first + problem.row, column, found, problem.expected, problem.cure)
-            self._quarantine.add(error, PART_NUMBER[problem.part], "")
+            numbers = PAIR_PARTS if "better" in self._columns.column_of else (*PARTS, TIME)
+            self._quarantine.add(error, numbers.index(problem.part) + 1, "")
 
 
 class RecordReader:
@@ -166,90 +217,54 @@ class RecordReader:
 
     def __init__(self, columns: TableColumns, rules: GradeRules) -> None:
         self._columns = columns
+        self._needed = ("qid", "doc_id") if columns.needs_doc_id else ("qid",)
         self._rules = rules
 
-    def rows(self, batch: pa.RecordBatch) -> tuple[RowBatch, list[Problem]]:
-        """Return the good rows of ``batch``, and the first problem of each of the others in their order."""
-        values = np.empty((len(batch), len(self._columns.features)), dtype=np.float32)
-        with np.errstate(over="ignore"):
-            # one bit pattern for NaN where it is stored; it makes no difference to a score
-            _fill(values, [batch.column(name) for name in self._columns.features], one_nan=self._columns.of_judgments)
-        narrow, keep, problems = self.narrow(batch)
-        return replace(narrow, values=values if keep.all() else values[keep]), problems
+    def rows(self, batch: pa.RecordBatch) -> tuple[RowBatch, Problems]:
+        """Return the good rows of ``batch``, and what is wrong with the others."""
+        features = [batch.column(name) for name in self._columns.features]
+        values = np.empty((len(batch), len(features)), dtype=np.float32)
+        narrow, problems = self._parts(batch)
+        if features and kinds.is_string(features[0].type):
+            for number, name in enumerate(self._columns.features):
+                values[:, number], bad = feature_numbers(features[number])
+                problems.refuse(bad, name, f"a number in column {name!r}", self._columns.cure_of(name))
+        else:
+            with np.errstate(over="ignore"):
+                # one bit pattern for NaN where it is stored; it makes no difference to a score
+                _fill(values, features, one_nan=self._columns.of_judgments)
+        return self._kept(narrow, values, problems.keep), problems
 
-    def narrow(self, batch: pa.RecordBatch) -> tuple[RowBatch, Mask, list[Problem]]:
-        """Do what ``rows`` does, but for the features, and say which rows (n,) are good; ``batch`` need not have features."""
-        column_of = self._columns.column_of
-        qid = as_strings(batch.column(column_of["qid"]))
-        doc_id = as_strings(batch.column(column_of["doc_id"])) if "doc_id" in column_of else None
-        found = _Problems(len(batch))
-        self._check_id("qid", qid, found, "an id of the query")
-        if doc_id is not None and self._columns.needs_doc_id:
-            self._check_id("doc_id", doc_id, found, "an id of the document")
-        grade = self._grades(batch.column(column_of["grade"]), found) if "grade" in column_of else None
-        extras = {part: self._extra(part, batch.column(column_of[part]), found) for part in self._columns.extras}
-        when = self._when(batch.column(column_of[TIME]), found) if TIME in column_of else None
-        keep = found.keep
-        stored = {part: OPTIONAL[part].stored(column[keep]) for part, column in extras.items()}
-        stored |= {} if when is None else {TIME: when[keep]}
-        if not keep.all():
-            kept = as_array(np.flatnonzero(keep))
-            qid, doc_id = qid.take(kept), None if doc_id is None else doc_id.take(kept)
-            grade = None if grade is None else grade[keep]
+    def narrow(self, batch: pa.RecordBatch) -> tuple[RowBatch, Problems]:
+        """Do what ``rows`` does, but for the features, which ``batch`` need not have."""
+        parts, problems = self._parts(batch)
+        return self._kept(parts, without_values(len(batch)), problems.keep), problems
+
+    def _parts(self, batch: pa.RecordBatch) -> tuple[dict[str, Any], Problems]:
+        problems = Problems(len(batch))
+        columns = {part: batch.column(name) for part, name in self._columns.column_of.items()}
+        cure = self._columns.cure_of_grade
+        return read_parts(columns, problems, needed=self._needed, rules=self._rules, cure_of_grade=cure), problems
+
+    def _kept(self, parts: Mapping[str, Any], values: npt.NDArray[np.float32], keep: Mask) -> RowBatch:
+        """Return the rows to ``keep`` (n,); a document id that is no text is none."""
+        doc_id = parts.get("doc_id")
         if doc_id is not None and (np.diff(parts_of(doc_id)[0]) == 0).any():
             doc_id = pc.if_else(pc.equal(doc_id, pa.scalar("")), pa.scalar(None, pa.string()), doc_id)
-        rows = RowBatch(
-            qid=cast("pa.StringArray", qid),
-            doc_id=cast("pa.StringArray", doc_id),
-            grade=grade,
-            values=without_values(len(qid)),
-            extras=stored,
+        extras = {part: OPTIONAL[part].stored(parts[part][keep]) for part in self._columns.extras}
+        if TIME in parts:
+            extras[TIME] = parts[TIME][keep]
+        rows = RowBatch(parts["qid"], doc_id, parts.get("grade"), values, extras)
+        if keep.all():
+            return rows
+        kept = as_array(np.flatnonzero(keep))
+        return replace(
+            rows,
+            qid=rows.qid.take(kept),
+            doc_id=None if doc_id is None else doc_id.take(kept),
+            grade=None if rows.grade is None else rows.grade[keep],
+            values=values[keep],
         )
-        return rows, keep, found.sorted()
-
-    def _check_id(self, part: str, ids: pa.Array[Any], problems: _Problems, expected: str) -> None:
-        offsets, _ = parts_of(ids)
-        good: Mask = ids.is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
-        for row in problems.new(~good):
-            problems.add(row, part, "nothing", expected)
-
-    def _grades(self, column: pa.Array[Any], problems: _Problems) -> npt.NDArray[np.int32]:
-        """Return the grades (n,) int32."""
-        cells: list[Any] | npt.NDArray[np.float64]
-        if are_numbers(column.type):
-            cells = as_floats(column).astype(np.float64)
-            grades, bad = self._rules.settle_numbers(cells)
-        else:
-            words = as_strings(column)
-            grades, bad = self._rules.read_words(words)
-            cells = words.to_pylist() if bad.any() else []
-        for row in problems.new(bad):
-            cell = cells[row]
-            nothing = cell is None or cell == "" or cell != cell  # noqa: PLR0124  NaN
-            found = "nothing" if nothing else repr(cell) if isinstance(cell, str) else _shown(cell)
-            expected, cure = self._rules.expected(cell)
-            of_table = self._columns.cure_of_grade
-            problems.add(row, "grade", found, expected, cure if of_table is None else of_table)
-        return grades
-
-    def _extra(self, part: str, column: pa.Array[Any], problems: _Problems) -> npt.NDArray[np.float64]:
-        """Return an optional column (n,) as read."""
-        numbers = as_floats(column).astype(np.float64)
-        rule = OPTIONAL[part]
-        for row in problems.new(~rule.fits(numbers)):
-            empty = bool(np.isnan(numbers[row]))
-            found, cure = ("nothing", rule.if_empty) if empty else (f"{numbers[row]:g}", "")
-            problems.add(row, part, found, rule.expected, cure)
-        return numbers
-
-    def _when(self, column: pa.Array[Any], problems: _Problems) -> npt.NDArray[np.int64]:
-        """Return the times (n,)."""
-        when, good = times_of(column)
-        for row in problems.new(~good):
-            cell = column[row].as_py()
-            found, cure = ("nothing", NO_TIME) if cell is None else (str(cell), "")
-            problems.add(row, TIME, found, TIME_RULE, cure)
-        return when
 
 
 def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]], *, one_nan: bool) -> None:
@@ -272,7 +287,7 @@ def _fill(values: npt.NDArray[np.float32], columns: list[pa.Array[Any]], *, one_
             strip[np.isnan(strip)] = np.nan
 
 
-def _parts_of(features: Iterable[Sequence[pa.Array[Any]]], keep: Mask) -> Iterator[FeaturePart]:
+def _chunks_of(features: Iterable[Sequence[pa.Array[Any]]], keep: Mask) -> Iterator[FeaturePart]:
     """Yield the values of the rows to ``keep`` (n,) of ``features``, each of them in chunks."""
     every = bool(keep.all())
     for number, chunks in enumerate(features):
@@ -289,28 +304,6 @@ def _parts_of(features: Iterable[Sequence[pa.Array[Any]]], keep: Mask) -> Iterat
             done += len(values)
 
 
-class _Problems:
-    """The first problem of each row that has one."""
-
-    def __init__(self, rows: int) -> None:
-        self.keep: Mask = np.ones(rows, dtype=np.bool_)
-        self._found: list[Problem] = []
-
-    def new(self, bad: Mask) -> Iterable[int]:
-        """Return the ``bad`` (n,) rows that had no problem so far; they have one now."""
-        rows: list[int] = np.flatnonzero(bad & self.keep).tolist()
-        self.keep &= ~bad
-        return rows
-
-    def add(self, row: int, part: str, found: str, expected: str, cure: str = "") -> None:
-        """Say what the problem of a new one is."""
-        self._found.append(Problem(row, part, found, expected, cure))
-
-    def sorted(self) -> list[Problem]:
-        """Return all of them in the order of the rows."""
-        return sorted(self._found)
-
-
 def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnProblem]:
     """Say which columns cannot play their part, or are no features, by their type."""
     parts = {name: part for part, name in columns.column_of.items()}
@@ -319,7 +312,7 @@ def problems_of_types(schema: pa.Schema, columns: TableColumns) -> list[ColumnPr
         if schema.get_field_index(name) < 0:  # it is there twice, which is a problem of its own
             continue
         part, kind = parts.get(name, ""), schema.field(name).type
-        if part in {"qid", "doc_id"}:
+        if part in IDS:
             fits, what = are_ids(kind), "strings or whole numbers"
         elif part == TIME:
             fits, what = is_timelike(kind), "timestamps, dates, ISO text or whole seconds since 1970"
@@ -349,36 +342,3 @@ def check_text(path: Path, name: str, column: pa.Array[Any], first: int) -> None
                 found = shorten(repr(error.object))
                 raise MalformedRow(path, first + row, name, found, "text in UTF-8") from None
         raise
-
-
-def _shown(number: float) -> str:
-    """Return ``number`` as a message shows it: whole ones to the last digit."""
-    return f"{number:.0f}" if number == np.floor(number) and abs(number) < 1e15 else f"{number:g}"
-
-
-def are_ids(kind: pa.DataType) -> bool:
-    """Say whether a column of type ``kind`` can hold ids: strings or whole numbers."""
-    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-    strings = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
-    return kinds.is_integer(kind) or strings
-
-
-def are_numbers(kind: pa.DataType) -> bool:
-    """Say whether a column of type ``kind`` can hold numbers, or nothing but nulls."""
-    exact = kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)
-    return exact or kinds.is_floating(kind) or kinds.is_null(kind)
-
-
-def as_floats(column: pa.Array[Any]) -> npt.NDArray[Any]:
-    """Return ``column`` as floats, NaN for null."""
-    if not kinds.is_floating(column.type):
-        column = column.cast(pa.float64(), safe=False)
-    found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    return found
-
-
-def as_strings(column: pa.Array[Any]) -> pa.Array[Any]:
-    """Return ``column`` of ids as strings, not coded."""
-    if isinstance(column.type, pa.DictionaryType):
-        column = column.cast(column.type.value_type)
-    return column.cast(pa.string())

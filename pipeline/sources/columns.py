@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.judgments.judgment_files import JudgmentSource
+    from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.sources.batch import ReadOptions, Source
 
 
@@ -190,7 +190,7 @@ def _refuse(path: Path, problems: Sequence[ColumnProblem]) -> None:
         raise UnusableColumns(path, tuple(problems))
 
 
-def guesses_of(sources: Iterable[Source | JudgmentSource]) -> dict[str, str]:
+def guesses_of(sources: Iterable[Source | JudgmentFile]) -> dict[str, str]:
     """Return the guessed parts of all ``sources`` with their columns."""
     tables = [source.table for source in sources if source.table is not None]
     return {part: name for table in tables for part, name in table.guesses.items()}

@@ -1,7 +1,7 @@
 """CSV and TSV: the first line names ``qid``, ``grade``, perhaps ``doc_id`` and optional columns; all others are features.
 
-Arrow cuts the text into cells, and every cell is read as a string; numbers are then read by the kernel that reads LETOR
-text, so that a token means the same float32 in either format.  An empty cell, ``nan`` or ``null`` is a missing value, and so
+Arrow cuts the text into cells, and every cell is read as a string; numbers are then read by the grammar
+of LETOR text, so that a token means the same float32 in either format.  An empty cell, ``nan`` or ``null`` is a missing value, and so
 are the marks that other tools write; ``true`` and ``false`` are 1 and 0, as the booleans of Parquet are.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ import pyarrow.csv as arrow_csv
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
 from rankmill.pipeline.arrow import as_array, parts_of
-from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import (
     DEFAULT_BLOCK_BYTES,
     Quarantine,
@@ -29,16 +28,18 @@ from rankmill.pipeline.sources.batch import (
     RowBatch,
     shorten,
 )
-from rankmill.pipeline.sources.blocks import compression_of, read_blocks
+from rankmill.pipeline.sources.blocks import compression_of, damaged, read_blocks
+from rankmill.pipeline.sources.columnar import ColumnsOf, TableRows, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
-from rankmill.pipeline.sources.parts import OPTIONAL, read_numbers
-from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
+from rankmill.pipeline.sources.number_text import read_floats
+from rankmill.pipeline.sources.parts import OPTIONAL
+from rankmill.pipeline.sources.problems import Problems
+from rankmill.pipeline.sources.role_columns import feature_numbers
+from rankmill.pipeline.sources.times import times_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
-
-    from rankmill.pipeline.sources.grades import GradeRules
 
 
 _LEAST_BLOCK = 1 << 20  # a row must fit in a block
@@ -47,14 +48,11 @@ _HEADER_LIMIT = 16 << 20
 _RUNS_ON = "a cell in quotes does not end in its line; a row must be one line"
 
 
-@dataclass(frozen=True, slots=True)
-class CellProblem:
+class CellProblem(NamedTuple):
     """What is wrong with a cell."""
 
     column: int
     expected: str
-    if_empty: str = ""
-    """What to do about an empty one."""
     cure: str = ""
 
 
@@ -73,22 +71,28 @@ class DelimitedCells:
         self._quarantine = quarantine
         self.header = self._read_header()
         self._ragged = 0
+        self._again = False
         self._problems: dict[int, CellProblem] = {}  # by number of the row among those with the right number of cells
 
-    def blocks(self, block_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (number of the first row, rows), every cell a string; what `note` was told of the last ones is reported then.
+    def blocks(self, block_bytes: int, *, again: bool = False) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (number of the first row, rows), every cell a string; problems of the last ones that `note` was told of are reported then.
 
-        Rows are numbered from 0, but for those with a wrong number of cells, which are left out and reported.
+        Rows are numbered from 0, but for those with a wrong number of cells, which are left out, and reported but ``again``.
         """
-        self._ragged, self._problems = 0, {}
+        self._ragged, self._problems, self._again = 0, {}, again
         first = 0
         for batch in self._cells(max(block_bytes // _READ_AHEAD, _LEAST_BLOCK, 64 * len(self.header))):
             yield first, batch
             first += len(batch)
-            if self._ragged + len(self._problems) > self._quarantine.room:  # reporting them is the end
+            if self._n_bad > self._quarantine.room:  # reporting them is the end
                 self._report_all()
-        if self._ragged or self._problems:
+        if self._n_bad:
             self._report_all()
+
+    @property
+    def _n_bad(self) -> int:
+        """How many rows are to be reported."""
+        return len(self._problems) + (0 if self._again else self._ragged)
 
     def sample(self) -> pa.RecordBatch | None:
         """Return the first rows, every cell a string; None where there are none, or they break the format."""
@@ -116,56 +120,21 @@ class DelimitedCells:
                 line = reader.line_num + 1
         return lines
 
-    def note(
-        self,
-        bad: npt.NDArray[np.bool_],
-        keep: npt.NDArray[np.bool_],
-        first: int,
-        name: str,
-        expected: str,
-        if_empty: str = "",
-        cure: str = "",
-    ) -> None:
-        """Remember the first problem of each row: ``bad`` (n,) ones among rows ``first``.. are in column ``name``; clears ``keep``."""
-        for row in np.flatnonzero(bad & keep).tolist():
-            self._problems[first + row] = CellProblem(self.header.index(name), expected, if_empty, cure)
-        keep &= ~bad
+    def note(self, first: int, problems: Problems, column_of: Mapping[str, str]) -> None:
+        """Remember ``problems`` of the rows that begin with number ``first``; ``column_of`` names the column of each part."""
+        for row, part, _, expected, cure in problems.sorted():
+            name = column_of.get(part, part)
+            self._problems[first + row] = CellProblem(self.header.index(name), expected, cure)
 
-    def note_grades(
-        self,
-        rules: GradeRules,
-        words: pa.Array[Any],
-        keep: npt.NDArray[np.bool_],
-        first: int,
-        name: str,
-        cure: str | None = None,
-    ) -> npt.NDArray[np.int32]:
-        """Read ``words`` (n,) of column ``name`` as grades (n,), and remember those that are none; clears ``keep`` for them.
-
-        ``cure`` is what to do about them where that of the rules does not help.
-        """
-        grades, bad = rules.read_words(words)
-        complaints: dict[tuple[str, str], list[int]] = {}
-        for row in np.flatnonzero(bad & keep).tolist():
-            complaints.setdefault(rules.expected(words[row].as_py()), []).append(row)
-        for (expected, of_rules), rows in complaints.items():
-            here = np.zeros_like(bad)
-            here[rows] = True
-            told = of_rules if cure is None else cure
-            self.note(here, keep, first, name, expected, told, told)
-        return grades
-
-    def report(
-        self, problem_of: Callable[[int, list[str]], CellProblem | None], expected: int, *, ragged: bool = False
-    ) -> None:
-        """Put aside the rows for whose number and cells ``problem_of`` finds a problem, and ``ragged`` ones if told to.
+    def _report_all(self) -> None:
+        """Put aside the rows with a problem, and those with a wrong number of cells.
 
         Takes another pass over the text, for the numbers of the lines.
 
         Raises
         ------
         DataRejected
-            There are not as many as ``expected``, or a row does not end in its line: what follows is anyone's guess.
+            There are not as many as were found, or a row does not end in its line: what follows is anyone's guess.
         """
         with self._text() as file:
             raw: list[str] = []
@@ -177,30 +146,26 @@ class DelimitedCells:
             while (cells := self._next_row(reader, raw, line)) is not None:
                 text = "".join(raw).rstrip("\r\n")
                 raw.clear()
-                if cells and len(cells) != len(self.header):
-                    if ragged:
-                        found = f"{len(cells)} cells"
-                        wanted = f"{len(self.header)} cells as in the first line"
-                        found_rows += 1
-                        self._quarantine.add(MalformedLine(self.path, line, 1, found, wanted), 1, text)
+                if cells and len(cells) != len(self.header) and self._again:
+                    pass
+                elif cells and len(cells) != len(self.header):
+                    found = f"{len(cells)} cells"
+                    wanted = f"{len(self.header)} cells as in the first line"
+                    found_rows += 1
+                    self._quarantine.add(MalformedLine(self.path, line, 1, found, wanted), 1, text)
                 elif cells:
-                    problem = problem_of(row, cells)
+                    problem = self._problems.get(row)
                     if problem is not None:
                         column = _start_of_cell(text, problem.column, self._delimiter)
                         found = shorten(cells[problem.column])
-                        cure = problem.cure if found.strip() else problem.if_empty
-                        error = MalformedLine(self.path, line, column, found, problem.expected, cure)
+                        error = MalformedLine(self.path, line, column, found, problem.expected, problem.cure)
                         found_rows += 1
                         self._quarantine.add(error, column, text)
                     row += 1
                 line = reader.line_num + 1
-        if found_rows != expected:
+        if found_rows != self._n_bad:
             # Arrow and the csv module see other rows
             raise DataRejected(f"{self.path}: {_RUNS_ON}")
-
-    def _report_all(self) -> None:
-        problems: Mapping[int, CellProblem] = self._problems
-        self.report(lambda row, _: problems.get(row), self._ragged + len(problems), ragged=True)
 
     def _text(self) -> io.TextIOWrapper:
         stream = pa.input_stream(str(self.path), compression=cast("Any", compression_of(self.path)))
@@ -215,7 +180,7 @@ class DelimitedCells:
         except (OSError, pa.ArrowInvalid) as error:
             if compression_of(self.path) is None:
                 raise
-            raise self._damaged(error) from None
+            raise damaged(self.path, error) from None
         if line.startswith("\ufeff"):  # utf-8-sig has taken the first one away
             raise DataRejected(f"{self.path}:1: begins with two byte-order marks; leave one")
         if "\0" in line:
@@ -266,7 +231,7 @@ class DelimitedCells:
         except OSError as error:
             if compression is None:
                 raise
-            raise self._damaged(error) from None
+            raise damaged(self.path, error) from None
 
     def _next_row(self, reader: Iterator[list[str]], raw: list[str], line: int) -> list[str] | None:
         """Return the next cells of ``reader``, which begin in ``line``, or None; their lines are in ``raw`` then."""
@@ -299,10 +264,6 @@ class DelimitedCells:
         except DataRejected as error:
             return error
         return DataRejected(f"{self.path}: not a text file in UTF-8; convert it to UTF-8")
-
-    def _damaged(self, error: Exception) -> DataRejected:
-        reason = str(error).split("\n", 1)[0]
-        return DataRejected(f"{self.path}: the {compression_of(self.path)} data are damaged or cut off: {reason}")
 
 
 class _CheckedStream:
@@ -365,40 +326,46 @@ def _plainly(reason: str) -> str:
     return f"not a table of delimited text: {reason}"
 
 
-_WORDS = {"true": 1.0, "false": 0.0, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
-"""What is written in place of a number, in small letters: booleans, and how pandas, R and spreadsheets mark missing values."""
 _MOST_WORDS = 20  # for grades
 _MOST_ROWS = 1 << 17  # read at a time: where cells are short, what is known of them takes many times their text
 
 
-class DelimitedSource:
+class DelimitedSource(TableSource):
     """One file of delimited text, plain or compressed."""
 
-    def __init__(self, path: Path, delimiter: str, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
-        self.path = path
-        self.position = 0
+    def __init__(
+        self,
+        path: Path,
+        delimiter: str,
+        options: ReadOptions,
+        quarantine: Quarantine | None = None,
+        columns_of: ColumnsOf | None = None,
+    ) -> None:
+        super().__init__(path, quarantine)
         self.delimiter = delimiter
-        self._quarantine = Quarantine() if quarantine is None else quarantine
         self._cells = DelimitedCells(path, delimiter, self._quarantine)
+        self.header = self._cells.header
         self._rules = options.grade_rules
-        self._columns = table_columns(path, self._cells.header, options, self._problems_of_values)
-        self.table: TableColumns | None = self._columns
-        self._features = self._columns.features
-        self.columns: tuple[str, ...] | None = self._features
-        self.fields = self._columns.fields
-
-    def names(self, width: int) -> tuple[str, ...]:
-        """Return the names of the features."""
-        if width != len(self._features):
-            raise ValueError(f"{len(self._features)} features, not {width}")
-        return self._features
+        columns_of = columns_of or table_columns
+        self._settle(columns_of(path, self._cells.header, options, self._problems_of_values), self._rules)
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
         for first, batch in self._cells.blocks(block_bytes):
             for low in range(0, len(batch), _MOST_ROWS):
-                yield self._rows(batch.slice(low, _MOST_ROWS), first + low)
+                rows, problems = self._reader.rows(batch.slice(low, _MOST_ROWS))
+                self._note(first + low, problems)
+                yield rows
         self.position = self.path.stat().st_size
+
+    def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
+        """Yield the columns that play a part, in the order of the file; problems are reported at its end."""
+        for first, batch in self._cells.blocks(block_bytes, again=again):
+            yield self._table_rows(batch, np.arange(first, first + len(batch)), partial(self._note, first))
+        self.position = self.path.stat().st_size
+
+    def _note(self, first: int, problems: Problems) -> None:
+        self._cells.note(first, problems, self._columns.column_of)
 
     def _problems_of_values(self, columns: TableColumns) -> list[ColumnProblem]:
         """Say which columns hold, in the first rows, something else than their part asks for.
@@ -439,10 +406,10 @@ class DelimitedSource:
                 if part == "grade":
                     found[name] = "grades", self._rules.read_words(batch.column(name))[1]
                 elif part in OPTIONAL:
-                    found[name] = "numbers", ~OPTIONAL[part].fits(read_numbers(batch.column(name)))
+                    found[name] = "numbers", ~OPTIONAL[part].fits(read_floats(batch.column(name))[0])
         for name in columns.features:
             if self._cells.header.count(name) == 1:
-                found[name] = "numbers", _numbers(batch.column(name))[1]
+                found[name] = "numbers", feature_numbers(batch.column(name))[1]
         return found
 
     def _cure_of_grades(self, cells: pa.Array[Any], columns: TableColumns) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -454,69 +421,3 @@ class DelimitedSource:
             option = ",".join(f"{word}=?" for word in words)
             return f"--grades {option}, with a number for each ?, maps words to grades", (("--grades", option),)
         return self._rules.expected(cells[0].as_py())[1], ()
-
-    def _rows(self, batch: pa.RecordBatch, first: int) -> RowBatch:
-        n = len(batch)
-        keep = np.ones(n, dtype=np.bool_)
-        column_of, note = self._columns.column_of, self._cells.note
-        qid = batch.column(column_of["qid"])
-        offsets, _ = parts_of(qid)
-        note(np.diff(offsets) == 0, keep, first, column_of["qid"], "an id of the query")
-        if self._columns.needs_doc_id:
-            ids, _ = parts_of(batch.column(column_of["doc_id"]))
-            note(np.diff(ids) == 0, keep, first, column_of["doc_id"], "an id of the document")
-        grade = None
-        if "grade" in column_of:
-            words, name = batch.column(column_of["grade"]), column_of["grade"]
-            grade = self._cells.note_grades(self._rules, words, keep, first, name, self._columns.cure_of_grade)
-        extras = {part: read_numbers(batch.column(column_of[part])) for part in self._columns.extras}
-        for part, column in extras.items():
-            rule = OPTIONAL[part]
-            note(~rule.fits(column), keep, first, column_of[part], rule.expected, rule.if_empty)
-        when = None
-        if TIME in column_of:
-            when, known = times_of(batch.column(column_of[TIME]))
-            note(~known, keep, first, column_of[TIME], TIME_RULE, NO_TIME)
-        values = np.empty((n, len(self._features)), dtype=np.float32)
-        for number, name in enumerate(self._features):
-            values[:, number], bad = _numbers(batch.column(name))
-            note(bad, keep, first, name, f"a number in column {name!r}", cure=self._columns.cure_of(name))
-        doc_id = None
-        if "doc_id" in column_of:
-            doc_id = batch.column(column_of["doc_id"])
-            doc_id = pc.if_else(pc.equal(doc_id, pa.scalar("")), pa.scalar(None, pa.string()), doc_id)
-        if not keep.all():
-            kept = as_array(np.flatnonzero(keep))
-            qid, doc_id = qid.take(kept), None if doc_id is None else doc_id.take(kept)
-            grade, values = None if grade is None else grade[keep], values[keep]
-        return RowBatch(
-            qid=cast("pa.StringArray", qid),
-            doc_id=cast("pa.StringArray", doc_id),
-            grade=grade,
-            values=values,
-            extras={name: OPTIONAL[name].stored(column[keep]) for name, column in extras.items()}
-            | ({} if when is None else {TIME: when[keep]}),
-        )
-
-
-def _numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Read a column of strings as numbers; returns them, NaN where missing, and which cells are no numbers."""
-    offsets, data = parts_of(column)
-    n = len(column)
-    values = np.empty(n, dtype=np.float32)
-    verdicts = np.empty(n, dtype=np.int64)
-    lines = np.empty(int(offsets[-1] - offsets[0]) + n, dtype=np.uint8)
-    _kernels.separate_cells(data, offsets, lines)
-    _kernels.parse_cells(lines, values, verdicts, _kernels.POWERS)
-    with np.errstate(over="ignore"):
-        for row in np.flatnonzero(verdicts == _kernels.DEFERRED).tolist():
-            values[row] = np.float32(float(column[row].as_py()))
-    bad = verdicts == _kernels.MALFORMED
-    if bad.any():
-        rows = np.flatnonzero(bad)
-        words = pc.ascii_lower(pc.utf8_trim(column.take(as_array(rows)), characters=" \t"))
-        known = pc.index_in(words, value_set=pa.array(list(_WORDS))).to_numpy(zero_copy_only=False)
-        is_known = ~np.isnan(known.astype(np.float64))
-        values[rows[is_known]] = np.array(list(_WORDS.values()), dtype=np.float32)[known[is_known].astype(np.int64)]
-        bad[rows[is_known]] = False
-    return values, bad

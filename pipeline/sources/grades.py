@@ -28,7 +28,7 @@ NegativeGrades = Literal["reject", "zero", "unjudged"]
 Unjudged = Literal["keep", "zero", "reject"]
 Words = tuple[tuple[str, int], ...]
 
-_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?")
 _BLANKS = " \t"
 _NOTHING = frozenset({"", "nan", "null"})
 _NO_WORD = math.inf  # what a word is read as that no rule knows: never a grade
@@ -95,13 +95,21 @@ class GradeRules:
         bad : (n,) bool
             Which of them are no grades; :meth:`expected` says why.
         """
+        codes, numbers = self._numbers(words)
+        grades, bad = self._settle(numbers)
+        return grades[codes], bad[codes]
+
+    def numbers(self, words: pa.Array[Any]) -> npt.NDArray[np.float64]:
+        """Return what strings (n,) stand for before any policy: NaN where there is no grade, infinity for what is no grade."""
+        codes, numbers = self._numbers(words)
+        return numbers[codes]
+
+    def _numbers(self, words: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """Return the number of each of ``words`` (n,) among all different ones, and what these stand for."""
         coded = words.dictionary_encode()
         grade_of = {_key(word): float(grade) for word, grade in self.words}
         known = [self._number(word, grade_of) for word in cast("list[str]", coded.dictionary.to_pylist())]
-        numbers = np.array([*known, math.nan])  # the last one for null
-        codes = coded.indices.fill_null(len(known)).to_numpy()
-        grades, bad = self._settle(numbers)
-        return grades[codes], bad[codes]
+        return coded.indices.fill_null(len(known)).to_numpy(), np.array([*known, math.nan])  # the last one for null
 
     def settle_numbers(self, numbers: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Read numbers (n,), NaN where there is no grade; returns the same as :meth:`read_words`."""

@@ -38,7 +38,8 @@ from rankmill.pipeline.sources.batch import (
 )
 from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
 from rankmill.pipeline.sources.files import uncompressed
-from rankmill.pipeline.sources.parts import OPTIONAL, read_numbers
+from rankmill.pipeline.sources.number_text import read_finite
+from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.sources.query_sizes import QuerySizes, find_sizes
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ class _Parser:
             qid=copy_tokens(text, qid_from[:n], qid_to[:n]),
             doc_id=copy_tokens(text, doc_from[:n], doc_to[:n]) if (doc_from[:n] >= 0).any() else None,
             grade=grade,
-            label=OPTIONAL["label"].stored(read_numbers(copy_tokens(text, label_from[:n], label_to[:n])))
+            label=OPTIONAL["label"].stored(read_finite(copy_tokens(text, label_from[:n], label_to[:n])))
             if real
             else None,
             entry_from=entry_from[: n + 1],

@@ -1,16 +1,20 @@
-"""From a path to the source that reads it."""
+"""From a path to what reads it: rows with features, or the narrow tables of other roles, by the same readers of formats."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
 from rankmill.pipeline.sources.files import check_file, format_of
+from rankmill.pipeline.sources.words import word_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.sources.batch import Source
+    from rankmill.pipeline.sources.batch import Format, Source
+    from rankmill.pipeline.sources.columnar import ColumnsOf, TableRows, TableSource
+    from rankmill.pipeline.sources.words import WordForm
 
 
 def open_source(
@@ -18,6 +22,7 @@ def open_source(
     format: str = "auto",  # noqa: A002  the option's name
     options: ReadOptions | None = None,
     quarantine: Quarantine | None = None,
+    columns_of: ColumnsOf | None = None,
 ) -> Source:
     """Open one input file.
 
@@ -29,6 +34,8 @@ def open_source(
         ``letor``, ``csv``, ``tsv``, ``parquet``, ``arrow``, ``jsonl``, ``run``; ``auto`` goes by the suffix.
     options, quarantine
         How to read, and where bad rows go; by default the first bad row is an error.
+    columns_of
+        What the columns of a table are for; by default they are rows with features.
 
     Raises
     ------
@@ -41,26 +48,87 @@ def open_source(
     quarantine = Quarantine() if quarantine is None else quarantine
     chosen = format_of(path, format)
     check_file(path)
-    if chosen == "parquet":
-        from rankmill.pipeline.sources.parquet import ParquetSource
-
-        return ParquetSource(path, options, quarantine)
-    if chosen in {"csv", "tsv"}:
-        from rankmill.pipeline.sources.delimited import DelimitedSource
-
-        return DelimitedSource(path, "," if chosen == "csv" else "\t", options, quarantine)
-    if chosen == "arrow":
-        from rankmill.pipeline.sources.arrow_ipc import ArrowSource
-
-        return ArrowSource(path, options, quarantine)
-    if chosen == "jsonl":
-        from rankmill.pipeline.sources.jsonl.source import JsonSource
-
-        return JsonSource(path, options, quarantine)
     if chosen == "run":
         from rankmill.pipeline.sources.trec_run import RunSource
 
         return RunSource(path, options, quarantine)
-    from rankmill.pipeline.sources.letor import LetorSource
+    if chosen == "letor":
+        from rankmill.pipeline.sources.letor import LetorSource
 
-    return LetorSource(path, options, quarantine)
+        return LetorSource(path, options, quarantine)
+    return _open_table(path, chosen, options, quarantine, columns_of)
+
+
+def _open_table(
+    path: Path, chosen: Format, options: ReadOptions, quarantine: Quarantine, columns_of: ColumnsOf | None
+) -> TableSource:
+    if chosen == "parquet":
+        from rankmill.pipeline.sources.parquet import ParquetSource
+
+        return ParquetSource(path, options, quarantine, columns_of)
+    if chosen == "arrow":
+        from rankmill.pipeline.sources.arrow_ipc import ArrowSource
+
+        return ArrowSource(path, options, quarantine, columns_of)
+    if chosen == "jsonl":
+        from rankmill.pipeline.sources.jsonl.source import JsonSource
+
+        return JsonSource(path, options, quarantine, columns_of)
+    from rankmill.pipeline.sources.delimited import DelimitedSource
+
+    return DelimitedSource(path, "," if chosen == "csv" else "\t", options, quarantine, columns_of)
+
+
+class NarrowFile:
+    """One file of judgments or pairs: a table if its suffix says so, else lines of words.
+
+    Attributes
+    ----------
+    table
+        What its columns are for; None for words.
+    position
+        Bytes of the file used up so far; may stay 0 where that is not known.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        form: WordForm,
+        quarantine: Quarantine,
+        options: ReadOptions,
+        columns_of: ColumnsOf | None = None,
+    ) -> None:
+        """Open ``path``; InputError if there is no such file, DataRejected if its header breaks the rules."""
+        check_file(path)
+        chosen = format_of(path)
+        self.path = path
+        self.position = 0
+        self._form = form
+        self._quarantine = quarantine
+        of_words = chosen in {"letor", "run"}
+        self._source = None if of_words else _open_table(path, chosen, options, quarantine, columns_of)
+        self.table = None if self._source is None else self._source.table
+
+    def rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
+        """Yield its columns in the order of the file; DataRejected if it breaks the format.
+
+        ``again`` says that this is not the first time: rows that cannot be read are put aside already.
+        """
+        if self._source is None:
+            for rows, position in word_lines(self.path, self._form, self._quarantine, block_bytes):
+                yield rows
+                self.position = position
+        else:
+            for rows in self._source.table_rows(block_bytes, again=again):
+                yield rows
+                self.position = self._source.position
+
+
+def share_features(sources: Sequence[Source], others: Iterable[str] = ()) -> None:
+    """Give all files of JSON lines among ``sources`` the features that any of them has, and ``others``."""
+    from rankmill.pipeline.sources.jsonl.source import JsonSource
+
+    found = [source for source in sources if isinstance(source, JsonSource)]
+    names = {*others, *(name for source in found for name in source.columns or ())}
+    for source in found:
+        source.add_features(names)

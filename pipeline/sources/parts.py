@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rankmill.foundation.errors import InputError
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 
 LARGEST = float(np.finfo(np.float32).max)  # of a label or weight: their squares and sums stay finite in float64
-_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,13 @@ OPTIONAL = {
 }
 """By name, in the order in which they are stored."""
 
+NUMBERS = OPTIONAL | {
+    "probability": OptionalColumn("a probability: a number from 0 to 1", "write 1 where it is not known", 0.0, 1.0),
+    "score": OptionalColumn("a number as score", "", -np.inf, np.inf),
+    "rank": OptionalColumn("a number as rank", "", -np.inf, np.inf),
+}
+"""All columns of numbers that are no features: those of pairs and runs, too."""
+
 TYPES = {name: column.type for name, column in OPTIONAL.items()} | {"time": pa.int64()}
 """How the extras of a row travel; ``time`` is the column that the caller named."""
 
@@ -82,20 +87,16 @@ def optional_columns(names: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in OPTIONAL if name in names)
 
 
-def read_numbers(tokens: pa.Array[Any]) -> npt.NDArray[np.float64]:
-    """Read strings as Python's ``float()`` does, blanks around them allowed; NaN where one is no finite decimal number.
-
-    >>> read_numbers(pa.array(["1.5", " -2e3 ", "", "x", "nan"])).tolist()
-    [1.5, -2000.0, nan, nan, nan]
-    """
-    trimmed = pc.utf8_trim(tokens, characters=" \t")
-    plain = pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar("nan"))
-    found: npt.NDArray[np.float64] = plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return np.where(np.isfinite(found), found, np.nan)
-
-
+IDS = {
+    "qid": "an id of the query",
+    "doc_id": "an id of the document",
+    "better": "the id of the better document",
+    "worse": "the id of the worse document",
+}
+"""Columns of ids, in judgments and in pairs, and what a row without one lacks."""
 ID_COLUMNS = ("qid", "doc_id", "grade")
 PARTS = (*ID_COLUMNS, *OPTIONAL)
+PAIR_PARTS = ("qid", "better", "worse", "weight", "probability")
 RESERVED = ("split",)  # of the dataset's own
 HABITS = {
     "qid": ("qid", "queryid", "query", "groupid", "group", "topicid", "topic", "searchid"),

@@ -13,22 +13,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
+from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.sources import _kernels
-from rankmill.pipeline.sources.batch import shorten
-from rankmill.pipeline.sources.blocks import COMPRESSED, copy_tokens, read_blocks
+from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.sources.blocks import COMPRESSED
 from rankmill.pipeline.sources.files import COMPANIONS, uncompressed
+from rankmill.pipeline.sources.words import SIZES, word_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from rankmill.pipeline.sources.blocks import Block
 
 _BLOCK_BYTES = 1 << 20
-_NO_COMMENT = 10  # no word begins with a newline
-_EXPECTED = "the number of rows of a query: a whole number, 1 or more"
 _SIZE = "^[0-9]{1,12}$"  # more digits, and sums of a block might overflow
 
 Numbers = npt.NDArray[np.int64]
@@ -127,25 +124,13 @@ class QuerySizes:
 
     def _read(self) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield (rows before the end of each query, line of its size) of a block of sizes at a time."""
-        rows = 0
-        for block in read_blocks(self.path, _BLOCK_BYTES):
-            sizes, lines = self._parse(block)
+        before = 0
+        for rows, _ in word_lines(self.path, SIZES, Quarantine(), _BLOCK_BYTES):
+            words = rows.columns["size"]
+            good = pc.match_substring_regex(words, _SIZE)
+            sizes: Numbers = pc.if_else(good, words, pa.scalar("0")).cast(pa.int64()).to_numpy()
+            rows.problems.refuse(sizes < 1, "size", SIZES.expected)
+            rows.put_aside(rows.problems)
             if len(sizes):
-                yield np.cumsum(sizes) + rows, lines
-                rows += int(sizes.sum())
-
-    def _parse(self, block: Block) -> tuple[Numbers, Numbers]:
-        text = block.bytes_view
-        lines = block.lines
-        line, count = (np.empty(lines, dtype=np.int64) for _ in range(2))
-        start, stop = (np.empty((1, lines), dtype=np.int64) for _ in range(2))
-        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _NO_COMMENT)
-        words = copy_tokens(text, start[0, :n], stop[0, :n])
-        good = pc.match_substring_regex(words, _SIZE)
-        sizes: Numbers = pc.if_else(good, words, pa.scalar("0")).cast(pa.int64()).to_numpy()
-        bad = np.flatnonzero((sizes < 1) | (count[:n] != 1))
-        if len(bad):
-            k = int(bad[0])
-            found = words[k].as_py() if count[k] == 1 else f"{count[k]} words"
-            raise MalformedLine(self.path, block.first_line + int(line[k]), 1, shorten(found), _EXPECTED)
-        return sizes, block.first_line + line[:n]
+                yield np.cumsum(sizes) + before, rows.place
+                before += int(sizes.sum())

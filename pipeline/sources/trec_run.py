@@ -1,42 +1,69 @@
-"""TREC runs: ``qid Q0 doc_id rank score tag``, one document a line; ``score`` and ``rank`` are its features.
+"""TREC runs: ``qid Q0 doc_id rank score tag``, one document a line (see :mod:`rankmill.pipeline.sources.words`).
 
-Words are separated by blanks or tabs, lines without words are skipped.  The second word, the tag and what follows it mean
-nothing.  A run has no grades.
+As rows to learn from or to rank, ``score`` and ``rank`` are the features of a run, and both must be numbers.  As a ranked list,
+which is evaluated or says what is to be ranked, only the score must be one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
+from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.sources import _kernels
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch, shorten
-from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch
 from rankmill.pipeline.sources.columns import TableColumns
-from rankmill.pipeline.sources.parts import read_numbers
+from rankmill.pipeline.sources.files import check_file
+from rankmill.pipeline.sources.role_columns import read_parts
+from rankmill.pipeline.sources.words import RUN, word_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from rankmill.pipeline.sources.blocks import Block
 
 FEATURES = ("score", "rank")
-_FORM = "6 words, qid Q0 doc_id rank score tag"
-_WORDS = 6
-_QID, _DOC_ID = 0, 2
-_PLACES = {"score": 4, "rank": 3}
-_NO_COMMENTS = 10  # a newline begins no word
+
+
+class RankedLines(NamedTuple):
+    """Some lines of a run, as a ranked list."""
+
+    qid: pa.Array[Any]
+    doc_id: pa.Array[Any]
+    score: npt.NDArray[np.float64]
+    """(n,) perhaps infinite, never NaN."""
+    line: npt.NDArray[np.int64]
+    """(n,) numbers of the lines, from 1."""
+
+
+def read_ranked_lines(path: Path, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RankedLines]:
+    """Yield the lines of the run ``path``; as in trec_eval the rank means nothing.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    MalformedLine
+        A line breaks the format.
+    CandidatesRejected
+        The file has no line.
+    """
+    check_file(path)
+    empty = True
+    for lines, _ in word_lines(path, RUN, Quarantine(), block_bytes):
+        columns = {part: lines.columns[part] for part in ("qid", "doc_id", "score")}
+        found = read_parts(columns, lines.problems)
+        lines.put_aside(lines.problems)
+        empty &= not len(lines.place)
+        yield RankedLines(**found, line=lines.place)
+    if empty:
+        raise CandidatesRejected(f"{path}: expected lines 'qid Q0 doc_id rank score tag', found none")
 
 
 class RunSource:
-    """One run, plain or compressed."""
+    """One run, plain or compressed, as rows."""
 
     columns: tuple[str, ...] | None = FEATURES
     fields: tuple[str, ...] = ()
@@ -59,47 +86,13 @@ class RunSource:
 
     def batches(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[RowBatch]:
         """Yield the rows in the order of the file."""
-        for batch, _ in self.with_lines(block_bytes):
-            yield batch
-
-    def with_lines(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[tuple[RowBatch, npt.NDArray[np.int64]]]:
-        """Yield the rows in the order of the file, and their lines (n,), from 1."""
-        for block in read_blocks(self.path, block_bytes):
-            yield self._rows(block)
-            self.position = block.position
-
-    def _rows(self, block: Block) -> tuple[RowBatch, npt.NDArray[np.int64]]:
-        text = block.bytes_view
-        lines = block.lines
-        line, count = (np.empty(lines, dtype=np.int64) for _ in range(2))
-        start, stop = (np.full((_WORDS, lines), -1, dtype=np.int64) for _ in range(2))
-        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, _NO_COMMENTS)
-        words = [copy_tokens(text, start[word, :n], stop[word, :n]) for word in range(_WORDS)]
-        problems = dict.fromkeys(np.flatnonzero(count[:n] < _WORDS).tolist(), (0, _FORM))
-        values = np.empty((n, len(FEATURES)), dtype=np.float32)
-        for column, name in enumerate(FEATURES):
-            numbers = read_numbers(words[_PLACES[name]])
-            for row in np.flatnonzero(np.isnan(numbers)).tolist():
-                problems.setdefault(row, (_PLACES[name], f"a number as {name}"))
+        for lines, position in word_lines(self.path, RUN, self._quarantine, block_bytes):
+            found = read_parts(lines.columns, lines.problems)
+            lines.put_aside(lines.problems)
+            kept: pa.Array[Any] = as_array(np.flatnonzero(lines.problems.keep))
             with np.errstate(over="ignore"):
-                values[:, column] = numbers
-        for row, (word, expected) in sorted(problems.items()):
-            self._reject(block, block.first_line + int(line[row]), int(start[word, row]), int(count[row]), expected)
-        keep = np.ones(n, dtype=np.bool_)
-        keep[list(problems)] = False
-        kept: pa.Array[Any] = as_array(np.flatnonzero(keep))
-        rows = RowBatch(
-            qid=words[_QID].take(kept),
-            doc_id=words[_DOC_ID].take(kept),
-            grade=None,
-            values=values[keep],
-        )
-        return rows, block.first_line + line[:n][keep]
-
-    def _reject(self, block: Block, line: int, at: int, words: int, expected: str) -> None:
-        line_start = max(block.start, block.data.rfind(b"\n", block.start, at) + 1)
-        text = block.text(line_start, block.data.index(b"\n", at)).removesuffix("\r")
-        column = len(block.text(line_start, at)) + 1
-        many = "" if words == 1 else "s"
-        found = f"{words} word{many}" if expected == _FORM else text[column - 1 :].split(maxsplit=1)[0]
-        self._quarantine.add(MalformedLine(self.path, line, column, shorten(found), expected), column, text)
+                values = np.stack([found[name] for name in FEATURES], axis=1).astype(np.float32)
+            yield RowBatch(
+                found["qid"].take(kept), found["doc_id"].take(kept), grade=None, values=values[lines.problems.keep]
+            )
+            self.position = position

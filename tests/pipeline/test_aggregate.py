@@ -3,12 +3,12 @@
 import itertools
 import random
 
-import numpy as np
+import polars as pl
 import pytest
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.judgments.aggregate import aggregated
 from rankmill.pipeline.judgments.rules import AGGREGATES, WITH_LABEL, check_aggregate
+from rankmill.pipeline.judgments.settle import one_judgment
 from tests import naive_judgments
 
 
@@ -16,21 +16,15 @@ def found_of(judgments, how):
     """{document: (grade, label, judgments, lowest, highest)} as the pipeline has it."""
     documents = sorted({judgment[:2] for judgment in judgments}, key=hash)
     number = {document: 7 * k - 3 for k, document in enumerate(documents)}
-    columns = ([number[j[:2]] for j in judgments], [j[2] for j in judgments], [j[3] for j in judgments])
-    arrays = (
-        np.array(column, dtype=kind) for column, kind in zip(columns, (np.int64, np.int32, np.int64), strict=True)
-    )
-    found = aggregated(*arrays, how)
-    assert found.grade.dtype == np.int32
-    assert (found.label is not None) == (how in WITH_LABEL)
-    assert found.document.tolist() == sorted(number.values())
-    assert found.find(np.array([-4, *number.values(), 10**9])).tolist() == [
-        -1, *(found.document.tolist().index(n) for n in number.values()), -1,
-    ]  # fmt: skip
-    assert found.different.tolist() == (found.lowest < found.highest).tolist()
-    label = [None] * len(found) if found.label is None else found.label.tolist()
-    facts = (found.grade.tolist(), label, found.judgments.tolist(), found.lowest.tolist(), found.highest.tolist())
-    of_number = dict(zip(found.document.tolist(), zip(*facts, strict=True), strict=True))
+    kinds = {"document": pl.Int64, "grade": pl.Int32, "time": pl.Int64}
+    judged = [(number[qid, doc_id], grade, time) for qid, doc_id, grade, time in judgments]
+    found = one_judgment(pl.DataFrame(judged, schema=kinds, orient="row"), how)
+    assert found.schema["grade"] == pl.Int32
+    assert ("label" in found.columns) == (how in WITH_LABEL)
+    assert sorted(found["document"]) == sorted(number.values())
+    label = pl.col("label") if how in WITH_LABEL else pl.lit(None)
+    facts = found.select("grade", label.alias("label"), "judgments", "lowest", "highest").rows()
+    of_number = dict(zip(found["document"], facts, strict=True))
     return {document: of_number[number[document]] for document in documents}
 
 

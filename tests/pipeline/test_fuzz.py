@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.pipeline.pairs.pair_files import open_pairs
+from rankmill.pipeline.pairs.pair_files import PairFile
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.open_source import open_source
 from tests import naive_letor
@@ -128,7 +128,7 @@ def read_pairs(path: Path, block_bytes: int) -> Read:
     """Read pairs with the real reader."""
     quarantine = Quarantine(EVERY_BAD_LINE)
     rows: list[tuple] = []
-    for batch in open_pairs(path, quarantine).batches(block_bytes):
+    for batch in PairFile(path, quarantine).batches(block_bytes):
         ids = (batch.qid.to_pylist(), batch.better.to_pylist(), batch.worse.to_pylist())
         rows += zip(*ids, batch.weight.tolist(), batch.probability.tolist(), strict=True)
     return Read(rows, [(reject.line, reject.column) for reject in quarantine.rejects])

@@ -17,8 +17,8 @@ from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
-from rankmill.pipeline.sources.jsonl.source import JsonSource, share_features
-from rankmill.pipeline.sources.open_source import open_source
+from rankmill.pipeline.sources.jsonl.source import JsonSource
+from rankmill.pipeline.sources.open_source import open_source, share_features
 from rankmill.scorer.opening import open_sources
 from tests import naive_json
 from tests.pipeline.test_ingest import files_of

@@ -7,21 +7,35 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sources.letor import LetorSource
+from rankmill.pipeline.sources.number_text import read_floats
+from rankmill.pipeline.sources.role_columns import feature_numbers
 from tests import naive
 
 
+@njit(nogil=True)
+def numbers_at(text, starts, values, verdicts, powers):
+    for k in range(starts.shape[0]):
+        verdicts[k], end = _kernels.number_at(text, starts[k], values, k, powers)
+        if text[end] != 10:
+            verdicts[k] = _kernels.MALFORMED
+
+
 def read(tokens):
-    """Values and verdicts of ``tokens``, the deferred ones settled as the readers do."""
-    text = np.frombuffer("".join(f"{token}\n" for token in tokens).encode(), dtype=np.uint8)
+    """Values and verdicts of ``tokens`` by the kernel of LETOR text, the deferred ones settled as its reader does."""
+    lines = [f"{token}\n".encode() for token in tokens]
+    text = np.frombuffer(b"".join(lines), dtype=np.uint8)
+    starts = np.cumsum([0, *map(len, lines[:-1])]).astype(np.uint64)
     values, verdicts = np.empty(len(tokens), np.float32), np.empty(len(tokens), np.int64)
-    _kernels.parse_cells(text, values, verdicts, _kernels.POWERS)
+    numbers_at(text, starts, values, verdicts, _kernels.POWERS)
     with np.errstate(over="ignore"):
         for k in np.flatnonzero(verdicts == _kernels.DEFERRED):
             values[k] = np.float32(float(tokens[k]))
@@ -30,13 +44,18 @@ def read(tokens):
 
 def check(tokens):
     values, verdicts = read(tokens)
-    for token, value, verdict in zip(tokens, values, verdicts, strict=True):
+    cells, bad = read_floats(pa.array(tokens))
+    with np.errstate(over="ignore"):
+        cells = cells.astype(np.float32)
+    for k, token in enumerate(tokens):
         expected = naive.number_of(token)
         if expected is None:
-            assert verdict == _kernels.MALFORMED, token
+            assert verdicts[k] == _kernels.MALFORMED, token
+            assert bad[k], token
         else:
-            assert verdict != _kernels.MALFORMED, token
-            assert value.tobytes() == expected.tobytes(), (token, value, expected)
+            assert verdicts[k] != _kernels.MALFORMED, token
+            assert not bad[k], token
+            assert values[k].tobytes() == cells[k].tobytes() == expected.tobytes(), (token, values[k], cells[k])
     return verdicts
 
 
@@ -230,6 +249,7 @@ def test_a_million_numbers_have_the_bits_of_float(tmp_path, kind):
     columns = np.concatenate([batch.values for batch in LetorSource(path, ReadOptions()).batches()])
     for found in (
         values,
+        feature_numbers(pa.array(tokens))[0],
         *np.ascontiguousarray(columns.T),
     ):  # of a cell, and of LETOR text within a line and at its end
         different = np.flatnonzero(found.view(np.uint32) != expected.view(np.uint32))
@@ -237,7 +257,7 @@ def test_a_million_numbers_have_the_bits_of_float(tmp_path, kind):
 
 
 def test_blanks_around_a_cell_and_empty_cells():
-    values, verdicts = read([" 1.5\t", "", "  ", "2"])
-    assert verdicts.tolist() == [_kernels.NUMBER, _kernels.MISSING, _kernels.MISSING, _kernels.NUMBER]
+    values, bad = feature_numbers(pa.array([" 1.5\t", "", "  ", "2"]))
+    assert not bad.any()
     assert values[[0, 3]].tolist() == [1.5, 2.0]
     assert np.isnan(values[1:3]).all()

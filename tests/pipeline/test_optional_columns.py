@@ -16,8 +16,9 @@ from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import IngestOptions, ingest
 from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.sources.number_text import read_finite
 from rankmill.pipeline.sources.open_source import open_source
-from rankmill.pipeline.sources.parts import OPTIONAL, read_numbers
+from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.statistics.describe_dataset import describe
 
 COLUMNS = ("label", "event", "weight", "offset")
@@ -158,7 +159,7 @@ def test_tokens_are_read_as_python_reads_them(tokens):
         plain = token.strip(" \t").isascii() and "_" not in token and token.strip(" \t") == token.strip()
         return number if np.isfinite(number) and plain else None
 
-    found = read_numbers(pa.array(tokens, pa.string())).tolist()
+    found = read_finite(pa.array(tokens, pa.string())).tolist()
     assert [None if np.isnan(x) else x for x in found] == [naive(token) for token in tokens]
 
 

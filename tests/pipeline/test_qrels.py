@@ -12,8 +12,8 @@ from pyarrow import feather
 
 from rankmill.foundation.errors import DataRejected, InputError, TooManyRejects
 from rankmill.pipeline.group.query_splits import buckets_of
-from rankmill.pipeline.judgments.judgment_files import open_judgments
-from rankmill.pipeline.judgments.spill import JudgmentSpill
+from rankmill.pipeline.judgments.judgment_files import SPILLED, JudgmentFile
+from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
 from rankmill.pipeline.sources.grades import MAX_GRADE, GradeRules
 
@@ -56,7 +56,7 @@ def read(path, rules=KEEP, limit=0, block_bytes=1 << 20, **given):
     quarantine = Quarantine(limit)
     options = options_of(rules, **given)
     found = []
-    for batch in open_judgments(path, options, quarantine).batches(block_bytes):
+    for batch in JudgmentFile(path, options, quarantine).batches(block_bytes):
         times = [None] * len(batch) if batch.time is None else (batch.time // 10**6).tolist()
         found += zip(batch.qid.to_pylist(), batch.doc_id.to_pylist(), batch.grade.tolist(), times, strict=True)
     return found, quarantine.rejects
@@ -190,16 +190,16 @@ def test_files_that_are_not_there(tmp_path):
 
 def test_a_bucket_gives_back_the_judgments_of_its_queries(tmp_path):
     judgments = some_judgments(n=500)
-    spill = JudgmentSpill(tmp_path / "spill", 5)
+    spill = QuerySpill(tmp_path / "spill", 5, SPILLED)
     for name, part in (("a.csv", judgments[:300]), ("b", judgments[300:])):
-        source = open_judgments(
+        source = JudgmentFile(
             write(tmp_path / name, part),
             options_of(KEEP, time_column="when" if name == "a.csv" else None),
             Quarantine(),
         )
         for batch in source.batches(50):
-            spill.add(batch)
-    assert spill.judgments.sum() == 500
+            spill.add(batch.stored)
+    assert spill.rows.sum() == 500
     times = [t * 10**6 for *_, t in judgments[:300]] + [None] * 200
     wanted = [(q, d, g, t) for (q, d, g, _), t in zip(judgments, times, strict=True)]
     bucket_of = buckets_of(pa.array([j[0] for j in judgments]), 5)

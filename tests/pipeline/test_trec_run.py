@@ -41,7 +41,8 @@ def test_rows_come_through_as_written(tmp_path, block_bytes):
         ("q1 Q0 d1 1 2.5", ":2:1: expected 6 words, qid Q0 doc_id rank score tag, found '5 words'"),
         ("é Q0 d1 1 x2 mine", ":2:11: expected a number as score, found 'x2'"),
         ("q1 Q0 d1 one 2 mine", ":2:10: expected a number as rank, found 'one'"),
-        ("q1 Q0 d1 nan inf mine", ":2:14: expected a number as score, found 'inf'"),
+        ("q1 Q0 d1 1 nan mine", ":2:12: expected a number as score, found 'nan'"),
+        ("q1 Q0 d1 nan inf mine", ":2:10: expected a number as rank, found 'nan'"),
     ],
 )
 def test_bad_lines_are_named_and_put_aside(tmp_path, line, message):

@@ -4,9 +4,8 @@ import gzip
 
 import pytest
 
-from rankmill.foundation.errors import CandidatesRejected, InputError
-from rankmill.scorer.scored_file import read_scored
-from rankmill.scorer.trec import read_qrels, read_run
+from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.scorer.scored_file import read_qrels, read_run, read_scored
 
 RUN = "1 Q0 d1 1 2.5 tag\n\n1\tQ0\td2\t2\t-1e3\ttag and words after it\r\n 2 Q0 é 1 inf tag\n"
 
@@ -38,17 +37,17 @@ def test_judgments_may_be_negative(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"1 Q0 d1 1 2.5\n", ":1: expected 6 fields, 'qid Q0 doc_id rank score tag', found 5 fields"),
-        (b"1 Q0 d1 1 2.5 t\n1 Q0 d2 2 high t\n", ":2: expected a score in field 5, found 'high'"),
-        (b"1 Q0 d1 1 nan t\n", ":1: expected a score that is a number in field 5, found 'nan'"),
+        (b"1 Q0 d1 1 2.5\n", ":1:1: expected 6 words, qid Q0 doc_id rank score tag, found '5 words'"),
+        (b"1 Q0 d1 1 2.5 t\n1 Q0 d2 2 high t\n", ":2:11: expected a number as score, found 'high'"),
+        (b"1 Q0 d1 1 nan t\n", ":1:11: expected a number as score, found 'nan'"),
         (b"1 Q0 \xff 1 2.5 t\n", ":1: not a text file: byte 0xFF is not UTF-8; convert the file to UTF-8"),
-        (b"\n \n", ": expected lines 'qid Q0 doc_id rank score tag', found an empty file"),
+        (b"\n \n", ": expected lines 'qid Q0 doc_id rank score tag', found none"),
     ],
 )
 def test_a_broken_run_names_its_line(tmp_path, text, message):
     path = tmp_path / "a.run"
     path.write_bytes(text)
-    with pytest.raises(CandidatesRejected) as caught:
+    with pytest.raises(DataRejected) as caught:
         read_run(path)
     assert str(caught.value) == f"{path}{message}"
 
@@ -63,13 +62,13 @@ def test_a_broken_run_names_its_line(tmp_path, text, message):
         ("1 0 d1 -2147483648\n", ":1:8: expected a whole number as grade, found '-2147483648'"),
         ("1 0 d0 1\n\0\n", ":2: not a text file: it has a NUL byte; give --format if it is a table"),
         ("1 0 a 1\n2 0 a 1\n1 0 a 1\n", ":3: expected each document judged once a query, found 'a' of query '1' again (first in line 1)"),
-        ("", ": expected lines 'qid iteration doc_id grade', found an empty file"),
+        ("", ": expected lines 'qid iteration doc_id grade', found none"),
     ],
 )  # fmt: skip
 def test_broken_judgments_name_their_line(tmp_path, text, message):
     path = tmp_path / "qrels"
     path.write_text(text)
-    with pytest.raises(CandidatesRejected) as caught:
+    with pytest.raises(DataRejected) as caught:
         read_qrels(path)
     assert str(caught.value) == f"{path}{message}"
 
@@ -78,5 +77,5 @@ def test_broken_judgments_name_their_line(tmp_path, text, message):
 def test_a_missing_file_or_a_folder_is_the_callers_mistake(tmp_path, read):
     with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "none")
-    with pytest.raises(InputError, match="expected a file, found a folder"):
+    with pytest.raises(InputError, match="is a folder; name the files in it"):
         read(tmp_path)

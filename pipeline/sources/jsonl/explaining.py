@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.jsonl._kernels import DEEPEST
 from rankmill.pipeline.sources.jsonl.keys import FEATURES
+from rankmill.pipeline.sources.parts import IDS
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
     text = isinstance(value, str)
     if value is None:
         return
-    if part in {"qid", "doc_id"}:
+    if part in IDS:
         good, expected = text or whole, "text or a whole number"
     elif part == "grade":
         good, expected = text or number, "a number or a word"
@@ -125,7 +126,7 @@ def _value_problems(part: str, key: str, value: Any, columns: TableColumns, at: 
         good, expected = text or whole, "a time: ISO text or whole seconds since 1970"
     else:
         good, expected = number or (not part and isinstance(value, bool)), "a number"
-    if good and whole and not -(2**63) <= value < 2**64 and part in {"qid", "doc_id", TIME}:
+    if good and whole and not -(2**63) <= value < 2**64 and part in {*IDS, TIME}:
         good, expected = False, f"{expected} below 2^64 (longer ones as text)"
     if good and text and not _is_unicode(value):
         good, expected = False, "text without half a surrogate pair"

@@ -16,6 +16,7 @@ import pyarrow.json as arrow_json
 from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.sources.batch import BATCH_BYTES
 from rankmill.pipeline.sources.jsonl.keys import FEATURES, as_object
+from rankmill.pipeline.sources.parts import IDS
 from rankmill.pipeline.sources.times import TIME
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from rankmill.pipeline.sources.columns import TableColumns
     from rankmill.pipeline.sources.jsonl.keys import Form, Keys, Lines
 
-_IDS = ("qid", "doc_id")
 _MOST_ROWS = 1 << 16
 
 
@@ -84,7 +84,7 @@ class LineReader:
         kinds: dict[str, pa.DataType] = {}
         for part, key in self._columns.column_of.items():
             value = found.get(key)
-            if part not in {*_IDS, "grade", TIME}:
+            if part not in {*IDS, "grade", TIME}:
                 kinds[part] = pa.float64()
             elif isinstance(value, str):
                 kinds[part] = pa.string()

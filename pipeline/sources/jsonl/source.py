@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
 from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
-from rankmill.pipeline.sources.columnar import RecordReader
+from rankmill.pipeline.sources.columnar import ColumnsOf, TableRows, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, of_candidates, table_columns
 from rankmill.pipeline.sources.jsonl.explaining import explain, place_of, shown
 from rankmill.pipeline.sources.jsonl.keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
@@ -26,36 +26,38 @@ from rankmill.pipeline.sources.parts import PARTS, RESERVED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rankmill.pipeline.sources.batch import Source
+    import pyarrow as pa
+
     from rankmill.pipeline.sources.blocks import Block
-    from rankmill.pipeline.sources.columnar import Problem
     from rankmill.pipeline.sources.jsonl.keys import Lines
     from rankmill.pipeline.sources.jsonl.reading import Found
+    from rankmill.pipeline.sources.problems import Problems
 
 
-class JsonSource:
+class JsonSource(TableSource):
     """One file of JSON lines, plain or compressed; its keys are read when it is opened."""
 
-    def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine | None = None) -> None:
-        self.path = path
-        self.position = 0
+    def __init__(
+        self,
+        path: Path,
+        options: ReadOptions,
+        quarantine: Quarantine | None = None,
+        columns_of: ColumnsOf | None = None,
+    ) -> None:
+        super().__init__(path, quarantine)
         self._options = options
-        self._quarantine = Quarantine() if quarantine is None else quarantine
         self._keys = read_keys(path)
         if not self._keys.top:
             raise self._no_object()
-        self._settle(_columns(path, self._keys, options))
-
-    def names(self, width: int) -> tuple[str, ...]:
-        """Return the names of the features."""
-        if width != len(self._columns.features):
-            raise ValueError(f"{len(self._columns.features)} features, not {width}")
-        return self._columns.features
+        if columns_of is None:
+            self._use(_columns(path, self._keys, options))
+        else:
+            self._use(columns_of(path, self._keys.top, options, partial(_problems_of_values, self._keys)))
 
     def add_features(self, names: Iterable[str]) -> None:
         """Take ``names`` for features that no object of this file happens to have; an array has no more than it has."""
         if self._keys.form != "array":
-            self._settle(_columns(self.path, self._keys, self._options, frozenset(names)))
+            self._use(_columns(self.path, self._keys, self._options, frozenset(names)))
 
     def tasks(self, block_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[ReadTask]:
         """Yield what reads each block of the file."""
@@ -68,35 +70,45 @@ class JsonSource:
             yield from task.rows()
             self.position = task.position
 
-    def _settle(self, columns: TableColumns) -> None:
-        self._columns = columns
-        self.table: TableColumns | None = columns
-        self.columns: tuple[str, ...] | None = columns.features
-        self.fields = columns.fields
+    def table_rows(self, block_bytes: int = DEFAULT_BLOCK_BYTES, *, again: bool = False) -> Iterator[TableRows]:
+        """Yield the columns that play a part, in the order of the file; places are numbers of lines."""
+        for block in read_blocks(self.path, block_bytes):
+            lines = lines_of(block)
+            for batch, numbers in self._read(lines, again=again):
+                place = block.first_line + lines.number[numbers]
+                yield self._table_rows(batch, place, partial(self._put_aside, lines, numbers))
+            self.position = block.position
+
+    def _use(self, columns: TableColumns) -> None:
+        self._settle(columns, self._options.grade_rules)
         self._lines = LineReader(columns, self._keys)
-        self._records = RecordReader(columns, self._options.grade_rules)
 
     def _rows(self, block: Block) -> Iterator[RowBatch]:
         block.check()
         lines = lines_of(block)
-        for found in self._lines.read(lines):
-            if found.batch is None:
-                self._refuse(lines, found)
-                continue
-            rows, problems = self._records.rows(found.batch)
-            for problem in problems:
-                self._put_aside(lines, found.lines[problem.row], problem)
+        for batch, numbers in self._read(lines):
+            rows, problems = self._reader.rows(batch)
+            self._put_aside(lines, numbers, problems)
             yield rows
+
+    def _read(self, lines: Lines, *, again: bool = False) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
+        """Yield rows and the numbers of their lines among ``lines``; those that cannot be read are put aside, but ``again``."""
+        for found in self._lines.read(lines):
+            if found.batch is not None:
+                yield found.batch, found.lines
+            elif not again:
+                self._refuse(lines, found)
 
     def _refuse(self, lines: Lines, found: Found) -> None:
         (k,) = found.lines
         why = explain(lines.text(k), self._columns, self._keys, found.reason)
         self._add(lines, k, why.column, why.found, why.expected, why.cure)
 
-    def _put_aside(self, lines: Lines, k: int, problem: Problem) -> None:
-        column = place_of(lines.text(k), self._columns.column_of[problem.part])
-        found = "" if problem.found == "nothing" else problem.found.strip("'")
-        self._add(lines, k, column, found, problem.expected, problem.cure)
+    def _put_aside(self, lines: Lines, numbers: Sequence[int], problems: Problems) -> None:
+        for row, part, what, expected, cure in problems.sorted():
+            k = numbers[row]
+            column = place_of(lines.text(k), self._columns.column_of[part])
+            self._add(lines, k, column, "" if what == "nothing" else what.strip("'"), expected, cure)
 
     def _add(self, lines: Lines, k: int, column: int, found: str, expected: str, cure: str) -> None:
         self._quarantine.add(self._error(lines, k, column, found, expected, cure), column, lines.text(k))
@@ -116,14 +128,6 @@ class JsonSource:
                 why = explain(lines.text(0), nothing, self._keys, "")
                 return self._error(lines, 0, why.column, why.found, why.expected, why.cure)
         return DataRejected(f"{self.path}: no rows in it")
-
-
-def share_features(sources: Sequence[Source], others: Iterable[str] = ()) -> None:
-    """Give all files of JSON lines among ``sources`` the features that any of them has, and ``others``."""
-    found = [source for source in sources if isinstance(source, JsonSource)]
-    names = {*others, *(name for source in found for name in source.columns or ())}
-    for source in found:
-        source.add_features(names)
 
 
 def _columns(path: Path, keys: Keys, options: ReadOptions, others: frozenset[str] = frozenset()) -> TableColumns:

@@ -1,0 +1,45 @@
+"""Narrow rows, judgments or pairs, by hash bucket of their query, until the rows with features of the bucket are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rankmill.pipeline.arrow import as_array
+from rankmill.pipeline.group.bucket_rows import BucketFiles
+from rankmill.pipeline.group.query_splits import buckets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class QuerySpill:
+    """Rows with the column ``qid`` and others.  Memory: a copy of the batch that is being added."""
+
+    def __init__(self, folder: Path, buckets: int, schema: pa.Schema) -> None:
+        self._files = BucketFiles(folder, buckets, schema)
+        self._schema = schema
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Rows of each bucket, (buckets,)."""
+        return self._files.rows
+
+    def add(self, columns: Sequence[pa.Array[Any]]) -> None:
+        """Append rows: a column for each field of the schema, ``qid`` first."""
+        batch = pa.record_batch(list(columns), schema=self._schema)
+        if not len(batch):
+            return
+        bucket = buckets_of(batch.column(0), len(self.rows))
+        ordered = batch.take(as_array(np.argsort(bucket, kind="stable")))
+        self._files.add(ordered, np.bincount(bucket, minlength=len(self.rows)))
+
+    def take(self, bucket: int) -> pa.Table:
+        """Return the rows of ``bucket`` and forget them."""
+        table = pa.Table.from_batches(list(self._files.batches(bucket)), self._schema).combine_chunks()
+        self._files.drop(bucket)
+        return table

@@ -1,0 +1,163 @@
+"""The columns that rows of any role bring besides features: the one rule of what their cells may hold, whatever the format.
+
+Judgments, candidates, qrels, preference pairs and ranked lists are tables of such columns; cells are text, or have a type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from rankmill.pipeline.arrow import as_array, parts_of
+from rankmill.pipeline.sources.grades import GradeRules
+from rankmill.pipeline.sources.number_text import read_floats
+from rankmill.pipeline.sources.parts import IDS, NUMBERS
+from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from rankmill.pipeline.sources.problems import Problems
+
+_ORDER = (*IDS, "grade", *NUMBERS, TIME)
+_GRADES = GradeRules()
+_WORDS = {"true": 1.0, "false": 0.0, **dict.fromkeys(("na", "n/a", "#n/a", "<na>", "none"), float("nan"))}
+"""What is written in place of a feature, in small letters: booleans, and how pandas, R and spreadsheets mark missing values."""
+
+
+def read_parts(
+    columns: Mapping[str, pa.Array[Any]],
+    problems: Problems,
+    *,
+    needed: Collection[str] = (),
+    rules: GradeRules = _GRADES,
+    cure_of_grade: str | None = None,
+) -> dict[str, Any]:
+    """Read the columns of some rows, and find the rows whose cells break a rule.
+
+    Parameters
+    ----------
+    columns
+        (n,) each, by the part it plays: ids (:data:`~rankmill.pipeline.sources.parts.IDS`), ``grade``, numbers
+        (:data:`~rankmill.pipeline.sources.parts.NUMBERS`) and ``time``.
+    problems
+        Takes the rows that break a rule.
+    needed
+        The ids that every row must have.
+    rules, cure_of_grade
+        How grades are read, and what to do about one that is none where the rules do not know.
+
+    Returns
+    -------
+    dict
+        By part: ids as an array of strings, ``grade`` (n,) int32, numbers (n,) float64, ``time`` (n,) int64 microseconds.
+        Cells of rows that break a rule are of no meaning.
+    """
+    found: dict[str, Any] = {}
+    for part in (part for part in _ORDER if part in columns):
+        column = columns[part]
+        if part in IDS:
+            found[part] = as_strings(column)
+            if part in needed:
+                offsets, _ = parts_of(found[part])
+                good = found[part].is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) > 0)
+                problems.refuse(~good, part, IDS[part])
+        elif part == "grade":
+            found[part] = _grades(column, problems, rules, cure_of_grade)
+        elif part == TIME:
+            found[part], good = times_of(column)
+            for row in problems.new(~good):
+                what, cure = ("nothing", NO_TIME) if _is_blank(cell := column[row].as_py()) else (str(cell), "")
+                problems.add(row, TIME, what, TIME_RULE, cure)
+        else:
+            found[part] = _numbers(column, part, problems)
+    return found
+
+
+def feature_numbers(column: pa.Array[Any]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Read a column of strings as a feature (n,); returns the values, NaN where missing, and which cells are no numbers."""
+    numbers, bad = read_floats(column)
+    with np.errstate(over="ignore"):
+        values = numbers.astype(np.float32)
+    if bad.any():
+        rows = np.flatnonzero(bad)
+        words = pc.ascii_lower(pc.utf8_trim(column.take(as_array(rows)), characters=" \t"))
+        known = pc.index_in(words, value_set=pa.array(list(_WORDS))).fill_null(-1).to_numpy()
+        rows, known = rows[known >= 0], known[known >= 0]
+        values[rows] = np.array(list(_WORDS.values()), dtype=np.float32)[known]
+        bad[rows] = False
+    return values, bad
+
+
+def _grades(
+    column: pa.Array[Any], problems: Problems, rules: GradeRules, cure_of_grade: str | None
+) -> npt.NDArray[np.int32]:
+    cells: list[Any] | npt.NDArray[np.float64]
+    if are_numbers(column.type):
+        cells = as_floats(column).astype(np.float64)
+        grades, bad = rules.settle_numbers(cells)
+    else:
+        words = as_strings(column)
+        grades, bad = rules.read_words(words)
+        cells = words.to_pylist() if bad.any() else []
+    for row in problems.new(bad):
+        cell = cells[row]
+        nothing = cell is None or cell == "" or cell != cell  # noqa: PLR0124  NaN
+        found = "nothing" if nothing else repr(cell) if isinstance(cell, str) else _shown(cell)
+        expected, cure = rules.expected(cell)
+        problems.add(row, "grade", found, expected, cure if cure_of_grade is None else cure_of_grade)
+    return grades
+
+
+def _numbers(column: pa.Array[Any], part: str, problems: Problems) -> npt.NDArray[np.float64]:
+    """Return a column (n,) of numbers."""
+    rule = NUMBERS[part]
+    numbers = read_floats(column)[0] if kinds.is_string(column.type) else as_floats(column).astype(np.float64)
+    for row in problems.new(~rule.fits(numbers)):
+        cell = column[row].as_py()
+        blank = _is_blank(cell) or (np.isnan(numbers[row]) and not isinstance(cell, str))
+        found, cure = ("nothing", rule.if_empty) if blank else (f"{numbers[row]:g}", "")
+        problems.add(row, part, found, rule.expected, cure)
+    return numbers
+
+
+def _is_blank(cell: object) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def _shown(number: float) -> str:
+    """Return ``number`` as a message shows it: whole ones to the last digit."""
+    return f"{number:.0f}" if number == np.floor(number) and abs(number) < 1e15 else f"{number:g}"
+
+
+def are_ids(kind: pa.DataType) -> bool:
+    """Say whether a column of type ``kind`` can hold ids: strings or whole numbers."""
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    strings = kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
+    return kinds.is_integer(kind) or strings
+
+
+def are_numbers(kind: pa.DataType) -> bool:
+    """Say whether a column of type ``kind`` can hold numbers, or nothing but nulls."""
+    exact = kinds.is_integer(kind) or kinds.is_boolean(kind) or kinds.is_decimal(kind)
+    return exact or kinds.is_floating(kind) or kinds.is_null(kind)
+
+
+def as_floats(column: pa.Array[Any]) -> npt.NDArray[Any]:
+    """Return ``column`` as floats, NaN for null."""
+    if not kinds.is_floating(column.type):
+        column = column.cast(pa.float64(), safe=False)
+    found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+def as_strings(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Return ``column`` of ids as strings, not coded."""
+    if isinstance(column.type, pa.DictionaryType):
+        column = column.cast(column.type.value_type)
+    return column.cast(pa.string())

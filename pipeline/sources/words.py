@@ -1,0 +1,104 @@
+"""Lines of words between blanks or tabs, the one reader of TREC's runs and qrels, of pairs as text and of query sizes.
+
+Lines without words are skipped, so are lines whose first word begins with the comment mark of the form, if it has one.  Lines
+may end with CR LF, the last one with nothing; the text may be compressed and begin with a byte-order mark.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import MalformedLine
+from rankmill.pipeline.sources import _kernels
+from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
+from rankmill.pipeline.sources.blocks import Block, copy_tokens, read_blocks
+from rankmill.pipeline.sources.columnar import TableRows
+from rankmill.pipeline.sources.problems import Problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Positions = npt.NDArray[np.int64]
+
+
+class WordForm(NamedTuple):
+    """What the words of a line are."""
+
+    expected: str
+    """The form, for the message about a line with too many or too few words."""
+    fields: tuple[str, ...]
+    """Names of the words in their order; those of words that mean nothing are empty."""
+    least: int
+    most: float
+    """Bounds on the number of words."""
+    comment: str = "\n"  # no word begins with a newline
+
+
+RUN = WordForm(
+    "6 words, qid Q0 doc_id rank score tag", ("qid", "", "doc_id", "rank", "score", ""), least=6, most=np.inf
+)
+"""TREC runs: the second word, the tag and what follows it mean nothing."""
+QRELS = WordForm("4 words, qid iteration doc_id grade", ("qid", "", "doc_id", "grade"), least=4, most=4)
+"""TREC's judgments; the iteration means nothing."""
+PAIRS = WordForm(
+    "qid better worse [weight [probability]]",
+    ("qid", "better", "worse", "weight", "probability"),
+    least=3,
+    most=5,
+    comment="#",
+)
+
+
+SIZES = WordForm("the number of rows of a query: a whole number, 1 or more", ("size",), least=1, most=1)
+
+
+def word_lines(
+    path: Path, form: WordForm, quarantine: Quarantine, block_bytes: int = DEFAULT_BLOCK_BYTES
+) -> Iterator[tuple[TableRows, int]]:
+    """Yield (lines, bytes of the file used up) of the text ``path``, a block at a time; their places are their numbers.
+
+    Lines with too few or too many words have that problem, and words that they lack are null.
+
+    Raises
+    ------
+    DataRejected
+        It is no UTF-8 text, or its compression is damaged.
+    """
+    for block in read_blocks(path, block_bytes):
+        text, most = block.bytes_view, block.lines
+        line, count = (np.empty(most, dtype=np.int64) for _ in range(2))
+        start, stop = (np.full((len(form.fields), most), -1, dtype=np.int64) for _ in range(2))
+        n = _kernels.split_words(text, block.start, block.stop, line, count, start, stop, ord(form.comment))
+        words = {name: copy_tokens(text, start[w, :n], stop[w, :n]) for w, name in enumerate(form.fields) if name}
+        lines = _Lines(form, block, block.first_line + line[:n], count[:n], start, quarantine)
+        problems = Problems(n)
+        problems.refuse((lines.words < form.least) | (lines.words > form.most), "", form.expected)
+        yield TableRows(words, lines.line, problems, lines.put_aside), block.position
+
+
+class _Lines(NamedTuple):
+    """Where the words of the lines of a block are."""
+
+    form: WordForm
+    block: Block
+    line: Positions
+    words: Positions  # how many
+    start: Positions  # of the w-th word, (fields, n)
+    quarantine: Quarantine
+
+    def put_aside(self, problems: Problems) -> None:
+        for row, part, _, expected, cure in problems.sorted():
+            block = self.block
+            at = int(self.start[self.form.fields.index(part) if part else 0, row])
+            first = block.data.rfind(b"\n", block.start, at) + 1 or block.start
+            text = block.text(first, block.data.index(b"\n", at)).removesuffix("\r")
+            column = len(block.text(first, at)) + 1
+            words = f"{self.words[row]} word{'' if self.words[row] == 1 else 's'}"
+            found = re.split("[ \t]", text[column - 1 :], maxsplit=1)[0] if part else words
+            error = MalformedLine(block.path, int(self.line[row]), column, shorten(found), expected, cure)
+            self.quarantine.add(error, column, text)
