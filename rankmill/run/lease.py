@@ -12,9 +12,10 @@ import os
 import socket
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import RunUnderWay
 from rankmill.foundation.storage.locks import try_lock
@@ -26,16 +27,30 @@ LEASE = "lease"
 PATIENCE = 1.0  # seconds: whoever asks who holds the lease takes it for a moment
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The run that holds the lease, as the file says it."""
+
+    run_id: object = "?"
+    pid: object = "?"
+    host: object = "?"
+    since: object = "?"
+    stage: object = "?"
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} (process {self.pid} on {self.host}, since {self.since}, at stage {self.stage})"
+
+
 class Lease:
     """The lease of this process, as long as `hold` lasts."""
 
-    def __init__(self, handle: int, holder: dict[str, Any], died: str | None) -> None:
+    def __init__(self, handle: int, holder: Holder, died: str | None) -> None:
         self._handle, self._holder = handle, holder
         self.died = died
 
     def at(self, stage: str) -> None:
         """Write down that ``stage`` is under way."""
-        self._write(json.dumps(self._holder | {"stage": stage}).encode() + b"\n")
+        self._write(json.dumps(asdict(replace(self._holder, stage=stage))).encode() + b"\n")
 
     def end(self) -> None:
         """Write down that the run has said how it ended: it did not die."""
@@ -62,17 +77,13 @@ def hold(work: Path, run_id: str) -> Iterator[Lease]:
     try:
         if not _lock(handle):
             raise RunUnderWay(
-                f"{work}: in use by {_who(_read(handle), 'another run')}; wait for it, or give this configuration a "
+                f"{work}: in use by {_read(handle) or 'another run'}; wait for it, or give this configuration a "
                 "work folder of its own"
             )
         before = _read(handle)
-        died = None if before is None else f"{_who(before, 'an earlier run')} ended without a word"
-        holder = {
-            "run_id": run_id,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+        died = None if before is None else f"{before} ended without a word"
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        holder = Holder(run_id=run_id, pid=os.getpid(), host=socket.gethostname(), since=now)
         lease = Lease(handle, holder, died)
         lease.at("start")
         yield lease
@@ -93,7 +104,7 @@ def holder_of(work: Path) -> str | None:
     """Say who holds the lease of ``work`` now; None if nobody does."""
     with suppress(OSError), (work / LEASE).open("rb") as file:
         if not try_lock(file, shared=True):
-            return _who(_read(file.fileno()), "another run")
+            return str(_read(file.fileno()) or "another run")
     return None
 
 
@@ -101,20 +112,16 @@ def left_behind(work: Path) -> str | None:
     """Say which run last wrote into the lease of ``work`` and did not say how it ended; it died, if nobody holds the lease."""
     with suppress(OSError), (work / LEASE).open("rb") as file:
         found = _read(file.fileno())
-        return None if found is None else _who(found, "an earlier run")
+        return None if found is None else str(found)
     return None
 
 
-def _read(handle: int) -> dict[str, Any] | None:
+def _read(handle: int) -> Holder | None:
+    """Return what the file says of its holder; None where it says nothing."""
     try:
         found = json.loads(os.pread(handle, 1 << 16, 0))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
-
-
-def _who(found: dict[str, Any] | None, otherwise: str) -> str:
-    if found is None:
-        return otherwise
-    told = {name: found.get(name, "?") for name in ("run_id", "pid", "host", "since", "stage")}
-    return "run {run_id} (process {pid} on {host}, since {since}, at stage {stage})".format(**told)
+    return (
+        Holder(**{each.name: found.get(each.name, "?") for each in fields(Holder)}) if isinstance(found, dict) else None
+    )
