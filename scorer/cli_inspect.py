@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rankmill.foundation.cores import available_cores
 from rankmill.scorer.cli import (
     Absent,
     AsJson,
@@ -165,7 +166,7 @@ def dependence(
     values = None if documents is None else documents.values
     shown = (20 if len(features) == 1 else 8) if points is None else points
     axes = [some_steps(paths, paths.slot_of(name), shown) for name in features]
-    found = partial_dependence(paths, features, points=axes, values=values, n_threads=_threads(n_threads))
+    found = partial_dependence(paths, features, points=axes, values=values, n_threads=n_threads or available_cores())
     _print(dependence_report(found, inspected.identity), documents, as_json=as_json)
 
 
@@ -210,7 +211,7 @@ def interaction(
     documents = inspected.read(on, selection)
     found = interactions(
         inspected.paths, documents.values, features=features or None, over=over, output=output,
-        n_threads=_threads(n_threads),
+        n_threads=n_threads or available_cores(),
     )  # fmt: skip
     n_documents = len(documents.doc_ids)
     report = interaction_report(
@@ -263,7 +264,7 @@ def shap(
         index_base=index_base, n_features=n_features,
     )  # fmt: skip
     documents = inspected.read(on, selection)
-    found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=_threads(n_threads))
+    found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=n_threads or available_cores())
     report = shap_report(found, inspected.identity, top=top, out=None if out is None else str(out))
     _print(report, documents, as_json=as_json)
 
@@ -420,7 +421,7 @@ def optimality(
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
     found = local_optimality(
         inspected.paths, documents.values, graded, wanted, step=step, p0=p0, delta=delta, n_curves=curves, seed=seed,
-        n_threads=_threads(n_threads),
+        n_threads=n_threads or available_cores(),
     )  # fmt: skip
     _print(optimality_report(found, inspected.identity, words), documents, as_json=as_json)
 
@@ -445,9 +446,3 @@ def _policy(metric: str, convention: str, forest: Forest, documents: Documents) 
         highest = known if isinstance(known, int) and known >= 1 else max(1, int(documents.graded().max(initial=1)))
         rules = rules.but(max_grade=highest)
     return wanted, rules.policy_for(wanted), rules.describe_for(wanted)
-
-
-def _threads(n_threads: int) -> int:
-    from rankmill.foundation.cores import available_cores
-
-    return n_threads or available_cores()

@@ -99,17 +99,9 @@ def build_layout(
     first_leaf, right_leaf = np.zeros(n_splits, dtype=code), np.zeros(n_splits, dtype=code)  # what pads moves nobody
     leaf_value = np.empty(leaf_starts[-1], dtype=np.float64)
     _kernels.number_leaves(
-        *arrays,
-        split_starts,
-        leaf_starts,
-        split_slot,
-        split_bound,
-        first_leaf,
-        right_leaf,
-        leaf_value,
-        buffer,
+        *arrays, split_starts, leaf_starts, split_slot, split_bound, first_leaf, right_leaf, leaf_value, buffer,
         np.empty_like(buffer),
-    )
+    )  # fmt: skip
     levels = _levels(split_starts[:-1], leaves, depth, split_slot, split_bound, first_leaf, right_leaf)
     if levels is not None:
         level_starts, chosen = levels

@@ -241,8 +241,8 @@ def float32_sums(forest: Forest) -> float:
     return share / (1.0 - share) * forest.score_bound + n * FLOAT32_TINY
 
 
-def said_in_float32(forest: Forest, target: str) -> str:
-    """Say how float32 sums compare with ours; ConversionRefused where they could overflow."""
+def float32_exactness(forest: Forest, target: str) -> str:
+    """Return in words how float32 sums compare with ours; ConversionRefused where they could overflow."""
     if forest.score_bound > FLOAT32_MAX / 2.0:
         raise ConversionRefused(
             f"{target} adds in float32, and scores of this model reach {forest.score_bound:g}; convert it --to lightgbm or c"
@@ -257,6 +257,16 @@ def need_one_output(forest: Forest, target: str) -> None:
             f"{target} cannot make one score of {forest.n_outputs} outputs (the link {forest.link} of {forest.objective});"
             " convert it --to c or onnx, or train an objective of one output"
         )
+
+
+def need_names_without(forest: Forest, target: str, forbidden: str, *, blanks: bool = False) -> None:
+    """Refuse names of features that contain one of the ``forbidden`` signs, or ``blanks``."""
+    for name in forest.feature_names:
+        if any(sign in forbidden or (blanks and sign.isspace()) for sign in name):
+            raise ConversionRefused(
+                f"{target} takes {'no blanks and ' if blanks else ''}none of {forbidden} in the name of a feature, found"
+                f" {name!r}; give other names with --features"
+            )
 
 
 def need_missing_as_zero(forest: Forest, target: str) -> None:

@@ -23,6 +23,7 @@ from rankmill.scorer.exchange.conversion import (
     PlainTree,
     Written,
     forest_of,
+    need_names_without,
     need_one_output,
     provenance,
     text_of,
@@ -53,12 +54,7 @@ def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format i
         It has several outputs, or a feature has a name that LightGBM cannot hold.
     """
     need_one_output(forest, TARGET)
-    for feature in forest.feature_names:
-        if any(sign.isspace() or sign in FORBIDDEN_IN_NAMES for sign in feature):
-            raise ConversionRefused(
-                f"LightGBM takes no blanks and none of {FORBIDDEN_IN_NAMES} in the name of a feature, found {feature!r};"
-                " give other names with --features"
-            )
+    need_names_without(forest, TARGET, FORBIDDEN_IN_NAMES, blanks=True)
     trees = [_tree_text(number, tree) for number, tree in enumerate(with_base(forest))]
     used = set(forest.used_features)
     splits = np.bincount(forest.node_feature[forest.node_feature >= 0], minlength=forest.n_features)

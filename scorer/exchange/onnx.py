@@ -23,8 +23,8 @@ from rankmill.scorer.exchange.conversion import (
     FLOAT32_TINY,
     FLOAT64_ROUNDING,
     Written,
+    float32_exactness,
     plain_trees,
-    said_in_float32,
 )
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.links import class_values
@@ -45,7 +45,7 @@ def write(forest: Forest, name: str) -> Written:
     ConversionRefused
         Scores are beyond float32.
     """
-    said_in_float32(forest, TARGET)
+    float32_exactness(forest, TARGET)
     linked = forest.link != "identity"
     nodes = [
         _operator("Cast", ["features"], "exact", _int("to", DOUBLE)),

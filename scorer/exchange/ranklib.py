@@ -15,11 +15,11 @@ import numpy as np
 from rankmill.scorer.exchange.conversion import (
     PlainTree,
     Written,
+    float32_exactness,
     float32_sums,
     java,
     need_missing_as_zero,
     need_one_output,
-    said_in_float32,
     shortest32,
     with_base,
 )
@@ -38,7 +38,7 @@ def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format i
     """
     need_one_output(forest, TARGET)
     need_missing_as_zero(forest, TARGET)
-    exactness = said_in_float32(forest, TARGET)
+    exactness = float32_exactness(forest, TARGET)
     trees = list(with_base(forest))
     leaves = max(int(np.count_nonzero(~tree.inner)) for tree in trees)
     lines = ["## LambdaMART", f"## No. of trees = {len(trees)}", f"## No. of leaves = {leaves}", "", "<ensemble>"]

@@ -19,10 +19,10 @@ from rankmill.foundation.errors import ConversionRefused
 from rankmill.scorer.exchange.conversion import (
     PlainTree,
     Written,
+    float32_exactness,
     float32_sums,
     java,
     need_one_output,
-    said_in_float32,
     shortest32,
     takes_missing_as_zero,
     with_base,
@@ -47,7 +47,7 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> Written:
         cannot have.
     """
     need_one_output(forest, TARGET)
-    exactness = said_in_float32(forest, TARGET)
+    exactness = float32_exactness(forest, TARGET)
     plain = takes_missing_as_zero(forest)
     cuts = np.unique(forest.cuts)
     written = before_slack(cuts)

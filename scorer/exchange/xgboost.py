@@ -23,12 +23,13 @@ from rankmill.scorer.exchange.conversion import (
     Imported,
     PlainTree,
     Written,
+    float32_exactness,
     float32_sums,
     forest_of,
+    need_names_without,
     need_one_output,
     plain_trees,
     provenance,
-    said_in_float32,
     shortest32,
     text_of,
 )
@@ -55,13 +56,8 @@ def write(forest: Forest, name: str) -> Written:  # noqa: ARG001 (every format i
         It has several outputs, scores that float32 cannot hold, or a feature whose name XGBoost does not take.
     """
     need_one_output(forest, TARGET)
-    exactness = said_in_float32(forest, TARGET)
-    for feature in forest.feature_names:
-        if any(sign in FORBIDDEN_IN_NAMES for sign in feature):
-            raise ConversionRefused(
-                f"XGBoost takes none of {FORBIDDEN_IN_NAMES} in the name of a feature, found {feature!r};"
-                " give other names with --features"
-            )
+    exactness = float32_exactness(forest, TARGET)
+    need_names_without(forest, TARGET, FORBIDDEN_IN_NAMES)
     unit = 2.0**-COVER_BITS if COVER in forest.info else 1.0  # read again it is to be no counts
     trees = [_tree_json(number, tree, forest.n_features, unit) for number, tree in enumerate(plain_trees(forest))]
     model = {
