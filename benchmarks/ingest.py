@@ -52,15 +52,16 @@ def write_text(path: Path, size: float, features: int, one_query: int = 0) -> No
 
 
 def ingest_once(text: Path, work: Path, threads: int) -> None:
-    from rankmill.pipeline.ingest import IngestOptions, ingest
+    from rankmill.pipeline.ingest import ingest
+    from rankmill.pipeline.options import IngestOptions
 
     out = work / "dataset"
-    ingest([text], out, options=IngestOptions(shares={"train": 0.8, "valid": 0.2}, threads=threads))
+    ingest([text], out, options=IngestOptions(split={"train": 0.8, "valid": 0.2}, threads=threads))
     shutil.rmtree(out)
 
 
 def parse_once(text: Path, work: Path, threads: int) -> None:  # noqa: ARG001
-    from rankmill.pipeline.sources.batch import ReadOptions
+    from rankmill.pipeline.options import ReadOptions
     from rankmill.pipeline.sources.letor import LetorSource
 
     for _ in LetorSource(text, ReadOptions()).batches():

@@ -14,54 +14,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass
 from functools import wraps
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from rankmill.foundation.options import declared_in, default_of, option_of, spelled_for_a_command_line
+from rankmill.foundation.options import Grouped, default_of, grouped, option_of, spelled_for_a_command_line, types_in
 
 EMPTY: tuple[Any, ...] = ("", (), {}, None)
 
-
-class Without:
-    """Marks the options of a group that a command does not have."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-
-
-@dataclass(frozen=True, slots=True)
-class ChangesOf:
-    """Marks a parameter that holds what was given of the options of ``group``, by name, and no defaults."""
-
-    group: type
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A parameter of a command that stands for options."""
-
-    kind: type
-    options: tuple[Field[Any], ...]
-    changes: bool
-
-    def made_of(self, values: Mapping[str, Any]) -> Any:
-        """Return the group, or what is given of it, of the values that Typer has read."""
-        given = {each.name: _read(each, values[each.name]) for each in self.options if values[each.name] is not None}
-        return given if self.changes else self.kind(**given)
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command`` the options of its groups in their place; what it raises spells options as flags."""
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, _Group] = {}
+    groups: dict[str, Grouped] = {}
     hints = get_type_hints(command, include_extras=True)
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
-        group = _group_of(hint)
+        group = grouped(hint)
         if group is None:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
         else:
@@ -71,7 +44,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**given: Any) -> None:
         with spelled_for_a_command_line():
-            made = {name: group.made_of(given) for name, group in groups.items()}
+            made = {name: group.made_of(_read(group, given)) for name, group in groups.items()}
             own = {name: given[name] for name in given if name in hints}
             command(**own, **made)
 
@@ -80,33 +53,27 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _group_of(hint: Any) -> _Group | None:
-    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    kind = get_args(hint)[0] if marks else hint
-    changes = next((mark.group for mark in marks if isinstance(mark, ChangesOf)), None)
-    kind = changes or kind
-    if not hasattr(kind, "__dataclass_fields__"):
-        return None
-    left_out = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
-    found = (each for each in declared_in(kind) if each.name not in left_out and option_of(each).on_command_line)
-    return _Group(kind, tuple(found), changes is not None)
-
-
-def _parameters_of(group: _Group) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(group.kind)
+def _parameters_of(group: Grouped) -> Iterator[inspect.Parameter]:
+    types = types_in(group.kind)
     for each in group.options:
+        if not option_of(each).on_command_line:
+            continue
         said, default = option_of(each), default_of(each)
-        kind = _typer_type(hints[each.name], as_text=said.read is not None or said.size, repeat=said.repeat)
+        kind = _typer_type(types[each.name], as_text=said.read is not None or said.size, repeat=said.repeat)
         flags = list(said.flags)
         if kind is bool and default is False and not flags:
             flags = [f"--{each.name.replace('_', '-')}"]
-        shown = default not in EMPTY and not group.changes
-        if said.repeat or default in EMPTY[1:] or group.changes or said.read is not None:
+        shown = default not in EMPTY and group.changes is None
+        if said.repeat or default in EMPTY[1:] or group.changes is not None or said.read is not None:
             default, kind = None if default is not ... else ..., kind | None if default is not ... else kind
         elif said.size:
             default = str(default)
         declared = typer.Option(
-            *flags, help=said.help, metavar=said.metavar, rich_help_panel=said.panel, show_default=shown
+            *flags,
+            help=said.help + _otherwise(group, each.name),
+            metavar=said.metavar or "|".join(filter(None, said.choices)) or None,
+            rich_help_panel=said.panel,
+            show_default=shown,
         )
         yield inspect.Parameter(
             each.name,
@@ -130,8 +97,17 @@ def _typer_type(hint: Any, *, as_text: bool, repeat: bool) -> Any:
     return hint
 
 
-def _read(declared: Field[Any], value: Any) -> Any:
-    said = option_of(declared)
-    if said.read is not None:
-        return said.read(value)
-    return tuple(value) if isinstance(value, list) else value
+def _read(group: Grouped, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the group's options that Typer has read and that are not left out."""
+    found = {}
+    for each in group.options:
+        value, said = given.get(each.name), option_of(each)
+        if value is not None:
+            plain = tuple(value) if isinstance(value, list) else value
+            found[each.name] = plain if said.read is None else said.read(value)
+    return found
+
+
+def _otherwise(group: Grouped, name: str) -> str:
+    held = "" if group.changes is None else group.changes.only.get(name, "")
+    return held and f"  Left out: {held}."

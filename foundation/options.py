@@ -28,13 +28,14 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.scalars import real_number, text, truth, whole_number
 from rankmill.foundation.units import parse_size
 
-_METADATA = "option"
+_METADATA, _GROUP = "option", "group of options"  # of fields
+_OPTIONS = "_is_group_of_options"
 _FLAGS: dict[str, str] = {}  # of options whose flag is not their name with dashes
 _PLAIN: Mapping[str, Callable[[str, Any], object]] = {
     "int": whole_number,
@@ -96,7 +97,43 @@ def option(
     return declared
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, field))
+def group(*, default_factory: type) -> Any:
+    """Declare a field that holds another group of options, ``default_factory``, whose options count as those of the outer one."""
+    return field(default_factory=default_factory, metadata={_GROUP: default_factory})
+
+
+class Without:
+    """Marks, in ``Annotated[Group, Without("name", ..)]``, options of a group that a command or a section does not have."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+class ChangesOf:
+    """Marks what holds only the options of ``group`` that were given, by name: ``Annotated[Mapping[str, Any], ChangesOf(Policy)]``.
+
+    With ``only`` it is these options, and help says what holds where one is left out: ``ChangesOf(ReadOptions, absent="as in training")``.
+    """
+
+    def __init__(self, group: type, **only: str) -> None:
+        self.group, self.only = group, only
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A parameter of a command, or a field of a section, that stands for the options of a group."""
+
+    kind: type
+    options: tuple[Field[Any], ...]
+    changes: ChangesOf | None
+
+    def made_of(self, given: Mapping[str, Any]) -> Any:
+        """Return the group, or only what is given of it."""
+        found = {each.name: given[each.name] for each in self.options if each.name in given}
+        return found if self.changes is not None else made_of(self.kind, found)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, group, field))
 def options(kind: type[T]) -> type[T]:
     """Make ``kind`` a group of options: a frozen dataclass that checks itself.
 
@@ -110,6 +147,7 @@ def options(kind: type[T]) -> type[T]:
             self.check_together()
 
     kind.__post_init__ = check_all  # type: ignore[attr-defined]
+    setattr(kind, _OPTIONS, True)
     made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
     for each in declared_in(made):
         for flag in option_of(each).flags[:1]:
@@ -117,9 +155,56 @@ def options(kind: type[T]) -> type[T]:
     return made
 
 
-def declared_in(group: Any) -> list[Field[Any]]:
-    """Return the fields of a group of options that were made by :func:`option`, in their order."""
-    return [each for each in fields(group) if _METADATA in each.metadata]
+def declared_in(kind: Any) -> list[Field[Any]]:
+    """Return the fields of a group of options that were made by :func:`option`, those of its inner groups too, in their order."""
+    found: list[Field[Any]] = []
+    for each in fields(kind):
+        if _GROUP in each.metadata:
+            found += declared_in(each.metadata[_GROUP])
+        elif _METADATA in each.metadata:
+            found.append(each)
+    return found
+
+
+def grouped(hint: Any) -> Grouped | None:
+    """Return the group of options that the annotation ``hint`` asks for; None where it is another type."""
+    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    changes = next((mark for mark in marks if isinstance(mark, ChangesOf)), None)
+    kind = kind if changes is None else changes.group
+    if not isinstance(kind, type) or not hasattr(kind, _OPTIONS):
+        return None
+    left_out = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
+    found = [each for each in declared_in(kind) if each.name not in left_out]
+    if changes is not None and changes.only:
+        found = [each for each in found if each.name in changes.only]
+    return Grouped(kind, tuple(found), changes)
+
+
+def values_of(made: Any) -> dict[str, Any]:
+    """Return the values of all options of a group, those of its inner groups too, by name."""
+    found: dict[str, Any] = {}
+    for each in fields(made):
+        value = getattr(made, each.name)
+        found |= (
+            values_of(value) if _GROUP in each.metadata else {each.name: value} if _METADATA in each.metadata else {}
+        )
+    return found
+
+
+def types_in(kind: Any) -> dict[str, Any]:
+    """Return the types of the options of a group by name."""
+    found = get_type_hints(kind)
+    for each in fields(kind):
+        if _GROUP in each.metadata:
+            found |= types_in(each.metadata[_GROUP])
+    return found
+
+
+def made_of(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Return a group of options of values by name, also by those of its inner groups; what is not given has its default."""
+    own = {each.name: given[each.name] for each in fields(kind) if each.name in given}  # type: ignore[arg-type]
+    inner = {each.name: each.metadata[_GROUP] for each in fields(kind) if _GROUP in each.metadata}  # type: ignore[arg-type]
+    return kind(**own, **{name: made_of(within, given) for name, within in inner.items() if name not in own})
 
 
 def option_of(declared: Field[Any]) -> Option:
@@ -158,16 +243,18 @@ def documented(*groups: type) -> str:
     return "\n".join(lines)
 
 
-def check(group: Any) -> None:
-    """Check the options of ``group`` one by one and make their values plain.
+def check(made: Any) -> None:
+    """Check the options of the group ``made`` one by one and make their values plain.
 
     Raises
     ------
     InvalidParameter
         A value is of another kind, outside its bounds, or none of the choices; the message has name, bound and value.
     """
-    for each in declared_in(group):
-        value, said = getattr(group, each.name), option_of(each)
+    for each in fields(made):
+        if _METADATA not in each.metadata:
+            continue
+        value, said = getattr(made, each.name), option_of(each)
         optional = str(each.type).endswith(" | None")
         if value is None and optional:
             continue
@@ -178,12 +265,13 @@ def check(group: Any) -> None:
             value = plain(spelled(each.name), value)
         if said.convert is not None:
             value = said.convert(value)
-        if value is not getattr(group, each.name):
-            object.__setattr__(group, each.name, value)
+        if value is not getattr(made, each.name):
+            object.__setattr__(made, each.name, value)
         if said.choices:
             check_choice(each.name, value, said.choices)
         if isinstance(value, int | float) and not _within(value, said):
-            raise InvalidParameter(f"{spelled(each.name)} must be {_bounds(said, value)}, got {value}")
+            shown = f"{value:,} bytes" if said.size else value
+            raise InvalidParameter(f"{spelled(each.name)} must be {_bounds(said, value)}, got {shown}")
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -241,6 +329,12 @@ def _bounds(said: Option, value: float) -> str:
     >>> [_bounds(Option(help="", **each), 1.5) for each in ({"above": 0, "most": 1}, {"above": 0}, {"least": 0})]
     ['in (0, 1]', 'a number above 0', 'a number of 0 or more']
     """
+    if said.size:
+        return (
+            f"at least {_as_size(said.least)}"
+            if said.least is not None and value < said.least
+            else f"at most {_as_size(said.most)}"
+        )
     number = "a number " if isinstance(value, float) else ""
     if said.least is not None:
         if said.most is not None:
@@ -251,3 +345,16 @@ def _bounds(said: Option, value: float) -> str:
             return f"in ({said.above}, {said.most}]"
         return f"above {said.above} and below {said.below}" if said.below is not None else f"{number}above {said.above}"
     return f"at most {said.most}"
+
+
+def _as_size(amount: float | None) -> str:
+    """Return bytes as people write them.
+
+    >>> [_as_size(512 * 10**6), _as_size(1 << 30), _as_size(1)]
+    ['512MB', '1GiB', '1 bytes']
+    """
+    whole = int(amount or 0)
+    for unit, factor in (("GiB", 2**30), ("MB", 10**6)):
+        if whole and whole % factor == 0:
+            return f"{whole // factor}{unit}"
+    return f"{whole} bytes"

@@ -23,7 +23,8 @@ from rankmill.pipeline.binspec import BinSpec, FeatureBins, apply_bins, feature_
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import BINS, BinSet, path_in
 from rankmill.pipeline.memory_plans import BinPlan
-from rankmill.pipeline.quantiles import EDGE, MAX_BIN, Values, checked_max_bin
+from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
+from rankmill.pipeline.quantiles import EDGE, Values, checked_max_bin
 from rankmill.pipeline.sampled_bins import SampledColumn, sampled_places
 from rankmill.pipeline.stored_shards import read_manifest
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.dataset_manifest import Shard, SplitName
 
-MIN_MAX_BIN = 15
 _COLUMN_BYTES = 64 << 20  # of columns that are looked at together, where nobody says how many
 _BATCH_ROWS = 65536  # read at a time
 

@@ -23,9 +23,9 @@ from joblib import Parallel, delayed
 from rankmill.foundation.errors import DatasetFormatError
 from rankmill.foundation.records import as_json, infinite_as_words
 from rankmill.pipeline import _kernels
+from rankmill.pipeline.options import MAX_BIN
 from rankmill.pipeline.quantiles import (
     EDGE,
-    MAX_BIN,
     Masses,
     Values,
     bin_ends,

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from rankmill.foundation.command_line import takes_options
 from rankmill.pipeline.cli_ingest import ingest
+from rankmill.pipeline.options import BinOptions
 
 app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
 
@@ -18,10 +20,10 @@ app.command()(ingest)
 
 
 @app.command(name="bin")
+@takes_options
 def bin_(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
-    max_bin: Annotated[int, typer.Option(help="Bins a feature has at most, 15 to 255.")] = 255,
-    memory: Annotated[str, typer.Option(help="Bound on the memory of the process, 512MB or more.")] = "2GB",
+    options: BinOptions,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Cut every feature into quantile bins, as training needs them.
@@ -32,17 +34,15 @@ def bin_(
 
     rankmill data bin DATASET --max-bin 255 --memory 4GB
     """
-    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
     from rankmill.pipeline.dataset import Dataset
 
     opened = Dataset.open(dataset)
-    size = parse_size(memory, "--memory")
-    plan = bin_plan(opened, size)
-    found = find_bins(opened, max_bin, plan.sampled_rows)
+    plan = bin_plan(opened, options.memory)
+    found = find_bins(opened, options.max_bin, plan.sampled_rows)
     if found is None:
         typer.echo(plan.render(), err=True)
-    spec = bin_dataset(opened, max_bin, size)
+    spec = bin_dataset(opened, options.max_bin, options.memory)
     bins = [len(feature.edges) + 1 for feature in spec.features]
     if as_json:
         facts = {
@@ -58,8 +58,8 @@ def bin_(
         typer.echo(f"{dataset}: the bins {spec.digest[:12]} are there already; from now on training uses them")
     else:
         typer.echo(
-            f"{dataset}: {len(bins)} features in {sum(bins):,} bins, {sum(b == max_bin for b in bins)} of them with all"
-            f" {max_bin}; bins {spec.digest[:12]}"
+            f"{dataset}: {len(bins)} features in {sum(bins):,} bins, {sum(b == options.max_bin for b in bins)} of them with all"
+            f" {options.max_bin}; bins {spec.digest[:12]}"
         )
 
 

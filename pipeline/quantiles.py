@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline import _kernels
+from rankmill.pipeline.options import MAX_BIN
 
 EDGE = np.float32  # so that x <= edge compares exactly
-MAX_BIN = 255
 _LARGEST = float(np.finfo(EDGE).max)
 
 Values = npt.NDArray[np.float32]

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from rankmill.foundation.command_line import AsJson
 from rankmill.foundation.errors import InputError
-from rankmill.scorer.cli import AsJson, RegistryFolder
+from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 
 app = typer.Typer()
 
@@ -62,7 +63,7 @@ def convert(
     ] = None,
     n_rounds: Annotated[int | None, typer.Option(help="Take only so many rounds of the model.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
-    registry: RegistryFolder = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Write a model for another tool, or take over one that another tool has trained.

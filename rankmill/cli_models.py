@@ -7,30 +7,21 @@ from typing import Annotated
 
 import typer
 
+from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.gate.gate_rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
 from rankmill.registry.names import PRODUCTION
 from rankmill.registry.rendering import print_json, print_table, safe
-from rankmill.scorer.cli import (
-    Discount,
-    Gain,
-    MapNormalisation,
-    MaxGrade,
-    NothingRelevant,
-    NThreads,
-    PrecisionNormalisation,
-    RelevantFrom,
-    ShortLists,
-    Ties,
-    TiesSeed,
-)
+from rankmill.scorer.options import Conventions, NThreads
 
 app = typer.Typer()
 
 
 @app.command()
+@takes_options
 def gate(
+    *,
     model: Annotated[str, typer.Argument(help="The candidate: NAME (its latest version) or NAME@7.")],
     on: Annotated[
         Path | None, typer.Option("--on", metavar="DATASET", help="Judged queries that no model was trained on.")
@@ -70,16 +61,7 @@ def gate(
         str | None,
         typer.Option(help="Whose metric conventions, as in evaluate; by default as the alias asks for, else rankmill."),
     ] = None,
-    gain: Gain = None,
-    discount: Discount = None,
-    ties: Ties = None,
-    ties_seed: TiesSeed = None,
-    nothing_relevant: NothingRelevant = None,
-    relevant_from: RelevantFrom = None,
-    max_grade: MaxGrade = None,
-    short_lists: ShortLists = None,
-    map_normalisation: MapNormalisation = None,
-    precision_normalisation: PrecisionNormalisation = None,
+    conventions: Conventions,
     show: Annotated[bool, typer.Option("--show", help="Print the newest report of this version again.")] = False,
     n_threads: NThreads = 0,
     reason: Reason = "",
@@ -112,15 +94,10 @@ def gate(
 
         if on is None:
             raise InputError("name the dataset to compare on with --on DATASET, or look at a stored report with --show")
-        options = {
-            "gain": gain, "discount": discount, "ties": ties, "ties_seed": ties_seed, "nothing_relevant": nothing_relevant,
-            "relevant_from": relevant_from, "max_grade": max_grade, "short_lists": short_lists,
-            "map_normalisation": map_normalisation, "precision_normalisation": precision_normalisation,
-        }  # fmt: skip
-        asked = convention is not None or any(value is not None for value in options.values())
+        asked = convention is not None or conventions
         result = through_the_gate(
             store, model, Dataset.open(on), split, alias=alias, metric=metric, margin=margin,
-            convention=named_convention(convention or OURS).but(**options) if asked else None,
+            convention=named_convention(convention or OURS).but(**conventions) if asked else None,
             against=None if against is None else Dataset.open(against), n_threads=n_threads, reason=reason,
             max_cost_ratio=max_cost_ratio, max_constant_rise=max_constant_rise, max_latency=max_latency,
             allow_feature_changes=allow_feature_changes, allow_seen_queries=allow_seen_queries,

@@ -7,8 +7,7 @@ keys of ``[train]`` and ``[evaluate]`` are the parameters of the training and of
 from __future__ import annotations
 
 import os
-from dataclasses import fields
-from datetime import date, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,15 +15,10 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from rankmill.foundation.errors import ConfigError
-from rankmill.foundation.memory import checked_memory
+from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import LIMITS, MAX_CONSTANT_RISE, MAX_COST_RATIO
-from rankmill.pipeline.group.query_splits import fold_choice, split_time_of
-from rankmill.pipeline.ingest import IngestOptions
-from rankmill.pipeline.judgments.rules import Aggregate
-from rankmill.pipeline.quantiles import MAX_BIN
-from rankmill.pipeline.sources.batch import Format, ReadOptions
-from rankmill.pipeline.sources.grades import NegativeGrades, Unjudged
+from rankmill.pipeline.options import BinOptions, Format, IngestOptions
 from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import DEFAULT_METRICS, Policy
 from rankmill.scorer.metrics.conventions import OURS
@@ -42,23 +36,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Split:
-    """Shares of the queries; a query's own hash decides where it goes."""
-
-    train: Share
-    valid: Share = 0.0
-    test: Share = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class SplitTime:
-    """When splits begin, as text or as a date of TOML; a query's latest row decides where it goes."""
-
-    valid: str | date | datetime | None = None
-    test: str | date | datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Ingest:
     """``[ingest]``: where judgments come from.  Names and defaults are those of ``rankmill data ingest``."""
 
@@ -67,81 +44,22 @@ class Ingest:
     test: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     qrels: tuple[str, ...] = ()
-    aggregate: Aggregate | None = None
-    split: Split | None = None
-    split_time: SplitTime | None = None
-    folds: int | None = None
-    fold: int | None = None
-    format: Format = "auto"
-    absent: Literal["zero", "missing"] = "zero"
-    index_base: Literal[0, 1] = 1
-    labels: Literal["grade", "real"] = "grade"
-    grades: dict[str, int] = Field(default_factory=dict)
-    negative_grades: NegativeGrades = "reject"
-    unjudged: Unjudged = "keep"
-    columns: dict[str, str] = Field(default_factory=dict)
-    ignore: tuple[str, ...] = ()
-    n_features: int | None = None
-    max_grade: int | None = None
-    time_column: str | None = None
-    max_rejects: int = 0
-    buckets: int = 32
-    memory: str = "2GB"
-    threads: int = 0
-
-    @property
-    def options(self) -> IngestOptions:
-        """The same as the room's own options; a dataset of an earlier run in the same work folder is replaced."""
-        shares = (
-            None if self.split is None else {share.name: getattr(self.split, share.name) for share in fields(Split)}
-        )
-        return IngestOptions(
-            format=self.format,
-            read=ReadOptions(
-                absent=self.absent,
-                index_base=self.index_base,
-                labels=self.labels,
-                grades=tuple(self.grades.items()),
-                negative_grades=self.negative_grades,
-                unjudged=self.unjudged,
-                columns=self.columns,
-                ignore=self.ignore,
-                n_features=self.n_features,
-                max_grade=self.max_grade,
-                time_column=self.time_column,
-            ),
-            shares=shares,
-            split_time=None
-            if self.split_time is None
-            else split_time_of(_as_text(self.split_time.valid), _as_text(self.split_time.test)),
-            folds=fold_choice(self.folds, self.fold),
-            aggregate=self.aggregate,
-            max_rejects=self.max_rejects,
-            buckets=self.buckets,
-            memory=parse_size(self.memory, "memory"),
-            threads=self.threads,
-            overwrite=True,
-        )
+    options: Annotated[IngestOptions, Without("overwrite", "append")] = Field(default_factory=IngestOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Bin:
     """``[bin]``: how finely features are cut."""
 
-    max_bin: Annotated[int, Field(ge=15, le=MAX_BIN)] = MAX_BIN
-    memory: str = "2GB"
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bound on the memory of the process."""
-        return checked_memory(parse_size(self.memory, "memory"))
+    options: BinOptions = Field(default_factory=BinOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
-class Train(TrainParameters):
+class Train:
     """``[train]``: the name to register under, and every parameter of the training."""
 
     name: str
+    parameters: TrainParameters = Field(default_factory=TrainParameters)
     eval_metrics: tuple[str, ...] = ()
     n_threads: Annotated[int, Field(ge=0)] = 0
     histogram_memory: str = HISTOGRAM_MEMORY
@@ -154,11 +72,6 @@ class Train(TrainParameters):
         """Bound of the memory for histograms."""
         return parse_size(self.histogram_memory, "histogram_memory")
 
-    @property
-    def parameters(self) -> TrainParameters:
-        """The training's own part of this section."""
-        return TrainParameters(**{field.name: getattr(self, field.name) for field in fields(TrainParameters)})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
 class Evaluate:
@@ -169,27 +82,12 @@ class Evaluate:
 
     metrics: Texts = DEFAULT_METRICS
     convention: str = OURS
-    gain: str | None = None
-    discount: str | None = None
-    ties: str | None = None
-    ties_seed: int | None = None
-    nothing_relevant: str | None = None
-    relevant_from: int | None = None
-    max_grade: int | None = None
-    short_lists: str | None = None
-    map_normalisation: str | None = None
-    precision_normalisation: str | None = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What is given besides the convention, by name."""
-        given = {field.name: getattr(self, field.name) for field in fields(Policy)}
-        return {name: value for name, value in given.items() if value is not None}
+    policy: Annotated[Mapping[str, Any], ChangesOf(Policy)] = Field(default_factory=dict)
 
     @property
     def conventions(self) -> dict[str, Any]:
         """The conventions by name, as `rankmill.scorer.evaluate.evaluate` takes them."""
-        return {"convention": self.convention, **self.options}
+        return {"convention": self.convention, **self.policy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)
@@ -311,7 +209,3 @@ class Config:
     report: Report = Field(default_factory=Report)
     drift: Drift | None = None
     tell: Tell = Field(default_factory=Tell)
-
-
-def _as_text(moment: str | date | datetime | None) -> str | None:
-    return moment.isoformat() if isinstance(moment, date) else moment

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from rankmill.config import Config
 from rankmill.foundation.errors import ConfigError, InputError, RankmillError
+from rankmill.foundation.options import Grouped, grouped, types_in
 from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import METRIC
 from rankmill.other_libraries import unknown_name
@@ -25,7 +27,7 @@ from rankmill.scorer.metrics.conventions import named_convention
 from rankmill.trainer.early_stopping import parse_measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -48,29 +50,73 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path}: expected UTF-8 text, found other bytes") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_with_place(path, str(error))) from None
+    groups = _taken_out(data)
     try:
         config: Config = TypeAdapter(Config).validate_json(json.dumps(data, default=str))
+        for section, name, group, given in groups:
+            made = group.made_of(_typed(section, group, given))
+            config = replace(config, **{section: replace(getattr(config, section), **{name: made})})
     except ValidationError as error:
         found = error.errors(include_url=False)
         worst = min(
             found, key=lambda row: row["type"] != "unexpected_keyword_argument"
         )  # a typing error, then the rest
         raise ConfigError(f"{path}: {_explain(worst)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except InputError as error:
+        raise ConfigError(f"{path}: [{section}] {error}") from None
     _check_what_the_rooms_check(path, config)
     return config
+
+
+def _taken_out(data: dict[str, Any]) -> list[tuple[str, str, Grouped, dict[str, Any]]]:
+    """Take the keys of groups of options out of their sections; return section, field, group and what is given of it."""
+    found = []
+    for section, table in data.items():
+        kind = _section(section)
+        if kind is None or not isinstance(table, dict):
+            continue
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            group = grouped(hint)
+            if group is not None:
+                given = {each.name: table.pop(each.name) for each in group.options if each.name in table}
+                found.append((section, name, group, json.loads(json.dumps(given, default=str))))
+    return found
+
+
+def _typed(section: str, group: Grouped, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as their options have them; ConfigError where one of several values is of another type."""
+    types, found = types_in(group.kind), {}
+    for name, value in given.items():
+        several = isinstance(value, list | dict) or get_origin(types[name]) not in {None, Union, UnionType, Literal}
+        try:
+            found[name] = TypeAdapter(types[name]).validate_json(json.dumps(value), strict=True) if several else value
+        except ValidationError as error:
+            row = error.errors(include_url=False)[0]
+            row["loc"] = (section, name, *row["loc"])
+            raise ConfigError(_explain(row)) from None
+    return found
+
+
+def _section(name: str) -> Any:
+    """Return the class of the section ``name`` of the configuration; None if there is no such section."""
+    hint = get_type_hints(Config).get(name)
+    return next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
 
 
 def _check_what_the_rooms_check(path: Path, config: Config) -> None:
     """Ask now what the rooms would ask later: a typing error must not come to light after hours of training."""
     rows: list[tuple[str, Callable[[], object]]] = [
-        ("[ingest]", lambda: config.ingest.options),
-        ("[bin]", lambda: config.bin.memory_bytes),
         ("train.name:", lambda: check_name(config.train.name)),
-        ("train.metric:", lambda: parse_metric(config.train.metric)),
-        ("train.stop_metric:", lambda: parse_measure(config.train.stop_metric or config.train.metric)),
+        ("train.metric:", lambda: parse_metric(config.train.parameters.metric)),
+        (
+            "train.stop_metric:",
+            lambda: parse_measure(config.train.parameters.stop_metric or config.train.parameters.metric),
+        ),
         ("train.eval_metrics:", lambda: [parse_measure(measure) for measure in config.train.eval_metrics]),
         ("[train]", lambda: config.train.pool_bytes),
-        ("[evaluate]", lambda: named_convention(config.evaluate.convention).but(**config.evaluate.options)),
+        ("[evaluate]", lambda: named_convention(config.evaluate.convention).but(**config.evaluate.policy)),
         ("[tell]", lambda: config.tell.keep_bytes),
         ("evaluate.metrics:", lambda: [parse_metric(metric) for metric in config.evaluate.metrics]),
     ]
@@ -78,6 +124,8 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         gate = config.gate
         rows.append(("gate.alias:", lambda: check_alias(gate.alias)))
         rows.append(("gate.metric:", lambda: parse_metric(gate.metric or METRIC)))
+    if config.ingest.options.format == "pairs":
+        raise ConfigError(f"{path}: ingest.format is of judgments; name files of pairs with ingest.pairs")
     if config.promote is not None:
         alias = config.promote.alias
         rows.append(("promote.alias:", lambda: check_alias(alias)))
@@ -130,8 +178,11 @@ def _explain(error: ErrorDetails) -> str:
 
 
 def _keys_of(section: Sequence[str]) -> list[str]:
-    kind: Any = Config
-    for name in section:
-        hint = get_type_hints(kind)[name]
-        kind = next((part for part in (hint, *getattr(hint, "__args__", ())) if is_dataclass(part)), None)
-    return [field.name for field in fields(kind)] if kind is not None else []
+    if not section:
+        return [field.name for field in fields(Config)]
+    kind = _section(section[0])
+    hints = {} if kind is None else get_type_hints(kind, include_extras=True)
+    groups = {name: grouped(hint) for name, hint in hints.items()}
+    return [
+        key for name, group in groups.items() for key in ([name] if group is None else [o.name for o in group.options])
+    ]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InputError
 from rankmill.gate.graded_queries import best_single_feature
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.synth import ideal_scores
 from rankmill.scorer.evaluate import evaluate_scored

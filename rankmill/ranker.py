@@ -25,9 +25,8 @@ from rankmill.other_libraries import (
     unknown_argument,
     unknown_name,
 )
-from rankmill.pipeline.binning import MIN_MAX_BIN
 from rankmill.pipeline.binspec import BinSpec, matrix_bins
-from rankmill.pipeline.quantiles import MAX_BIN
+from rankmill.pipeline.options import MAX_BIN, MIN_MAX_BIN
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rankmill.foundation.command_line import AsJson
 from rankmill.foundation.errors import InvalidName
 from rankmill.registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
 
@@ -15,7 +16,6 @@ __all__ = ["DEFAULT_FOLDER", "AsJson", "Reason", "RegistryFolder", "bare_name"]
 RegistryFolder = Annotated[
     Path, typer.Option("--registry", envvar=FOLDER_VARIABLE, file_okay=False, help="Folder of the registry.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Reason = Annotated[str, typer.Option("--reason", help="One line for the log.")]
 
 

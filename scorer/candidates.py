@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.errors import CandidatesRejected
-from rankmill.pipeline.sources.batch import ReadOptions, Source
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.trec_run import FEATURES, RunSource
 from rankmill.scorer.predict import Predictor
 

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from rankmill.scorer.cli import (
-    Absent,
-    AsJson,
-    Columns,
-    ConventionName,
-    Discount,
-    Gain,
-    IndexBase,
-    InputFormat,
-    MapNormalisation,
-    MaxGrade,
-    NFeatures,
-    NothingRelevant,
-    NThreads,
-    PrecisionNormalisation,
-    RegistryFolder,
-    RelevantFrom,
-    ShortLists,
-    Split,
-    Ties,
-    TiesSeed,
-)
+from rankmill.foundation.command_line import AsJson, takes_options
+from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
+from rankmill.scorer.options import ConventionName, Conventions, NThreads, Reading, Split, as_candidate_options
 
 app = typer.Typer()
 
 
 @app.command()
+@takes_options
 def compare(
+    *,
     subjects: Annotated[
         list[str],
         typer.Argument(
@@ -65,27 +48,14 @@ def compare(
         ),
     ] = True,
     convention: ConventionName = "rankmill",
-    gain: Gain = None,
-    discount: Discount = None,
-    ties: Ties = None,
-    ties_seed: TiesSeed = None,
-    nothing_relevant: NothingRelevant = None,
-    relevant_from: RelevantFrom = None,
-    max_grade: MaxGrade = None,
-    short_lists: ShortLists = None,
-    map_normalisation: MapNormalisation = None,
-    precision_normalisation: PrecisionNormalisation = None,
+    conventions: Conventions,
     complete: Annotated[
         bool, typer.Option("--complete", help="With --qrels: count judged queries that a run lacks.")
     ] = False,
-    input_format: InputFormat = "auto",
-    absent: Absent = None,
-    index_base: IndexBase = None,
-    n_features: NFeatures = None,
-    columns: Columns = None,
+    reading: Reading,
     n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the models.")] = None,
     n_threads: NThreads = 0,
-    registry: RegistryFolder = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Compare rankings of the same queries: differences with intervals, p, wins and losses, and the seed noise.
@@ -97,19 +67,14 @@ def compare(
 
     Example: rankmill compare old.run new.run other.run --qrels qrels.txt --metric ndcg@10 --convention trec
     """
-    from rankmill.pipeline.sources.parts import parse_columns
     from rankmill.scorer import compare as comparing
     from rankmill.scorer.metrics import DEFAULT_METRICS
     from rankmill.scorer.model_service import find_ranking
 
-    options: Any = {"input_format": input_format, "absent": absent, "index_base": index_base}
-    options["columns"] = parse_columns(columns or ())
     comparison = comparing.compare(
         [find_ranking(subject, registry, seeds=on is not None and seeds) for subject in subjects],
         on=on, split=split, metrics=metric or DEFAULT_METRICS, baseline=baseline - 1, worst=worst, qrels=qrels,
-        convention=convention, gain=gain, discount=discount, ties=ties, ties_seed=ties_seed,
-        nothing_relevant=nothing_relevant, relevant_from=relevant_from, max_grade=max_grade, short_lists=short_lists,
-        map_normalisation=map_normalisation, precision_normalisation=precision_normalisation, complete=complete,
-        n_features=n_features, n_rounds=n_rounds, n_threads=n_threads, announce=True, **options,
+        convention=convention, complete=complete, n_rounds=n_rounds, n_threads=n_threads, announce=True,
+        **conventions, **as_candidate_options(reading),
     )  # fmt: skip
     typer.echo(comparison.to_json() if as_json else comparison.render(), nl=as_json)

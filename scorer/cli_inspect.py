@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rankmill.foundation.cores import available_cores
-from rankmill.scorer.cli import (
-    Absent,
-    AsJson,
-    Columns,
-    ConventionName,
-    IndexBase,
-    InputFormat,
-    NFeatures,
-    NThreads,
-    RegistryFolder,
-    Split,
-)
+from rankmill.foundation.command_line import AsJson, takes_options
+from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
+from rankmill.scorer.options import ConventionName, NThreads, Reading, Split, as_candidate_options
 
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest
@@ -79,11 +71,10 @@ class _Inspected:
         return documents
 
 
-def _selection(columns: list[str] | None, qid: list[str] | None, **options: Any) -> Selection:
-    from rankmill.pipeline.sources.parts import parse_columns
+def _selection(reading: Mapping[str, Any], qid: list[str] | None, **options: Any) -> Selection:
     from rankmill.scorer.inspect.documents import Selection
 
-    return Selection(columns=parse_columns(columns or ()), qids=tuple(qid or ()), announce=True, **options)
+    return Selection(qids=tuple(qid or ()), announce=True, **as_candidate_options(reading), **options)
 
 
 def _print(report: Report, documents: Documents | None, *, as_json: bool) -> None:
@@ -96,7 +87,7 @@ def influence(
     model: Model,
     top: Top = 20,
     n_rounds: NRounds = None,
-    registry: RegistryFolder = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Show the importance of each feature: its share in the gains of all splits (also: inspect importance).
@@ -111,7 +102,9 @@ def influence(
 
 
 @app.command()
+@takes_options
 def dependence(
+    *,
     model: Model,
     features: Annotated[list[str], typer.Argument(metavar="FEATURE [FEATURE]", help="One feature, or two.")],
     on: Annotated[
@@ -130,14 +123,10 @@ def dependence(
     qid: Qid = None,
     queries: NQueries = 200,
     seed: Seed = 0,
-    input_format: InputFormat = "auto",
-    absent: Absent = None,
-    index_base: IndexBase = None,
-    n_features: NFeatures = None,
-    columns: Columns = None,
+    reading: Reading,
     n_rounds: NRounds = None,
     n_threads: NThreads = 0,
-    registry: RegistryFolder = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Tell what the model says on average, by the values of one feature or two: partial dependence.
@@ -159,8 +148,7 @@ def dependence(
     documents = None
     if on is not None:
         selection = _selection(
-            columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
-            index_base=index_base, n_features=n_features,
+            reading, qid, split=split, n_queries=queries, seed=seed,
         )  # fmt: skip
         documents = inspected.read(on, selection)
     values = None if documents is None else documents.values
@@ -171,7 +159,9 @@ def dependence(
 
 
 @app.command()
+@takes_options
 def interaction(
+    *,
     model: Model,
     on: On,
     features: Annotated[
@@ -186,14 +176,10 @@ def interaction(
     qid: Qid = None,
     queries: NQueries = 50,
     seed: Seed = 0,
-    input_format: InputFormat = "auto",
-    absent: Absent = None,
-    index_base: IndexBase = None,
-    n_features: NFeatures = None,
-    columns: Columns = None,
+    reading: Reading,
     n_rounds: NRounds = None,
     n_threads: NThreads = 0,
-    registry: RegistryFolder = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Tell how much of what features do together neither does alone: Friedman's H, of each and of pairs.
@@ -205,8 +191,7 @@ def interaction(
 
     inspected = _Inspected(model, registry, n_rounds)
     selection = _selection(
-        columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
-        index_base=index_base, n_features=n_features,
+        reading, qid, split=split, n_queries=queries, seed=seed,
     )  # fmt: skip
     documents = inspected.read(on, selection)
     found = interactions(
@@ -221,7 +206,9 @@ def interaction(
 
 
 @app.command()
+@takes_options
 def shap(
+    *,
     model: Model,
     on: On,
     out: Annotated[
@@ -233,15 +220,11 @@ def shap(
     qid: Qid = None,
     queries: NQueries = 100,
     seed: Seed = 0,
-    input_format: InputFormat = "auto",
-    absent: Absent = None,
-    index_base: IndexBase = None,
-    n_features: NFeatures = None,
-    columns: Columns = None,
+    reading: Reading,
     n_rounds: NRounds = None,
     n_threads: NThreads = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
-    registry: RegistryFolder = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Tell what each feature contributes to the scores (TreeSHAP), less the mean of the query.
@@ -260,8 +243,7 @@ def shap(
     inspected = _Inspected(model, registry, n_rounds)
     explainer = Explainer(inspected.paths)
     selection = _selection(
-        columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
-        index_base=index_base, n_features=n_features,
+        reading, qid, split=split, n_queries=queries, seed=seed,
     )  # fmt: skip
     documents = inspected.read(on, selection)
     found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=n_threads or available_cores())
@@ -270,7 +252,9 @@ def shap(
 
 
 @app.command()
+@takes_options
 def why(
+    *,
     model: Model,
     on: On,
     qid: Annotated[str, typer.Option(help="The query.")],
@@ -281,13 +265,9 @@ def why(
     output: Output = 0,
     top: Top = 15,
     split: Split = None,
-    input_format: InputFormat = "auto",
-    absent: Absent = None,
-    index_base: IndexBase = None,
-    n_features: NFeatures = None,
-    columns: Columns = None,
+    reading: Reading,
     n_rounds: NRounds = None,
-    registry: RegistryFolder = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Tell why one document of a query stands above another, feature by feature.
@@ -302,7 +282,7 @@ def why(
     inspected = _Inspected(model, registry, n_rounds)
     explainer = Explainer(inspected.paths)
     selection = _selection(
-        columns, [qid], split=split, input_format=input_format, absent=absent, index_base=index_base, n_features=n_features
+        reading, [qid], split=split
     )  # fmt: skip
     documents = inspected.read(on, selection)
     scores = inspected.paths.scores(documents.values)
@@ -316,7 +296,9 @@ def why(
 
 
 @app.command()
+@takes_options
 def combine(
+    *,
     model: Model,
     other: Annotated[
         str, typer.Argument(metavar="OTHER", help="The second ranker: another model, or a scored list or TREC run.")
@@ -330,12 +312,8 @@ def combine(
     qid: Qid = None,
     queries: NQueries = 1000,
     seed: Seed = 0,
-    input_format: InputFormat = "auto",
-    absent: Absent = None,
-    index_base: IndexBase = None,
-    n_features: NFeatures = None,
-    columns: Columns = None,
-    registry: RegistryFolder = Path("registry-data"),
+    reading: Reading,
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Find the weight a for which (1 - a) MODEL + a OTHER ranks best, of all there are.
@@ -350,8 +328,7 @@ def combine(
     from rankmill.scorer.inspect.reports import combination_report
 
     selection = _selection(
-        columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
-        index_base=index_base, n_features=n_features,
+        reading, qid, split=split, n_queries=queries, seed=seed,
     )  # fmt: skip
     first, path = _Inspected(model, registry), Path(other)
     ranker: ModelIdentity | str
@@ -374,7 +351,9 @@ def combine(
 
 
 @app.command()
+@takes_options
 def optimality(
+    *,
     model: Model,
     on: On,
     metric: MetricName = "ndcg@10",
@@ -391,14 +370,10 @@ def optimality(
     qid: Qid = None,
     queries: NQueries = 200,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Which queries and directions are drawn.")] = 0,
-    input_format: InputFormat = "auto",
-    absent: Absent = None,
-    index_base: IndexBase = None,
-    n_features: NFeatures = None,
-    columns: Columns = None,
+    reading: Reading,
     n_rounds: NRounds = None,
     n_threads: NThreads = 0,
-    registry: RegistryFolder = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Test whether the leaf values are a local maximum of a metric: whether it falls along random directions.
@@ -413,8 +388,7 @@ def optimality(
 
     inspected = _Inspected(model, registry, n_rounds)
     selection = _selection(
-        columns, qid, split=split, n_queries=queries, seed=seed, input_format=input_format, absent=absent,
-        index_base=index_base, n_features=n_features,
+        reading, qid, split=split, n_queries=queries, seed=seed,
     )  # fmt: skip
     documents = inspected.read(on, selection)
     wanted, policy, words = _policy(metric, convention, inspected.paths.forest, documents)

@@ -14,7 +14,8 @@ import pyarrow as pa
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.sources.batch import Format, ReadOptions, RowBatch, Source
+from rankmill.pipeline.options import Format, ReadOptions
+from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.columns import TableColumns, guesses_line, guesses_of
 from rankmill.pipeline.sources.files import find_files
 from rankmill.scorer.forest import Forest

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.sources.batch import Format, Quarantine, ReadOptions, Source
+from rankmill.pipeline.options import Format, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine, Source
 from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource
 from rankmill.pipeline.sources.parquet import ParquetSource
 from rankmill.scorer.opening import open_sources

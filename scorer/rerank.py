@@ -22,7 +22,8 @@ from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.foundation.units import parse_size
-from rankmill.pipeline.sources.batch import ReadOptions, Source
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.columns import guesses_of
 from rankmill.scorer import memory
 from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.arrow import schema_of
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, path_in
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, shorten
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource

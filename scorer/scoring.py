@@ -16,7 +16,8 @@ import pyarrow as pa
 from rankmill.foundation.progress import TerminalBar
 from rankmill.foundation.threads import Failure, in_order
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask, ReadOptions, ReadTask, RowBatch, Source, tasks_of
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.sources.batch import ColumnBatch, ColumnTask, ReadTask, RowBatch, Source, tasks_of
 from rankmill.pipeline.sources.columnar import ColumnarSource
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import Columns, check_finite, check_rows, locate_features, named_by_row

@@ -13,8 +13,9 @@ from pyarrow import feather
 
 from rankmill.foundation.errors import DataRejected
 from rankmill.pipeline.judgments.judgment_files import JudgmentFile
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.pairs.pair_files import PairFile
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.scored_file import read_qrels, read_scored

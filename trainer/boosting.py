@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.scalars import whole_number
-from rankmill.pipeline.quantiles import MAX_BIN
+from rankmill.pipeline.options import MAX_BIN
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.assembly import forest_of, trees_a_round

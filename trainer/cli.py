@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import Without, takes_options
+from rankmill.foundation.command_line import takes_options
+from rankmill.foundation.options import Without
 from rankmill.trainer.parameters import TrainParameters
 
 app = typer.Typer()

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.foundation.memory import release_freed
+from rankmill.foundation.options import spelled
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import PAIR_REJECTS_NAME, REJECTS_NAME, path_in
-from rankmill.pipeline.group.query_splits import split_time_of
 from rankmill.pipeline.ingest.described import extended, with_pairs
 from rankmill.pipeline.ingest.stored_input import Counts, StoredPairs, places_among, spread, stored_rows, unjudged_rows
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources.files import format_of
-from rankmill.pipeline.sources.grades import words_of
 from rankmill.pipeline.sources.jsonl.keys import naturally_sorted
 from rankmill.pipeline.validate import sources_disagree
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.dataset_manifest import Manifest, PairShard
     from rankmill.pipeline.group.bucket_rows import Spill
-    from rankmill.pipeline.ingest.options import IngestOptions
+    from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.query_spill import QuerySpill
-    from rankmill.pipeline.sources.batch import ReadOptions, Reject, Source
+    from rankmill.pipeline.sources.batch import Reject, Source
 
 
 OPTIONS_OF_READING = (
@@ -42,15 +42,12 @@ OPTIONS_OF_READING = (
     "unjudged",
     "time_column",
 )
-OPTIONS_OF_DATASET = ("shares", "split_time", "folds", "buckets")
-OPTIONS = {name: name for name in (*OPTIONS_OF_READING, *OPTIONS_OF_DATASET)} | {"shares": "split"}
-"""All of them, with what the command calls them."""
+OPTIONS_OF_DATASET = ("split", "split_time", "folds", "fold", "buckets")
 
 
 def recorded_options(manifest: Manifest) -> dict[str, Any]:
     """Return the options of :data:`OPTIONS_OF_READING` and :data:`OPTIONS_OF_DATASET` that made the dataset."""
     meaning = manifest.meaning
-    bounds = meaning.split_time
     highest = max((count.grade for count in manifest.grades), default=0)
     return {
         "absent": meaning.absent,
@@ -59,13 +56,14 @@ def recorded_options(manifest: Manifest) -> dict[str, Any]:
         "n_features": meaning.n_features,
         # manifests of before it was recorded tell by a highest grade that no row has
         "max_grade": manifest.max_grade if manifest.max_grade > highest else meaning.max_grade,
-        "grades": words_of(meaning.grades.items()),
+        "grades": ReadOptions(grades=meaning.grades).words,
         "negative_grades": meaning.negative_grades,
         "unjudged": meaning.no_grade,
         "time_column": meaning.time_column,
-        "shares": meaning.split,
-        "split_time": None if bounds is None else split_time_of(bounds.get("valid"), bounds.get("test")),
-        "folds": meaning.folds,
+        "split": meaning.split,
+        "split_time": meaning.split_time,
+        "folds": None if meaning.folds is None else meaning.folds.folds,
+        "fold": None if meaning.folds is None else meaning.folds.fold,
         "buckets": manifest.buckets,
     }
 
@@ -90,9 +88,9 @@ def options_for(path: Path, manifest: Manifest, options: IngestOptions, given: C
     default = _values(type(options)())
     for name, value in wanted.items():
         if value != recorded[name] and (value != default[name] or name in given):
-            option = f"--{OPTIONS[name].replace('_', '-')}"
+            option = spelled(name)
             raise InputError(
-                f"{path}: was made {_said(option, recorded[name])}, and --append adds to it as it was made; leave {option} out, "
+                f"{path}: was made {_said(option, recorded[name])}, and {spelled('append')} adds to it as it was made; leave {option} out, "
                 "or make the dataset anew from all files"
             )
     read: ReadOptions = replace(options.read, **{name: recorded[name] for name in OPTIONS_OF_READING})

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.ingest.append_base import Base
     from rankmill.pipeline.ingest.inputs import Inputs
-    from rankmill.pipeline.ingest.options import IngestOptions
     from rankmill.pipeline.ingest_report import Stage
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.judgments.settle import Settling
+    from rankmill.pipeline.options import IngestOptions
     from rankmill.pipeline.pairs.pair_files import PairSource
     from rankmill.pipeline.sources.batch import Quarantine, Reject, RowBatch, Source
 
@@ -95,8 +95,8 @@ class Building:
             inputs.columns,
             self._add_rows,
             self._quarantine,
-            threads=reading_threads(options.memory, options.allowed_threads, options.block_bytes),
-            block_bytes=options.block_bytes,
+            threads=reading_threads(options.memory, options.allowed_threads, options.block_size),
+            block_bytes=options.block_size,
             advance=self._advance,
         )
         release_freed()
@@ -106,7 +106,7 @@ class Building:
         self._rejected_judgments = len(self._quarantine.rejects) - self._rejected_rows
         first += len(inputs.judgments)
         read_pairs(
-            inputs.pairs, self._pair_spill, options.block_bytes, lambda number, at: self._advance(first + number, at)
+            inputs.pairs, self._pair_spill, options.block_size, lambda number, at: self._advance(first + number, at)
         )
 
     def write(self) -> None:
@@ -229,7 +229,7 @@ class Building:
 
         spill = QuerySpill(self._staging / "judgments-spill", options.buckets, JUDGMENTS) if sources else None
         if spill is not None:
-            read_judgments(sources, spill, options.block_bytes, done)
+            read_judgments(sources, spill, options.block_size, done)
             release_freed()
         return Settling(aggregate=options.aggregate, judgments=spill, unjudged=options.read.unjudged)
 

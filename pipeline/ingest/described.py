@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from rankmill.pipeline.group.settled_bucket import Layout
     from rankmill.pipeline.group.shard_writer import ShardSummary
     from rankmill.pipeline.ingest.inputs import Inputs
-    from rankmill.pipeline.ingest.options import IngestOptions
     from rankmill.pipeline.ingest.stored_input import Counts
+    from rankmill.pipeline.options import IngestOptions
 
 
 Digests = Mapping[Path, tuple[int, str]]
@@ -86,16 +86,14 @@ def described(
         meaning=Meaning(
             absent=options.read.absent,
             index_base=options.read.index_base,
-            split=None if options.shares is None else dict(options.shares),
+            split=None if options.split is None else dict(options.split),
             labels=options.read.labels,
-            grades=dict(options.read.grades),
+            grades=dict(options.read.words),
             negative_grades=options.read.negative_grades,
             no_grade=options.read.unjudged,
             time_column=options.read.time_column,
-            split_time=None
-            if options.split_time is None
-            else cast("dict[SplitName, str]", options.split_time.bounds()),
-            folds=options.folds,
+            split_time=None if options.split_time is None else cast("dict[SplitName, str]", dict(options.split_time)),
+            folds=options.fold_choice,
             n_features=options.read.n_features,
             max_grade=options.read.max_grade,
             grades_from=grades_from,

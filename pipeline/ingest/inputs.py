@@ -22,9 +22,9 @@ from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:
     from rankmill.pipeline.ingest.append_base import Base
-    from rankmill.pipeline.ingest.options import IngestOptions
+    from rankmill.pipeline.options import IngestOptions, ReadOptions
     from rankmill.pipeline.pairs.pair_files import PairSource
-    from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, Source
+    from rankmill.pipeline.sources.batch import Quarantine, Source
 
 Given = Sequence[str | os.PathLike[str]]
 

@@ -18,8 +18,8 @@ from rankmill.pipeline.digests import SourceDigests
 from rankmill.pipeline.ingest.append_base import Base
 from rankmill.pipeline.ingest.building import Building
 from rankmill.pipeline.ingest.inputs import open_inputs
-from rankmill.pipeline.ingest.options import IngestOptions
 from rankmill.pipeline.ingest_report import IngestReport
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.publish_dataset import check_destination, publish_dataset
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
 from rankmill.pipeline.sources.batch import Quarantine

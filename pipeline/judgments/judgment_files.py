@@ -13,7 +13,8 @@ from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.arrow import as_array, schema_of
 from rankmill.pipeline.dataset_manifest import JudgmentSet
 from rankmill.pipeline.judgments.rules import WITH_LABEL
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.open_source import NarrowFile
 from rankmill.pipeline.sources.role_columns import read_parts
 from rankmill.pipeline.sources.times import TIME
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rankmill.pipeline.dataset_manifest import SourceFile
-    from rankmill.pipeline.judgments.rules import Aggregate
     from rankmill.pipeline.judgments.tally import Tally
+    from rankmill.pipeline.options import Aggregate, ReadOptions
     from rankmill.pipeline.query_spill import QuerySpill
-    from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, Source
+    from rankmill.pipeline.sources.batch import Quarantine, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ Mean and median give a label besides, the number before it is rounded.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 from rankmill.foundation.errors import InputError
+from rankmill.pipeline.options import Aggregate
 
-Aggregate = Literal["mean", "median", "max", "majority", "latest"]
 AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
 WITH_LABEL = ("mean", "median")
 

@@ -27,9 +27,8 @@ from rankmill.pipeline.sources.times import TIME
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from rankmill.pipeline.judgments.rules import Aggregate
+    from rankmill.pipeline.options import Aggregate, Unjudged
     from rankmill.pipeline.query_spill import QuerySpill
-    from rankmill.pipeline.sources.grades import Unjudged
 
 _BYTES_A_JUDGMENT = 300  # or row: ids put together, their numbers, what is sorted by them; measured
 _NO_ROWS = BucketRows(

@@ -16,12 +16,13 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, PAIR_REJECTS_NAME, PAIRS, PairSet, SourceFile, path_in
 from rankmill.pipeline.digests import SourceDigests
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.pairs.pair_files import PairFile
 from rankmill.pipeline.pairs.pair_join import SPILLED, join_pairs
 from rankmill.pipeline.publish_dataset import sweep
 from rankmill.pipeline.query_spill import QuerySpill
 from rankmill.pipeline.rejects import listing_rejects, write_rejects
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.files import check_file, find_files, refuse_copies
 from rankmill.pipeline.stored_shards import read_manifest
 
@@ -111,7 +112,7 @@ def add_pairs(
     path: Path,
     *,
     max_rejects: int = 0,
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    block_size: int = DEFAULT_BLOCK_BYTES,
     overwrite: bool = False,
 ) -> PairReport:
     """Join the pairs of some files to the rows of the dataset at ``path``, and publish its manifest with them.
@@ -124,7 +125,7 @@ def add_pairs(
         The dataset.
     max_rejects
         Bad pairs to put aside before giving up.
-    block_bytes
+    block_size
         Text parsed at a time.
     overwrite
         Whether pairs that the dataset has are replaced.
@@ -155,7 +156,7 @@ def add_pairs(
         listing_rejects(path, quarantine),
     ):
         spill = QuerySpill(staging / "spill", dataset.manifest.buckets, SPILLED)
-        read_pairs(sources, spill, block_bytes)
+        read_pairs(sources, spill, block_size)
         shards = join_pairs(spill, ids_of, sources, quarantine, staging)
         found = pair_set(shards, source_files(sources, digests.results()), len(quarantine.rejects))
         with alone(path):

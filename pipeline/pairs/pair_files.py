@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, UnusableColumns
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, ReadOptions, shorten
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.open_source import NarrowFile
 from rankmill.pipeline.sources.parts import NUMBERS, PAIR_PARTS

@@ -6,14 +6,13 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.errors import InputError, MalformedLine, MalformedRow, TooManyRejects
-from rankmill.pipeline.sources.grades import MAX_GRADE, GradeRules, NegativeGrades, Unjudged, Words, words_of
-from rankmill.pipeline.sources.parts import check_columns
+from rankmill.foundation.errors import MalformedLine, MalformedRow, TooManyRejects
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,13 +23,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.sources.columns import TableColumns
 
 
-Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run"]
-Absent = Literal["zero", "missing"]
-Labels = Literal["grade", "real"]
-
-DEFAULT_BLOCK_BYTES = 16 << 20
 BATCH_BYTES = 16 << 20  # most a batch of dense rows takes (but at least one row)
-MAX_FEATURES = 65536
 SHOWN_CHARACTERS = 60  # of a bad token, in a message
 KEPT_CHARACTERS = 4096  # of a bad row, in the list of rejects
 
@@ -62,101 +55,6 @@ class RowBatch:
             grade=None if self.grade is None else self.grade[here],
             values=self.values[here],
             extras={name: column[here] for name, column in self.extras.items()},
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """How to read the input.
-
-    Attributes
-    ----------
-    absent
-        What a feature means that a line of text leaves out: ``zero`` (SVMlight's meaning) or ``missing``.
-    index_base
-        Number of the first feature in text, 1 or 0.
-    n_features
-        Features of text, where the highest index seen is not to decide; an index above it is an error.
-    max_grade
-        Highest grade allowed; None for no bound.
-    grade_required
-        Whether rows are judgments.  Without it they are candidates: a table need not have a column ``grade`` with a value in every
-        row, and optional columns are passed over.
-    ungraded
-        Whether a table of judgments may have neither ``grade`` nor ``label``: where pairs say what is better.  Grades are 0 then.
-    labels
-        What the first number of a line of text is: a ``grade``, or a ``real`` number, stored as the column ``label``.
-    grades
-        Pairs of a word and the grade that it stands for (see :class:`rankmill.pipeline.sources.grades.GradeRules`).
-    negative_grades, unjudged
-        What negative grades and no grade mean (see there); candidates may always lack grades.
-    columns
-        Which column of a table plays which part (see :data:`rankmill.pipeline.sources.parts.PARTS`), where it has another name; an
-        empty name: no column plays it.
-    ignore
-        Names of columns of a table, or patterns such as ``debug_*``, that are left out.
-    known_features
-        Columns of a table that are features for certain: no guess makes them anything else.
-    time_column
-        Column of a table that says when each row was judged or seen (see :mod:`rankmill.pipeline.sources.times`); None: there is none.
-    time_optional
-        Whether a file may be without that column.
-    judgments_alone
-        Whether a table holds judgments and no features: qid, doc_id and grade in every row, other columns passed over.
-    """
-
-    absent: Absent = "zero"
-    index_base: Literal[0, 1] = 1
-    n_features: int | None = None
-    max_grade: int | None = None
-    grade_required: bool = True
-    ungraded: bool = False
-    labels: Labels = "grade"
-    time_column: str | None = None
-    time_optional: bool = False
-    judgments_alone: bool = False
-    grades: Words = ()
-    negative_grades: NegativeGrades = "reject"
-    unjudged: Unjudged = "keep"
-    columns: Mapping[str, str] = field(default_factory=dict)
-    ignore: tuple[str, ...] = ()
-    known_features: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        if self.absent not in {"zero", "missing"}:
-            raise InputError.unknown("value of --absent", self.absent, ("zero", "missing"))
-        if self.labels not in {"grade", "real"}:
-            raise InputError.unknown("value of --labels", self.labels, ("grade", "real"))
-        if self.index_base not in {0, 1}:
-            raise InputError(f"--index-base must be 0 or 1, got {self.index_base}")
-        if self.n_features is not None and not 1 <= self.n_features <= MAX_FEATURES:
-            raise InputError(f"--n-features must be in 1..{MAX_FEATURES}, got {self.n_features}")
-        if self.max_grade is not None and not 0 <= self.max_grade <= MAX_GRADE:
-            raise InputError(f"--max-grade must be in 0..{MAX_GRADE}, got {self.max_grade}")
-        check_columns(self.columns, self.ignore)
-        object.__setattr__(self, "grades", words_of(self.grades))
-        _ = self.grade_rules  # which checks them
-        if self.labels == "real" and self.grades:
-            raise InputError("--grades maps words to grades; with --labels real the first number of a line is no grade")
-
-    @property
-    def absent_value(self) -> float:
-        """The number that stands for a feature a line leaves out."""
-        return 0.0 if self.absent == "zero" else float("nan")
-
-    @property
-    def highest_grade(self) -> int:
-        """Highest grade allowed."""
-        return MAX_GRADE if self.max_grade is None else self.max_grade
-
-    @property
-    def grade_rules(self) -> GradeRules:
-        """How grades are read; candidates may lack them."""
-        return GradeRules(
-            words=self.grades,
-            negative=self.negative_grades,
-            unjudged=self.unjudged if self.grade_required else "keep",
-            highest=self.highest_grade,
         )
 
 

@@ -16,13 +16,12 @@ import pyarrow.types as kinds
 
 from rankmill.foundation.errors import ColumnProblem, MalformedRow
 from rankmill.pipeline.arrow import as_array, parts_of
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import (
-    DEFAULT_BLOCK_BYTES,
     ColumnBatch,
     ColumnTask,
     FeaturePart,
     Quarantine,
-    ReadOptions,
     ReadTask,
     RowBatch,
     shorten,

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, InputError, UnusableColumns
-from rankmill.pipeline.sources.batch import MAX_FEATURES
+from rankmill.pipeline.options import MAX_FEATURES
 from rankmill.pipeline.sources.parts import HABITS, ID_COLUMNS, OPTIONAL, PARTS, RESERVED
 from rankmill.pipeline.sources.times import TIME
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rankmill.pipeline.judgments.judgment_files import JudgmentFile
-    from rankmill.pipeline.sources.batch import ReadOptions, Source
+    from rankmill.pipeline.options import ReadOptions
+    from rankmill.pipeline.sources.batch import Source
 
 
 @dataclass(frozen=True, slots=True)

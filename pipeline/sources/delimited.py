@@ -21,13 +21,8 @@ import pyarrow.csv as arrow_csv
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
 from rankmill.pipeline.arrow import as_array, parts_of
-from rankmill.pipeline.sources.batch import (
-    DEFAULT_BLOCK_BYTES,
-    Quarantine,
-    ReadOptions,
-    RowBatch,
-    shorten,
-)
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged, read_blocks
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableRows, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, table_columns

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.dataset_manifest import FEATURES, MANIFEST_NAME, UNJUDGED, earlier_name, path_in
-from rankmill.pipeline.sources.batch import Format
+from rankmill.pipeline.options import Format
 from rankmill.pipeline.sources.blocks import COMPRESSED
 
 if TYPE_CHECKING:

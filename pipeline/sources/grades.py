@@ -8,25 +8,19 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from rankmill.pipeline.options import MAX_GRADE, NegativeGrades, Unjudged, Words
 
 HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
-MAX_GRADE = 2**31 - 1
 UNKNOWN_GRADE = -1  # nobody has judged the document
 GRADE_RULE = "a grade: a whole number, 0 or more"
 
-NegativeGrades = Literal["reject", "zero", "unjudged"]
-Unjudged = Literal["keep", "zero", "reject"]
-Words = tuple[tuple[str, int], ...]
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?")
 _BLANKS = " \t"
@@ -188,8 +182,3 @@ def parse_words(text: str) -> Words:
             raise InputError(f"--grades: expected perfect=4,good=2,bad=0, found {part.strip()!r} in {text!r}")
         found.append((word, int(grade)))
     return tuple(found)
-
-
-def words_of(grades: Iterable[tuple[str, int]]) -> Words:
-    """Return pairs of word and grade in an order of their own: by grade from high to low, then by word."""
-    return tuple(sorted(grades, key=lambda pair: (-pair[1], pair[0])))

@@ -25,17 +25,9 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import InputError, MalformedLine
 from rankmill.pipeline.arrow import ScratchBuffer, as_array
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, MAX_FEATURES, ReadOptions
 from rankmill.pipeline.sources import _kernels
-from rankmill.pipeline.sources.batch import (
-    BATCH_BYTES,
-    DEFAULT_BLOCK_BYTES,
-    MAX_FEATURES,
-    Quarantine,
-    ReadOptions,
-    ReadTask,
-    RowBatch,
-    shorten,
-)
+from rankmill.pipeline.sources.batch import BATCH_BYTES, Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
 from rankmill.pipeline.sources.files import uncompressed
 from rankmill.pipeline.sources.number_text import read_finite

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.files import check_file, format_of
 from rankmill.pipeline.sources.words import word_lines
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.sources.batch import Format, Source
+    from rankmill.pipeline.options import Format
+    from rankmill.pipeline.sources.batch import Source
     from rankmill.pipeline.sources.columnar import ColumnsOf, TableRows, TableSource
     from rankmill.pipeline.sources.words import WordForm
 

@@ -130,15 +130,6 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def parse_ignored(texts: Iterable[str]) -> tuple[str, ...]:
-    """Read texts such as ``title,debug_*``.
-
-    >>> parse_ignored(["title, debug_*", "brand"])
-    ('title', 'debug_*', 'brand')
-    """
-    return tuple(name for text in texts for piece in text.split(",") if (name := piece.strip()))
-
-
 def check_columns(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
     """Raise InputError if ``columns`` has an unknown part or gives one column two parts, or ``ignore`` an empty name."""
     for part in columns:

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.arrow import as_array
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, RowBatch
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine, RowBatch
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.files import check_file
 from rankmill.pipeline.sources.role_columns import read_parts

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import MalformedLine
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.sources import _kernels
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, shorten
+from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import Block, copy_tokens, read_blocks
 from rankmill.pipeline.sources.columnar import TableRows
 from rankmill.pipeline.sources.problems import Problems

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.config import PREVIOUS
 from rankmill.foundation.errors import DatasetFormatError, InputError
+from rankmill.foundation.options import values_of
 from rankmill.pipeline.binning import bin_dataset, bin_plan
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rankmill.run.stage import Record
 
 GIVEN = ("sources", "valid", "test", "pairs", "qrels")
-WITHOUT_EFFECT = ("memory", "threads")  # on the dataset
+WITHOUT_EFFECT = {"memory", "threads", "block_size", "overwrite", "append"}  # on the dataset
 
 
 class Ingest(Stage):
@@ -40,8 +41,8 @@ class Ingest(Stage):
 
     def own_inputs(self) -> Inputs:
         config = self.work.config.ingest
-        told = {field.name for field in fields(config)} - {*GIVEN, *WITHOUT_EFFECT}
-        inputs = as_options(**{name: getattr(config, name) for name in sorted(told)})
+        told = {name: value for name, value in values_of(config.options).items() if name not in WITHOUT_EFFECT}
+        inputs = as_options(**told)
         for key, paths in self.files.items():
             for path in paths:
                 for file in (path, find_sizes(path)):
@@ -66,7 +67,7 @@ class Ingest(Stage):
             test=self.files["test"],
             pairs=self.files["pairs"],
             qrels=self.files["qrels"],
-            options=self.work.config.ingest.options,
+            options=replace(self.work.config.ingest.options, overwrite=True),
             say=say,
         )
         if not known >= {file.sha256 for file in report.read}:
@@ -108,7 +109,7 @@ class Bin(Stage):
 
     def own_inputs(self) -> Inputs:
         self._check_what_follows()
-        config = self.work.config.bin  # the memory says whether edges come from all rows or from a sample
+        config = self.work.config.bin.options  # the memory says whether edges come from all rows or from a sample
         return {
             "dataset": self.work.dataset().digest,
             **as_options(max_bin=config.max_bin, memory=config.memory, drift=self.work.config.drift),
@@ -133,15 +134,15 @@ class Bin(Stage):
                 raise InputError(f"[report] by: {InputError.unknown('column', column, sorted(known))}")
 
     def doing(self) -> str:
-        config = self.work.config.bin
-        return f"at most {config.max_bin} bins a feature; {bin_plan(self.work.dataset(), config.memory_bytes).render()}"
+        config = self.work.config.bin.options
+        return f"at most {config.max_bin} bins a feature; {bin_plan(self.work.dataset(), config.memory).render()}"
 
     def reads(self) -> tuple[Artefact, ...]:
         return (self.work.dataset_artefact(),)
 
     def run(self, say: Say) -> Made:
-        config, dataset = self.work.config.bin, self.work.dataset()
-        spec = bin_dataset(dataset, config.max_bin, config.memory_bytes)
+        config, dataset = self.work.config.bin.options, self.work.dataset()
+        spec = bin_dataset(dataset, config.max_bin, config.memory)
         drift: DriftFacts | None = None
         files: tuple[Path, ...] = ()
         if self.work.config.drift is not None:

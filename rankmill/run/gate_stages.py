@@ -73,7 +73,7 @@ class Gate(Stage):
 
     def run(self, say: Say) -> Made:
         rules, measured, dataset = self.rules, self.work.config.evaluate, self.work.dataset()
-        given = measured.convention != OURS or bool(measured.options)  # else it is the alias that may ask for one
+        given = measured.convention != OURS or bool(measured.policy)  # else it is the alias that may ask for one
         result = gate(
             self.work.registry,
             str(self.work.candidate),
@@ -82,7 +82,7 @@ class Gate(Stage):
             alias=rules.alias,
             metric=rules.metric,
             margin=rules.margin,
-            convention=named_convention(measured.convention).but(**measured.options) if given else None,
+            convention=named_convention(measured.convention).but(**measured.policy) if given else None,
             against=self.work.former_dataset,
             reason="rankmill run",
             **rules.limits,
@@ -253,7 +253,7 @@ def try_candidates(work: Work, version: Version) -> None:
     if section is None:
         return
     forest = work.forest_of(version)
-    ingest = work.config.ingest
+    ingest = work.config.ingest.options.read
     reading = CandidateOptions(absent=ingest.absent, index_base=ingest.index_base, columns=section.columns)
     options = reading.reading(forest)
     sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.format, options)

@@ -62,7 +62,7 @@ class Rerank(Stage):
             "model": f"{stands} {stands.sha256}" if stands is not None else "",
             **as_options(
                 out=section.out, format=section.format, columns=section.columns, top_k=section.top_k,
-                absent=self.work.config.ingest.absent, index_base=self.work.config.ingest.index_base,
+                absent=self.work.config.ingest.options.read.absent, index_base=self.work.config.ingest.options.read.index_base,
             ),
         }  # fmt: skip
         if self.runs:
@@ -95,8 +95,8 @@ class Rerank(Stage):
             top_k=section.top_k,
             memory_limit=section.memory,
             input_format=section.format,
-            absent=self.work.config.ingest.absent,
-            index_base=self.work.config.ingest.index_base,
+            absent=self.work.config.ingest.options.read.absent,
+            index_base=self.work.config.ingest.options.read.index_base,
             columns=section.columns,
             run=self.runs,
             lacking=section.lacking,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal, get_args
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import option, options, spelled
 
 Gain = str  # exp, linear, or table(g0,g1,..)
 Discount = str  # log2, one_plus_log2, letor, or table(d1,d2,..)
@@ -34,7 +35,7 @@ _DISCOUNT_FORMULA = {
 _NOTHING_RELEVANT_WORDS = {"skip": "skipped", "zero": "counted as 0", "one": "counted as 1"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Policy:
     """How to compute metrics where conventions differ.
 
@@ -58,57 +59,69 @@ class Policy:
     nothing_relevant
         What a query without any relevant document counts: ``skip`` it, ``zero`` or ``one``.  DCG is no share of
         anything, so there ``one`` counts 0 as well.
-    relevant_from
-        Grade from which a document is relevant for ``map``, ``mrr``, ``precision``, ``recall``, ``rbp`` and
-        ``balanced_error``; at least 1.
     max_grade
         Highest grade of the scale, not of the list at hand.  ``err`` needs it: a document of grade y satisfies the
         reader with probability ``(2^y - 1) / 2^max_grade``, whatever the gain is.
-    short_lists
-        ``zero``: a query of fewer than k documents counts 0 in ``ndcg@k``.
     map_normalisation
         What the sum of precisions in ``map`` is divided by: ``R``, the number of relevant documents; ``min(R,k)``, how
         many of them fit above the cutoff; ``hits``, how many of them are above it.
     precision_normalisation
         What the hits in ``precision@k`` are divided by: ``k``, or ``min(k,n)`` in a list of n documents.
-    ties_seed
-        Chooses the shuffling of ``ties random``.
 
     Raises
     ------
-    InputError
+    InvalidParameter, InputError
         A value is none of the above.
     """
 
-    gain: Gain = "exp"
-    discount: Discount = "log2"
-    ties: Ties = "expected"
-    nothing_relevant: NothingRelevant = "skip"
-    relevant_from: int = 1
-    max_grade: int | None = None
-    short_lists: ShortLists = "normal"
-    map_normalisation: MapNormalisation = "R"
-    precision_normalisation: PrecisionNormalisation = "k"
-    ties_seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gain", _checked_table("gain", self.gain, GAINS))
-        object.__setattr__(self, "discount", _checked_table("discount", self.discount, DISCOUNTS))
-        for what, value, known in (
-            ("ties", self.ties, TIES),
-            ("nothing_relevant", self.nothing_relevant, NOTHING_RELEVANT),
-            ("short_lists", self.short_lists, SHORT_LISTS),
-            ("map_normalisation", self.map_normalisation, MAP_NORMALISATIONS),
-            ("precision_normalisation", self.precision_normalisation, PRECISION_NORMALISATIONS),
-        ):
-            if value not in known:
-                raise InputError.unknown(f"value of {what}", str(value), known)
-        if self.relevant_from < 1:
-            raise InputError(f"relevant_from must be at least 1, got {self.relevant_from}")
-        if self.max_grade is not None and not 1 <= self.max_grade <= 52:
-            raise InputError(f"max_grade must be between 1 and 52, got {self.max_grade}")
-        if not 0 <= self.ties_seed < 2**63:
-            raise InputError(f"ties_seed must be between 0 and 2**63 - 1, got {self.ties_seed}")
+    gain: Gain = option(
+        default="exp",
+        help="Gain of a grade y: exp (2^y - 1), linear (y), or such as table(0,1,3,7,15).",
+        convert=lambda text: _checked_table("gain", text, GAINS),
+    )
+    discount: Discount = option(
+        default="log2",
+        help="What rank r counts in DCG: log2 (1/log2(r + 1)), one_plus_log2 (1/(1 + log2 r)), letor (1/log2(max(r, "
+        "2))), or such as table(1,0.5,0.25).",
+        convert=lambda text: _checked_table("discount", text, DISCOUNTS),
+    )
+    ties: Ties = option(
+        default="expected",
+        help="Equal scores: expected (mean over all orders), doc_id, doc_id_descending, pessimistic, optimistic, "
+        "row_order, random.",
+        choices=TIES,
+        metavar="NAME",
+    )
+    nothing_relevant: NothingRelevant = option(
+        default="skip",
+        help="A query with nothing relevant: skip it, or count it as zero or one.",
+        choices=NOTHING_RELEVANT,
+    )
+    relevant_from: int = option(
+        default=1,
+        help="Grade from which map, mrr, precision, recall, rbp and balanced_error call it relevant.",
+        least=1,
+    )
+    max_grade: int | None = option(
+        default=None,
+        help="Highest grade of the scale, for err; else the convention's, the model's, or the highest seen.",
+        least=1,
+        most=52,
+    )
+    short_lists: ShortLists = option(
+        default="normal",
+        help="Queries of fewer than k documents in ndcg@k: normal, or zero (they count 0).",
+        choices=SHORT_LISTS,
+    )
+    map_normalisation: MapNormalisation = option(
+        default="R",
+        help="What map's precisions are divided by: R, min(R,k) or hits (relevant above the cutoff).",
+        choices=MAP_NORMALISATIONS,
+    )
+    precision_normalisation: PrecisionNormalisation = option(
+        default="k", help="What hits are divided by: k or min(k,n).", choices=PRECISION_NORMALISATIONS
+    )
+    ties_seed: int = option(default=0, help="Chooses the shuffling of random ties.", least=0, most=2**63 - 1)
 
     def describe(self) -> str:
         """One line for reports; what few tools do is said where it is done.
@@ -162,13 +175,15 @@ def _checked_table(what: str, text: str, known: tuple[str, ...]) -> str:
     try:
         table = table_of(str(text))
     except ValueError:
-        raise InputError(f"{what} {text}: expected numbers between the brackets, such as {example}") from None
+        raise InputError(f"{spelled(what)} {text}: expected numbers between the brackets, such as {example}") from None
     if table is None:
         raise InputError.unknown(f"value of {what}", str(text), (*known, example))
     if not all(math.isfinite(x) and x >= 0.0 for x in table):
-        raise InputError(f"{what} {text}: expected numbers of 0 or more, such as {example}")
+        raise InputError(f"{spelled(what)} {text}: expected numbers of 0 or more, such as {example}")
     if what == "gain" and (table[0] != 0.0 or any(b < a for a, b in itertools.pairwise(table))):
-        raise InputError(f"gain {text}: gains must start at 0, that of grade 0, and not fall, as in {example}")
+        raise InputError(
+            f"{spelled(what)} {text}: gains must start at 0, that of grade 0, and not fall, as in {example}"
+        )
     if what == "discount" and (table[0] <= 0.0 or any(b > a for a, b in itertools.pairwise(table))):
-        raise InputError(f"discount {text}: discounts must start above 0 and not rise, as in {example}")
+        raise InputError(f"{spelled(what)} {text}: discounts must start above 0 and not rise, as in {example}")
     return f"table({','.join(repr(x + 0.0).removesuffix('.0') for x in table)})"

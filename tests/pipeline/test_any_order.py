@@ -21,8 +21,9 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
 from rankmill.pipeline.group import settled_bucket as layout
-from rankmill.pipeline.ingest import IngestOptions, building, ingest
+from rankmill.pipeline.ingest import building, ingest
 from rankmill.pipeline.memory_plans import Share
+from rankmill.pipeline.options import IngestOptions
 
 WIDTH = 5
 ROW_GROUP = 1 << 10  # bytes: 32 rows of 5 numbers
@@ -169,7 +170,7 @@ def build(rows: list[Row], kinds: tuple[str, ...], way: Way, folder: Path, monke
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 def test_order_files_threads_memory_and_blocks_do_not_show(tmp_path, monkeypatch, kinds):
     rows = judgments(1, 900)
-    options = IngestOptions(buckets=3, shares={"train": 0.7, "valid": 0.2, "test": 0.1})
+    options = IngestOptions(buckets=3, split={"train": 0.7, "valid": 0.2, "test": 0.1})
     if kinds != (".txt",):
         options = replace(options, read=replace(options.read, unjudged="keep"))
     out = build(rows, kinds[:1], ONE, tmp_path / "one", monkeypatch, options)

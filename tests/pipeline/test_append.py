@@ -18,10 +18,10 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import Meaning
-from rankmill.pipeline.group.query_splits import fold_choice, parse_split_time
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.group.query_splits import parse_split_time
+from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.append_base import OPTIONS, Base
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 
 
 def shards_of(folder):
@@ -88,8 +88,8 @@ def grown(files, out, options):
     [
         IngestOptions(buckets=5),
         IngestOptions(buckets=5, read=ReadOptions(absent="missing", index_base=0)),
-        IngestOptions(buckets=1, shares={"train": 0.5, "valid": 0.2, "test": 0.3}),
-        IngestOptions(buckets=5, folds=fold_choice(4, 3), read=ReadOptions(max_grade=9)),
+        IngestOptions(buckets=1, split={"train": 0.5, "valid": 0.2, "test": 0.3}),
+        IngestOptions(buckets=5, folds=4, fold=3, read=ReadOptions(max_grade=9)),
         IngestOptions(buckets=5, read=ReadOptions(n_features=6)),
     ],
     ids=["plain", "missing", "shares", "folds", "n_features"],
@@ -367,7 +367,7 @@ def test_bins_are_dropped_and_made_again_as_those_of_all_files(tmp_path):
 @pytest.fixture
 def dataset(tmp_path):
     file = letor(tmp_path / "0.txt", judgments(40, 1))
-    options = IngestOptions(buckets=4, read=ReadOptions(absent="missing"), shares={"train": 0.5, "test": 0.5})
+    options = IngestOptions(buckets=4, read=ReadOptions(absent="missing"), split={"train": 0.5, "test": 0.5})
     ingest([file], tmp_path / "out", options=options)
     return tmp_path / "out"
 
@@ -391,12 +391,12 @@ def test_the_same_file_again(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (IngestOptions(append=True, buckets=8), "was made with --buckets 4, and --append adds to it as it was made"),
-        (IngestOptions(append=True, shares={"train": 1.0}), "was made with another --split"),
-        (IngestOptions(append=True, folds=fold_choice(3, 1)), "was made without --folds"),
-        (IngestOptions(append=True, read=ReadOptions(index_base=0)), "was made with --index-base 1"),
-        (IngestOptions(append=True, read=ReadOptions(max_grade=5)), "was made without --max-grade"),
-        (IngestOptions(append=True, read=ReadOptions(labels="real")), "was made with --labels grade"),
+        (IngestOptions(append=True, buckets=8), "was made with buckets 4, and append adds to it as it was made"),
+        (IngestOptions(append=True, split={"train": 1.0}), "was made with another split"),
+        (IngestOptions(append=True, folds=3, fold=1), "was made without folds"),
+        (IngestOptions(append=True, read=ReadOptions(index_base=0)), "was made with index_base 1"),
+        (IngestOptions(append=True, read=ReadOptions(max_grade=5)), "was made without max_grade"),
+        (IngestOptions(append=True, read=ReadOptions(labels="real")), "was made with labels grade"),
         (IngestOptions(append=True, overwrite=True), "--append and --overwrite"),
     ],
 )
@@ -471,7 +471,7 @@ def test_words_for_grades_are_those_of_the_dataset(tmp_path):
     ingest(files, tmp_path / "all", options=options)
     same(grown(files, tmp_path / "grown", options), tmp_path / "all")
     other = IngestOptions(append=True, read=ReadOptions(grades=(("good", 3),)))
-    with pytest.raises(InputError, match="was made with another --grades"):
+    with pytest.raises(InputError, match="was made with another grades"):
         ingest(files[:1], tmp_path / "grown", options=other)
 
 

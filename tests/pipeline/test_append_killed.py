@@ -10,7 +10,8 @@ import pytest
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from tests.pipeline.interrupted import operations, start
 from tests.pipeline.test_ingest import judgments
 

@@ -11,8 +11,9 @@ from pyarrow import feather, ipc
 from rankmill.foundation.errors import DataRejected, MalformedRow
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.arrow_ipc import ArrowSource
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.open_source import open_source
 
 

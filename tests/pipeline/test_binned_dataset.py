@@ -15,7 +15,8 @@ from rankmill.pipeline import binning
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import apply_bins, feature_bins
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 
 SPLITS = ("train", "valid", "test")
@@ -27,7 +28,7 @@ def make(folder: Path, seed: int = 4, name: str = "dataset", **options: object) 
     parameters = SynthParameters(queries=40, documents_per_query=12, features=14, seed=seed)
     write_synthetic(source, parameters, overwrite=True)
     shares = {"train": 0.6, "valid": 0.2, "test": 0.2}
-    ingest([source], folder / name, options=IngestOptions(buckets=4, shares=shares, **options))
+    ingest([source], folder / name, options=IngestOptions(buckets=4, split=shares, **options))
     return Dataset.open(folder / name)
 
 
@@ -88,7 +89,7 @@ def test_a_second_run_does_nothing(dataset):
 
 
 def test_the_same_data_give_the_same_files(tmp_path):
-    one, other = make(tmp_path, name="one"), make(tmp_path, name="other", block_bytes=4096)
+    one, other = make(tmp_path, name="one"), make(tmp_path, name="other", block_size=4096)
     bin_dataset(one)
     bin_dataset(other)
     assert tree(one.path) == tree(other.path)

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.columns import table_columns
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.parts import HABITS, OPTIONAL, PARTS

@@ -12,7 +12,8 @@ from rankmill.foundation.storage import staging as storage_staging
 from rankmill.foundation.storage.publish import publish_folder, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def dataset(tmp_path_factory):
     lines = [f"{rng.integers(3)} qid:{rng.integers(60)} 1:{k} 2:{rng.random()} #docid = d{k}\n" for k in range(900)]
     (folder / "in.txt").write_text("".join(lines))
     shares = {"train": 0.5, "valid": 0.3, "test": 0.2}
-    ingest([folder / "in.txt"], folder / "out", options=IngestOptions(shares=shares, buckets=5))
+    ingest([folder / "in.txt"], folder / "out", options=IngestOptions(split=shares, buckets=5))
     return Dataset.open(folder / "out")
 
 

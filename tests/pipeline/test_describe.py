@@ -13,8 +13,8 @@ from rankmill.foundation.records import as_json
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.statistics.describe_dataset import describe
 
 # f1 differs, f2 is f1, f3 is constant, f4 is constant in a query, f5 is never there, f6 is missing once, f7 is infinite

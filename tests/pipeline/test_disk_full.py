@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from tests.pipeline.interrupted import BALLAST, ROOT, start
 from tests.pipeline.test_ingest import judgments
 

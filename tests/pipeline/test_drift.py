@@ -19,7 +19,8 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.binspec import feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics import _kernels
 from rankmill.pipeline.statistics.dataset_drift import FALSE_ALARMS, LARGE, Comparison, Drift, compare, drift_from
 from rankmill.pipeline.statistics.psi import (
@@ -213,7 +214,7 @@ def make(folder: Path, name: str, seed: int, *, shift: float = 0.0, grade: int =
     }
     pq.write_table(pa.table(table), folder / f"{name}.parquet")
     shares = {"train": 0.7, "test": 0.3}
-    ingest([folder / f"{name}.parquet"], folder / name, options=IngestOptions(shares=shares, buckets=3))
+    ingest([folder / f"{name}.parquet"], folder / name, options=IngestOptions(split=shares, buckets=3))
     return Dataset.open(folder / name)
 
 
@@ -261,7 +262,7 @@ def test_nothing_in_common_is_an_error(folder, tmp_path):
 
 
 def test_all_rows_are_compared_where_one_has_no_train_split(folder, tmp_path):
-    options = IngestOptions(shares={"test": 1.0})
+    options = IngestOptions(split={"test": 1.0})
     ingest([folder / "same.parquet"], tmp_path / "data", options=options)
     found = compare(Dataset.open(tmp_path / "data"), Dataset.open(folder / "old"))
     assert (found.split, found.rows, found.alarms) == (None, (3600, 3600), ())

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rankmill.foundation.errors import DatasetFormatError, InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.statistics.dataset_drift import compare, compare_and_keep, compare_with
 from rankmill.pipeline.statistics.drift_reference import Reference, digest_in
 from rankmill.pipeline.statistics.psi import Cells, FeatureSample, Sums
@@ -100,7 +101,7 @@ def test_fewer_queries_than_the_former_one_had_are_cut_into_fewer_cells(folder, 
     old = Dataset.open(folder / "old")
     table = pq.read_table(folder / "shifted.parquet").slice(0, 60 * 12)
     pq.write_table(table, tmp_path / "few.parquet")
-    ingest([tmp_path / "few.parquet"], tmp_path / "few", options=IngestOptions(shares={"test": 1.0}))
+    ingest([tmp_path / "few.parquet"], tmp_path / "few", options=IngestOptions(split={"test": 1.0}))
     few = Dataset.open(tmp_path / "few")
     found, wanted = compare_with(few, Reference.of(old, None)), compare(few, old)
     assert found.alarms == wanted.alarms

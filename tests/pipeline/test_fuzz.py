@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.pairs.pair_files import PairFile
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.open_source import open_source
 from tests import naive_letor
 from tests.naive_letor import Read

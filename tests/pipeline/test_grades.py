@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import ReadOptions
-from rankmill.pipeline.sources.grades import GRADE_RULE, MAX_GRADE, GradeRules, parse_words
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import MAX_GRADE, IngestOptions, ReadOptions
+from rankmill.pipeline.sources.grades import GRADE_RULE, GradeRules, parse_words
 from tests import naive_letor
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))
@@ -168,7 +168,7 @@ def test_grades_by_other_words_make_the_dataset_of_the_numbers(tmp_path, suffix,
     ingest([write(tmp_path / f"plain{suffix}", grades, {})], tmp_path / "plain", options=IngestOptions(buckets=3))
     worded = write(tmp_path / f"worded{suffix}", grades, words)
     for block_bytes in (50, 1 << 20):
-        read = IngestOptions(buckets=3, read=ReadOptions(**options), block_bytes=block_bytes, overwrite=True)
+        read = IngestOptions(buckets=3, read=ReadOptions(**options), block_size=block_bytes, overwrite=True)
         ingest([worded], tmp_path / "worded", options=read)
         assert data(tmp_path / "worded") == data(tmp_path / "plain")
 
@@ -204,7 +204,7 @@ def test_a_word_that_is_not_in_the_map_is_a_bad_row_that_lists_it(tmp_path, suff
 def test_grades_that_are_mapped_are_bounded_and_no_labels(tmp_path):
     with pytest.raises(InputError, match="--grades maps 'good' to 3, above --max-grade 2"):
         ReadOptions(grades=parse_words("good=3"), max_grade=2)
-    with pytest.raises(InputError, match="--labels real"):
+    with pytest.raises(InputError, match="labels real"):
         ReadOptions(grades=parse_words("good=3"), labels="real")
     (tmp_path / "in.txt").write_text("1 qid:1 1:1\n7 qid:1 1:2\n")
     options = IngestOptions(read=ReadOptions(grades=parse_words("1=0"), max_grade=2))
@@ -249,7 +249,7 @@ def test_what_is_appended_is_read_by_the_same_rules(tmp_path):
     assert data(tmp_path / "twice")[0] == data(tmp_path / "once")[0]
     again = IngestOptions(append=True, read=ReadOptions(grades=parse_words("good=2,bad=0")))
     (tmp_path / "c.txt").write_text("good qid:9 1:2\n")
-    with pytest.raises(InputError, match="was made with another --grades"):
+    with pytest.raises(InputError, match="was made with another grades"):
         ingest([tmp_path / "c.txt"], tmp_path / "twice", options=again)
 
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError, MalformedLine, TooManyRejects
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, building, ingest, running
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.ingest import building, ingest, running
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from tests import naive
 
 
@@ -68,7 +68,7 @@ def test_order_files_blocks_and_memory_do_not_show(tmp_path):
         for k, part in enumerate(parts):
             part.write_text("".join(shuffled[k::n_files]))
         out = tmp_path / f"shuffled-{seed}"
-        ingest(parts[::-1], out, options=IngestOptions(block_bytes=block_bytes, memory=memory))
+        ingest(parts[::-1], out, options=IngestOptions(block_size=block_bytes, memory=memory))
         assert files_of(out) == expected
         assert Dataset.open(out).digest == Dataset.open(tmp_path / "one").digest
 
@@ -134,7 +134,7 @@ def test_splits_by_hash_keep_queries_whole_and_stay_when_data_grow(tmp_path):
     lines = judgments(400)
     (tmp_path / "a.txt").write_text("".join(lines[:150]))
     (tmp_path / "b.txt").write_text("".join(lines[150:]))
-    options = IngestOptions(shares={"train": 0.6, "valid": 0.2, "test": 0.2})
+    options = IngestOptions(split={"train": 0.6, "valid": 0.2, "test": 0.2})
     ingest([tmp_path / "a.txt"], tmp_path / "small", options=options)
     ingest([tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "large", options=options)
     split_of = {}
@@ -203,7 +203,7 @@ def test_files_that_are_none(tmp_path):
             ingest(inputs, tmp_path / "out")
         assert str(caught.value) == message
     with pytest.raises(InputError, match="--split draws the splits by query"):
-        ingest([path], tmp_path / "out", valid=[path], options=IngestOptions(shares={"train": 1.0}))
+        ingest([path], tmp_path / "out", valid=[path], options=IngestOptions(split={"train": 1.0}))
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
@@ -226,7 +226,7 @@ def test_progress_goes_up_to_all_bytes_and_all_documents(tmp_path):
     for number, path in enumerate(paths):
         path.write_text("".join(judgments(30, number)))
     told = {"reading": [(0, 0)], "writing": [(0, 0)]}
-    options = IngestOptions(threads=3, block_bytes=500, buckets=5)
+    options = IngestOptions(threads=3, block_size=500, buckets=5)
     report = ingest(paths, tmp_path / "out", options=options, progress=lambda stage, *at: told[stage].append(at))
     for stage, total in (("reading", sum(p.stat().st_size for p in paths)), ("writing", report.manifest.rows)):
         done = [at for at, _ in told[stage]]
@@ -399,7 +399,7 @@ def test_nothing_of_this_machine_is_in_the_manifest(tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("1 qid:1 1:1\n")
     for out in (tmp_path / "a", tmp_path / "b"):
-        ingest([path], out, options=IngestOptions(block_bytes=100 + len(out.name)))
+        ingest([path], out, options=IngestOptions(block_size=100 + len(out.name)))
     manifests = [(tmp_path / name / "_manifest.json").read_bytes() for name in "ab"]
     assert manifests[0] == manifests[1]
     assert str(tmp_path).encode() not in manifests[0]

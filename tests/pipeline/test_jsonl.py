@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.jsonl.source import JsonSource
 from rankmill.pipeline.sources.open_source import open_source, share_features
 from rankmill.scorer.opening import open_sources
@@ -235,7 +236,7 @@ def test_files_share_their_keys(tmp_path):
         folder.mkdir()
         for k in range(20):
             (folder / f"{k}.jsonl").write_text("".join(shuffled[k::20]))
-        ingest([folder], tmp_path / f"out{seed}", options=IngestOptions(block_bytes=100))
+        ingest([folder], tmp_path / f"out{seed}", options=IngestOptions(block_size=100))
         assert files_of(tmp_path / f"out{seed}") == expected
     assert Dataset.open(tmp_path / "one").feature_names == (*(f"x{k}" for k in range(11)), "y")
     candidates = open_sources(sorted((tmp_path / "parts0").iterdir()), "auto", ReadOptions(grade_required=False))

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputError
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.judgments.rules import AGGREGATES
 from rankmill.pipeline.memory_plans import Share
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.files import find_files
 from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.describe_dataset import describe
@@ -85,7 +85,7 @@ def test_a_dataset_of_qrels_is_that_of_rows_with_these_grades(tmp_path, how):
     judgments = some_judgments(rows, conflicting=how is not None)
     by_document = naive_judgments.by_document([(*judgment, 0) for judgment in judgments])
     answers = {document: naive_judgments.aggregate(given, how) for document, given in by_document.items()}
-    options = IngestOptions(shares=SHARES, buckets=5, aggregate=how)
+    options = IngestOptions(split=SHARES, buckets=5, aggregate=how)
     qrels = write_qrels(tmp_path / "qrels", judgments)
     report = ingest([write_rows(tmp_path / "rows.csv", rows)], tmp_path / "joined", qrels=[qrels], options=options)
 
@@ -99,7 +99,7 @@ def test_a_dataset_of_qrels_is_that_of_rows_with_these_grades(tmp_path, how):
             "\n".join(f"{line},{label}" for line, label in zip(lines, ["label", *labels], strict=True)) + "\n"
         )
         columns = (*columns, "label")
-    ingest([plain], tmp_path / "plain", options=IngestOptions(shares=SHARES, buckets=5))
+    ingest([plain], tmp_path / "plain", options=IngestOptions(split=SHARES, buckets=5))
     joined, wanted = Dataset.open(tmp_path / "joined"), Dataset.open(tmp_path / "plain")
     assert joined.manifest.shards == wanted.manifest.shards
     assert joined.digest == wanted.digest
@@ -124,7 +124,7 @@ def test_rows_of_several_judges_are_merged_as_their_qrels_are(tmp_path, how):
     given = {}
     for qid, doc_id, grade in judgments:
         given.setdefault((qid, doc_id), []).append(grade)
-    options = IngestOptions(shares=SHARES, buckets=5, aggregate=how)
+    options = IngestOptions(split=SHARES, buckets=5, aggregate=how)
     ingest(
         [write_rows(tmp_path / "rows.csv", rows)],
         tmp_path / "joined",
@@ -140,7 +140,7 @@ def test_rows_of_several_judges_are_merged_as_their_qrels_are(tmp_path, how):
     assert report.manifest.rows + repeats.merged_rows == len(judgments)
     assert report.manifest.meaning.aggregate == how
 
-    plain = ingest([tmp_path / "all.csv"], tmp_path / "kept", options=IngestOptions(shares=SHARES, buckets=5))
+    plain = ingest([tmp_path / "all.csv"], tmp_path / "kept", options=IngestOptions(split=SHARES, buckets=5))
     assert plain.manifest.rows == len(judgments)
     assert (plain.manifest.repeats.documents, plain.manifest.repeats.conflicting) == (
         repeats.documents,
@@ -179,7 +179,7 @@ def test_neither_order_nor_files_nor_memory_show(tmp_path, how, by_qrels, monkey
                 "qid,doc_id,grade,when" + ("" if by_qrels else ",x,z") + "\n" + "\n".join(lines) + "\n"
             )
         out = tmp_path / f"out-{seed}"
-        chosen = IngestOptions(memory=memory, threads=threads, block_bytes=rng.choice([1, 100]), **options)
+        chosen = IngestOptions(memory=memory, threads=threads, block_size=rng.choice([1, 100]), **options)
         if by_qrels:
             order = rng.sample(sorted(rows), len(rows))
             source = write_rows(tmp_path / f"rows-{seed}.csv", {document: rows[document] for document in order})

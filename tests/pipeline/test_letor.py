@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, MalformedLine, TooManyRejects
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.letor import LetorSource
 from rankmill.pipeline.sources.open_source import open_source
 from tests import naive

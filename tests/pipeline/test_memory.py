@@ -11,14 +11,14 @@ from rankmill.foundation.errors import InputError
 from rankmill.foundation.memory import MIN_MEMORY, checked_memory
 from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.group.query_splits import buckets_of
-from rankmill.pipeline.ingest import IngestOptions
 from rankmill.pipeline.memory_plans import (
     BYTES_A_ROW,
     RESIDENT,
     reading_threads,
     writing_share,
 )
-from rankmill.pipeline.sources.batch import BATCH_BYTES, DEFAULT_BLOCK_BYTES, RowBatch
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, IngestOptions
+from rankmill.pipeline.sources.batch import BATCH_BYTES, RowBatch
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 
 
@@ -94,7 +94,7 @@ import sys
 from pathlib import Path
 from rankmill.pipeline.ingest import IngestOptions, ingest
 
-options = IngestOptions(shares={"train": 1.0}, memory=512 * 10**6, buckets=int(sys.argv[3]), threads=2)
+options = IngestOptions(split={"train": 1.0}, memory=512 * 10**6, buckets=int(sys.argv[3]), threads=2)
 ingest([Path(sys.argv[1])], Path(sys.argv[2]), options=options)
 print([int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
 """

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.number_text import read_finite
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.parts import OPTIONAL
@@ -86,7 +86,7 @@ def test_every_number_comes_to_its_row_and_order_files_and_memory_do_not_show(tm
         parts = [
             write(tmp_path / f"{seed}-{k}{suffix}", shuffled[k::n_files], columns) for k, columns in enumerate(names)
         ]
-        options = IngestOptions(buckets=5, block_bytes=block, memory=memory)
+        options = IngestOptions(buckets=5, block_size=block, memory=memory)
         ingest(parts[::-1], tmp_path / f"out-{seed}", options=options)
         assert files_of(tmp_path / f"out-{seed}") == files_of(tmp_path / "all")
         assert Dataset.open(tmp_path / f"out-{seed}").digest == dataset.digest
@@ -96,7 +96,7 @@ def test_every_number_comes_to_its_row_and_order_files_and_memory_do_not_show(tm
 def test_splits_and_empty_splits_have_their_numbers(tmp_path):
     rows = judgments(200, 2)
     shares = {"train": 0.5, "valid": 0.5}
-    ingest([write(tmp_path / "in.csv", rows)], tmp_path / "out", options=IngestOptions(shares=shares))
+    ingest([write(tmp_path / "in.csv", rows)], tmp_path / "out", options=IngestOptions(split=shares))
     dataset = Dataset.open(tmp_path / "out")
     weight_of = {row["qid"]: row["query_weight"] for row in rows}
     for split in ("train", "valid", "test"):
@@ -255,7 +255,7 @@ def test_a_bad_label_of_text_is_named(tmp_path, token, found):
     with pytest.raises(MalformedLine) as caught:
         ingest([path], tmp_path / "out", options=IngestOptions(read=read))
     assert str(caught.value) == f"{path}:2:1: expected {LABEL}, found {found!r}"
-    ingest([path], tmp_path / "out", options=IngestOptions(read=read, max_rejects=1, block_bytes=5))
+    ingest([path], tmp_path / "out", options=IngestOptions(read=read, max_rejects=1, block_size=5))
     assert sorted(Dataset.open(tmp_path / "out").rows(None, ["label"])["label"].to_pylist()) == [-5.0, 1.5]
 
 

@@ -14,7 +14,8 @@ from rankmill.foundation.errors import DataRejected, DatasetFormatError, InputEr
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, building, ingest
+from rankmill.pipeline.ingest import building, ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive_preferences
@@ -93,7 +94,7 @@ def judged(tmp_path):
 
 def test_pairs_join_their_rows_whatever_brings_them(tmp_path, judged):
     wanted = preferences(judged, 300, 2)
-    options = IngestOptions(shares=SHARES, buckets=5)
+    options = IngestOptions(split=SHARES, buckets=5)
     ingest([judged], tmp_path / "all", pairs=[write_pairs(tmp_path / "all.txt", wanted)], options=options)
     dataset = Dataset.open(tmp_path / "all")
     dataset.verify()
@@ -118,7 +119,7 @@ def test_pairs_join_their_rows_whatever_brings_them(tmp_path, judged):
     ):
         shuffled = random.Random(seed).sample(wanted, len(wanted))
         parts = [write_pairs(tmp_path / f"{seed}-{k}{suffix}", shuffled[k::n_files]) for k in range(n_files)]
-        options = IngestOptions(shares=SHARES, buckets=5, block_bytes=block, memory=memory)
+        options = IngestOptions(split=SHARES, buckets=5, block_size=block, memory=memory)
         ingest([judged], tmp_path / f"out-{seed}", pairs=parts[::-1], options=options)
         assert files_of(tmp_path / f"out-{seed}") == files
         assert Dataset.open(tmp_path / f"out-{seed}").digest == dataset.digest
@@ -250,7 +251,7 @@ def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files
     seen = set()
     for block in (1, 50, 1 << 20):
         out = tmp_path / f"out-{block}"
-        ingest([judged], out, pairs=files, options=IngestOptions(max_rejects=9, block_bytes=block, buckets=7))
+        ingest([judged], out, pairs=files, options=IngestOptions(max_rejects=9, block_size=block, buckets=7))
         dataset = Dataset.open(out)
         assert (dataset.manifest.pairs.rejected, dataset.manifest.rejected_rows) == (9, 0)
         assert found_in(dataset)[0] == naive_preferences.joined(rows_of(dataset), good)[0]
@@ -262,10 +263,10 @@ def test_the_first_pairs_that_do_not_fit_are_put_aside_in_the_order_of_the_files
         seen.add((out / "_pair_rejects.parquet").read_bytes())
 
         with pytest.raises(DataRejected) as first:
-            ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(block_bytes=block))
+            ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(block_size=block))
         assert words[0] in str(first.value)
         with pytest.raises(TooManyRejects) as caught:
-            ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(max_rejects=8, block_bytes=block))
+            ingest([judged], tmp_path / "no", pairs=files, options=IngestOptions(max_rejects=8, block_size=block))
         beside = tmp_path / "no.rejects.parquet"
         assert str(caught.value) == f"{first.value} (and more bad rows than --max-rejects 8 allows; listed in {beside})"
         assert pq.read_table(beside).to_pylist() == listed
@@ -321,7 +322,7 @@ def test_files_that_are_none_or_given_twice(tmp_path, judged):
 def test_pairs_that_come_later_are_as_those_that_came_with_the_judgments(tmp_path, judged):
     wanted = preferences(judged, 80, 5)
     path = write_pairs(tmp_path / "p.csv", wanted)
-    options = IngestOptions(shares=SHARES)
+    options = IngestOptions(split=SHARES)
     ingest([judged], tmp_path / "at-once", pairs=[path], options=options)
     ingest([judged], tmp_path / "later", options=options)
     without = Dataset.open(tmp_path / "later")

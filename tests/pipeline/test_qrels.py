@@ -13,9 +13,10 @@ from pyarrow import feather
 from rankmill.foundation.errors import DataRejected, InputError, TooManyRejects
 from rankmill.pipeline.group.query_splits import buckets_of
 from rankmill.pipeline.judgments.judgment_files import SPILLED, JudgmentFile
+from rankmill.pipeline.options import MAX_GRADE, ReadOptions
 from rankmill.pipeline.query_spill import QuerySpill
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
-from rankmill.pipeline.sources.grades import MAX_GRADE, GradeRules
+from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.sources.grades import GradeRules
 
 KEEP = GradeRules(unjudged="keep", negative="unjudged")
 

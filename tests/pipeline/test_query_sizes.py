@@ -9,8 +9,9 @@ import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.letor import LetorSource
 from rankmill.scorer.opening import open_sources
 from tests import naive
@@ -141,7 +142,7 @@ def test_lightgbm_rank(tmp_path, test_data):
             features = {int(entry.split(":")[0]): np.float32(float(entry.split(":")[1])) for entry in entries}
             width = max(width, *features)
             expected.append((int(grade), f"{name}:{number}", features))
-        ingest([folder / name], tmp_path / name, options=IngestOptions(block_bytes=100_000))
+        ingest([folder / name], tmp_path / name, options=IngestOptions(block_size=100_000))
         dataset = Dataset.open(tmp_path / name)
         assert (dataset.manifest.rows, dataset.manifest.queries) == (len(lines), len(sizes)), split
         assert len(dataset.feature_names) == width

@@ -7,9 +7,9 @@ import pytest
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import MANIFEST_NAME, earlier_name
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.pairs.add_pairs import add_pairs
-from rankmill.pipeline.sources.batch import ReadOptions
 from rankmill.pipeline.sql import query_dataset
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests.readers import READERS, rows_of

@@ -26,8 +26,9 @@ from rankmill.pipeline.binning import bin_dataset, bin_plan, find_bins
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.memory_plans import MOST_SAMPLED_ROWS, BinPlan
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.quantiles import sort_values
 from rankmill.pipeline.sampled_bins import SAMPLE_SALT, SampledColumn, sampled_places, weighed
 from tests import naive_samples
@@ -183,7 +184,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("sampled")
     write(folder / "in.parquet")
     shares = {"train": 0.8, "valid": 0.2}
-    ingest([folder / "in.parquet"], folder / "data", options=IngestOptions(shares=shares, buckets=6))
+    ingest([folder / "in.parquet"], folder / "data", options=IngestOptions(split=shares, buckets=6))
     return folder
 
 
@@ -252,7 +253,7 @@ def test_it_is_the_same_for_any_batches_groups_and_row_groups(folder, tmp_path, 
     order = np.random.default_rng(5).permutation(len(table))
     for part in range(3):
         pq.write_table(table.take(pa.array(order[part::3])), tmp_path / f"{part}.parquet", row_group_size=999)
-    options = IngestOptions(shares={"train": 0.8, "valid": 0.2}, buckets=6)
+    options = IngestOptions(split={"train": 0.8, "valid": 0.2}, buckets=6)
     ingest([tmp_path / f"{part}.parquet" for part in range(3)], tmp_path / "data", options=options)
     shuffled = Dataset.open(tmp_path / "data")
     assert sampled(shuffled).digest == digest

@@ -22,8 +22,8 @@ from rankmill.pipeline.group.query_splits import (
     rule_of,
     splits_of,
 )
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.statistics.describe_dataset import describe
 from tests import naive
 
@@ -141,7 +141,7 @@ def test_a_fold_of_a_dataset_is_stable_as_data_grow(tmp_path):
     def made(queries, name, fold):
         file = tmp_path / f"{name}.txt"
         file.write_text("".join(f"{q % 3} qid:{q} 1:{q}\n" for q in queries))
-        options = IngestOptions(folds=fold_choice(4, fold), buckets=3)
+        options = IngestOptions(folds=4, fold=fold, buckets=3)
         return ingest([file], tmp_path / f"{name}-{fold}", options=options).manifest, tmp_path / f"{name}-{fold}"
 
     _, few = made(range(50), "few", 2)
@@ -162,12 +162,12 @@ def test_rules_do_not_mix(tmp_path):
     for given in ((shares, times, None), (shares, None, folds), (None, times, folds)):
         with pytest.raises(InputError, match="can be drawn in one way only"):
             rule_of(*given)
-    with pytest.raises(InputError, match="name it with --time-column"):
+    with pytest.raises(InputError, match="name it with time_column"):
         IngestOptions(split_time=times)
     file = tmp_path / "in.txt"
     file.write_text("1 qid:1 1:1\n")
     with pytest.raises(InputError, match="--folds draws the splits by query; it cannot be combined"):
-        ingest([file], tmp_path / "out", valid=[file], options=IngestOptions(folds=folds))
+        ingest([file], tmp_path / "out", valid=[file], options=IngestOptions(folds=3, fold=1))
     for folds, fold, message in (
         (2, 1, "--folds must be in 3.."),
         (5, 0, r"--fold must be in 1..5, got 0"),

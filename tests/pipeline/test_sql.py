@@ -19,8 +19,8 @@ from rankmill.pipeline import sql_answer as answer_module
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sql import Answer, query_dataset
 from rankmill.pipeline.sql_answer import json_value, render_answer
 from rankmill.pipeline.synth import SynthParameters, write_synthetic

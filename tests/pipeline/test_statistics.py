@@ -18,8 +18,8 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group import settled_bucket as layout
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.statistics.describe_dataset import describe
 from rankmill.pipeline.statistics.feature_statistics import (
     ColumnCollector,
@@ -117,7 +117,7 @@ def test_pieces_and_order_do_not_show_in_the_files(tmp_path, monkeypatch):
     files = {}
     for name, group_bytes, blocks in (("one", 64 << 20, 1 << 20), ("other", 4 * 12 * 16, 4096)):
         monkeypatch.setattr(layout, "ROW_GROUP_BYTES", group_bytes)
-        ingest([tmp_path / "in.txt"], tmp_path / name, options=IngestOptions(buckets=4, block_bytes=blocks))
+        ingest([tmp_path / "in.txt"], tmp_path / name, options=IngestOptions(buckets=4, block_size=blocks))
         files[name] = {file.name: file.read_bytes() for file in (tmp_path / name / "_statistics").iterdir()}
     assert files["one"] == files["other"]
     dataset = Dataset.open(tmp_path / "other")
@@ -222,7 +222,7 @@ def test_ingest_tells_what_teaches_nothing(tmp_path):
 
 def test_ingest_tells_that_nothing_can_be_trained_on(tmp_path):
     (tmp_path / "in.txt").write_text(TEXT)
-    without = ingest([tmp_path / "in.txt"], tmp_path / "a", options=IngestOptions(shares={"valid": 0.5, "test": 0.5}))
+    without = ingest([tmp_path / "in.txt"], tmp_path / "a", options=IngestOptions(split={"valid": 0.5, "test": 0.5}))
     assert without.remarks[-1] == "no query is in the train split: training needs one"
     assert without.to_json()["remarks"] == without.remarks
     assert without.remarks[-1] in without.render()

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, MalformedRow
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.parquet import ParquetSource

@@ -7,8 +7,9 @@ import pytest
 
 from rankmill.foundation.errors import DataRejected, InputError, MalformedLine
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.open_source import open_source
 from rankmill.pipeline.sources.trec_run import RunSource
 

@@ -13,12 +13,13 @@ from rankmill.foundation.storage.staging import staging_folder
 from rankmill.foundation.threads import ahead, in_order
 from rankmill.pipeline.group import bucket_rows as spill_module
 from rankmill.pipeline.group.bucket_rows import Spill
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.ingest.reading import read_all
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources import blocks as blocks_module
 from rankmill.pipeline.sources import delimited as delimited_module
 from rankmill.pipeline.sources import letor as letor_module
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions, RowBatch
+from rankmill.pipeline.sources.batch import Quarantine, RowBatch
 from rankmill.pipeline.sources.blocks import LineNumbers
 from rankmill.pipeline.sources.delimited import DelimitedSource
 from rankmill.pipeline.sources.letor import LetorSource

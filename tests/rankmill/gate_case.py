@@ -11,7 +11,8 @@ import numpy as np
 from rankmill.gate.judging import Contender
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import train
 from rankmill.trainer.training_options import TrainingOptions
@@ -47,7 +48,7 @@ def dataset_of(folder: Path, name: str, x, grades, qid, *, split=SPLIT, extra=No
         for i, row in enumerate(x):
             cells = ["" if np.isnan(value) else repr(float(value)) for value in row]
             writer.writerow([f"q{qid[i]}", f"d{i:06}", grades[i], *(column[i] for column in extra.values()), *cells])
-    ingest([source], folder / name, options=IngestOptions(shares=split, buckets=buckets))
+    ingest([source], folder / name, options=IngestOptions(split=split, buckets=buckets))
     bin_dataset(Dataset.open(folder / name))
     return Dataset.open(folder / name)
 

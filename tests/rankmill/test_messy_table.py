@@ -15,7 +15,8 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import UnusableColumns
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.sources.batch import Quarantine, ReadOptions
+from rankmill.pipeline.options import ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine
 from rankmill.pipeline.sources.open_source import open_source
 
 TEXT = ("query", "title", "price", "added")

@@ -13,7 +13,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import QuerySketch
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.ingest.options import IngestOptions
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.report.report_files import write_report
 from rankmill.scorer.evaluate import evaluate
@@ -144,7 +144,7 @@ def test_a_dataset_that_no_model_was_trained_on_is_scored_whole(call, tmp_path):
     text = tmp_path / "other.txt"
     write_synthetic(text, SynthParameters(queries=40, documents_per_query=8, features=10, seed=9))
     text.write_text(text.read_text().replace("qid:", "qid:other-"))
-    ingest([text], tmp_path / "other", options=IngestOptions(buckets=3, shares=SHARES))
+    ingest([text], tmp_path / "other", options=IngestOptions(buckets=3, split=SHARES))
     for name in ("evaluate", "compare"):
         arguments = [tmp_path / "other" if each == "d" else each for each in COMMANDS[name]]
         assert f"train, valid, test; {FRESH}" in call(name, *arguments)

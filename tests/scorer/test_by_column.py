@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankmill.foundation.errors import DataRejected, MalformedRow
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.parquet import ParquetSource
 from rankmill.scorer import scoring
 from rankmill.scorer.rerank import rerank

@@ -13,8 +13,8 @@ from rankmill.cli import app
 from rankmill.foundation.errors import CandidatesRejected, DataRejected, InputError
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
-from rankmill.pipeline.sources.batch import ReadOptions
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.rerank import rerank
 from rankmill.trainer.parameters import TrainParameters

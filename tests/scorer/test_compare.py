@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
 from rankmill.scorer.cli import app as scorer_app
 from rankmill.scorer.cli_compare import app
@@ -251,7 +252,7 @@ def test_models_that_were_trained_on_what_they_rank_are_named(tmp_path):
     lines = [f"{rng.integers(0, 4)} qid:{q} " + " ".join(f"{f}:{rng.random():.3f}" for f in range(1, 7))
              for q in range(30) for _ in range(6)]  # fmt: skip
     (tmp_path / "j.txt").write_text("\n".join(lines) + "\n")
-    ingest([tmp_path / "j.txt"], tmp_path / "d", options=IngestOptions(shares={"train": 0.5, "test": 0.5}))
+    ingest([tmp_path / "j.txt"], tmp_path / "d", options=IngestOptions(split={"train": 0.5, "test": 0.5}))
     digest = Dataset.open(tmp_path / "d").digest
     seen = Ranking(name="seen", source=random_forest(1, info={"dataset_digest": digest}))
     fresh = Ranking(name="fresh", source=random_forest(2, info={"dataset_digest": "0" * 64}))

@@ -13,7 +13,8 @@ import pytest
 
 from rankmill.foundation.errors import CandidatesRejected, InputError
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.scorer.compare import Ranking, compare
 from rankmill.scorer.evaluate import evaluate, write_per_query
 from rankmill.scorer.explain_metric import explain_metric

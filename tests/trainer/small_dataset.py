@@ -7,7 +7,7 @@ from pathlib import Path
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.ingest.options import IngestOptions
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.trainer.parameters import TrainParameters
 
@@ -20,6 +20,6 @@ def small_dataset(folder: Path, shares: dict[str, float] | None = None, queries:
     """Write judgments into ``folder``, and a dataset of them."""
     text = folder / "judgments.txt"
     write_synthetic(text, SynthParameters(queries=queries, documents_per_query=8, features=10, seed=5))
-    ingest([text], folder / "d", options=IngestOptions(buckets=3, shares=SHARES if shares is None else shares))
+    ingest([text], folder / "d", options=IngestOptions(buckets=3, split=SHARES if shares is None else shares))
     bin_dataset(Dataset.open(folder / "d"), 31)
     return Dataset.open(folder / "d")

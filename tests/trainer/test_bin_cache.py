@@ -19,7 +19,8 @@ from rankmill.cli import execute
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.trainer import bin_cache
 from rankmill.trainer.bin_cache import CachedBins
@@ -59,7 +60,7 @@ def load(cache: CachedBins, rows=70) -> tuple[BlockedBins, list[str], bool]:
 def dataset(tmp_path_factory) -> Dataset:
     folder = tmp_path_factory.mktemp("data")
     write_synthetic(folder / "j.txt", SynthParameters(queries=60, documents_per_query=10, features=21, seed=3))
-    ingest([folder / "j.txt"], folder / "d", options=IngestOptions(shares={"train": 0.7, "valid": 0.3}, buckets=3))
+    ingest([folder / "j.txt"], folder / "d", options=IngestOptions(split={"train": 0.7, "valid": 0.3}, buckets=3))
     bin_dataset(Dataset.open(folder / "d"), 63)
     return Dataset.open(folder / "d")
 
@@ -398,7 +399,7 @@ def test_a_training_takes_the_memory_that_was_announced(tmp_path, shares):
     for name, queries in (("small", 60), ("large", 7_500)):
         file = tmp_path / f"{name}.parquet"
         write_synthetic(file, SynthParameters(queries=queries, documents_per_query=40, features=40, seed=1))
-        ingest([file], tmp_path / name, options=IngestOptions(shares=shares))
+        ingest([file], tmp_path / name, options=IngestOptions(split=shares))
         bin_dataset(Dataset.open(tmp_path / name))
     folders = [str(tmp_path / "small"), str(tmp_path / "large")]
     for arguments in (folders, [*folders, str(tmp_path / "cache")], [*folders, str(tmp_path / "cache")]):

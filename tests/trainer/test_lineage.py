@@ -16,7 +16,7 @@ from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch, overlap
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.ingest.options import IngestOptions
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics.significance import NORMAL_FROM, interval_of_mean, percentile_interval
@@ -40,7 +40,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         text = folder / f"week{seed}.txt"
         write_synthetic(text, settings)
         text.write_text(text.read_text().replace("qid:", f"qid:{seed}-"))
-    ingest([folder / "week1.txt", folder / "week2.txt"], folder / "d", options=IngestOptions(buckets=3, shares=SHARES))
+    ingest([folder / "week1.txt", folder / "week2.txt"], folder / "d", options=IngestOptions(buckets=3, split=SHARES))
     bin_dataset(Dataset.open(folder / "d"), 31)
     return Dataset.open(folder / "d")
 

@@ -14,7 +14,8 @@ import pytest
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.pipeline.binning import bin_dataset
 from rankmill.pipeline.dataset import Dataset
-from rankmill.pipeline.ingest import IngestOptions, ingest
+from rankmill.pipeline.ingest import ingest
+from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.trainer.objectives.registry import OBJECTIVES, objective_of

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.pipeline.sources.batch import MAX_FEATURES
+from rankmill.pipeline.options import MAX_FEATURES
 from rankmill.pipeline.sources.blocks import Block, read_blocks
 from rankmill.pipeline.sources.jsonl import _kernels
 

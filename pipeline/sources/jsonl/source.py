@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import ColumnProblem, DataRejected, MalformedLine
-from rankmill.pipeline.sources.batch import DEFAULT_BLOCK_BYTES, Quarantine, ReadOptions, ReadTask, RowBatch, shorten
+from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
+from rankmill.pipeline.sources.batch import Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableRows, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, of_candidates, table_columns

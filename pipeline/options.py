@@ -1,0 +1,333 @@
+"""The options of reading, ingest and bins, declared once.  Nothing heavy is imported here: the command line reads this module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import group, option, options, spelled
+
+if TYPE_CHECKING:
+    from rankmill.pipeline.dataset_manifest import FoldChoice
+    from rankmill.pipeline.group.query_splits import SplitRule
+    from rankmill.pipeline.sources.grades import GradeRules
+
+Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run", "pairs"]
+Absent = Literal["zero", "missing"]
+Labels = Literal["grade", "real"]
+NegativeGrades = Literal["reject", "zero", "unjudged"]
+Unjudged = Literal["keep", "zero", "reject"]
+Aggregate = Literal["mean", "median", "max", "majority", "latest"]
+Words = tuple[tuple[str, int], ...]
+
+MAX_FEATURES = 65536
+MAX_GRADE = 2**31 - 1
+MAX_BUCKETS = 4096
+MIN_MAX_BIN, MAX_BIN = 15, 255  # value bins of a feature
+DEFAULT_BLOCK_BYTES = 16 << 20
+
+_SPLITS = "Splits"
+OTHER_FILES = "Judgments from other files"
+_MEANING = "What the input means"
+_GRADES = "Grades"
+_LIMITS = "Limits"
+
+
+def _columns(texts: Iterable[str]) -> Mapping[str, str]:
+    from rankmill.pipeline.sources.parts import parse_columns
+
+    return parse_columns(texts)
+
+
+def _ignored(texts: Iterable[str]) -> tuple[str, ...]:
+    """Read texts such as ``title,debug_*``.
+
+    >>> _ignored(["title, debug_*", "brand"])
+    ('title', 'debug_*', 'brand')
+    """
+    return tuple(name for text in texts for piece in text.split(",") if (name := piece.strip()))
+
+
+def _words(texts: Iterable[str]) -> Words:
+    from rankmill.pipeline.sources.grades import parse_words
+
+    return parse_words(",".join(texts))
+
+
+def _ordered(grades: Mapping[str, int] | Iterable[tuple[str, int]]) -> Words:
+    """Return pairs of word and grade in an order of their own: by grade from high to low, then by word."""
+    pairs = grades.items() if isinstance(grades, Mapping) else grades
+    return tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
+
+
+def _shares(texts: Iterable[str]) -> Mapping[str, float]:
+    from rankmill.pipeline.group.query_splits import parse_shares
+
+    return parse_shares(",".join(texts))
+
+
+def _split_times(texts: Iterable[str]) -> Mapping[str, str]:
+    from rankmill.pipeline.group.query_splits import parse_split_time
+
+    return parse_split_time(",".join(texts)).bounds()
+
+
+def _times(given: Any) -> Mapping[str, str] | None:
+    from rankmill.pipeline.group.query_splits import ByTime, split_time_of
+
+    if given is None or isinstance(given, ByTime):
+        return None if given is None else given.bounds()
+    return split_time_of(given.get("valid"), given.get("test")).bounds()
+
+
+def _aggregate(how: str | None) -> str | None:
+    if how is not None and how not in get_args(Aggregate):
+        raise InputError.unknown(f"value of {spelled('aggregate')}", how, get_args(Aggregate))
+    return how
+
+
+@options
+class ReadOptions:
+    """How to read the input.
+
+    Attributes
+    ----------
+    grade_required
+        Whether rows are judgments.  Without it they are candidates: a table need not have a column ``grade`` with a value in every
+        row, and optional columns are passed over.
+    ungraded
+        Whether a table of judgments may have neither ``grade`` nor ``label``: where pairs say what is better.  Grades are 0 then.
+    known_features
+        Columns of a table that are features for certain: no guess makes them anything else.
+    time_optional
+        Whether a file may be without the column of times.
+    judgments_alone
+        Whether a table holds judgments and no features: qid, doc_id and grade in every row, other columns passed over.
+    """
+
+    absent: Absent = option(
+        default="zero",
+        help="What a feature means that a line of LETOR text leaves out.",
+        choices=get_args(Absent),
+        panel=_MEANING,
+    )
+    index_base: Literal[0, 1] = option(
+        default=1, help="Number of the first feature in LETOR text.", least=0, most=1, panel=_MEANING
+    )
+    n_features: int | None = option(
+        default=None,
+        help="Features of LETOR text; default: highest seen.",
+        least=1,
+        most=MAX_FEATURES,
+        panel=_MEANING,
+    )
+    labels: Labels = option(
+        default="grade",
+        help="What the first number of a line of LETOR text is.",
+        choices=get_args(Labels),
+        panel=_GRADES,
+    )
+    columns: Mapping[str, str] = option(
+        default_factory=dict,
+        help="Columns of tables with other names: qid=query_id,doc_id=url,grade=rel; repeat for more.",
+        metavar="PART=NAME,..",
+        read=_columns,
+        repeat=True,
+        panel=_MEANING,
+    )
+    ignore: tuple[str, ...] = option(
+        default=(),
+        help="Columns of tables to leave out: title,debug_*; repeat for more.",
+        metavar="NAME,..",
+        read=_ignored,
+        repeat=True,
+        panel=_MEANING,
+    )
+    grades: Mapping[str, int] | Words = option(
+        default=(),
+        help="Grades that are words: perfect=4,good=2,bad=0; repeat for more.",
+        metavar="WORD=GRADE,..",
+        read=_words,
+        repeat=True,
+        convert=_ordered,
+        panel=_GRADES,
+    )
+    negative_grades: NegativeGrades = option(
+        default="reject", help="What a negative grade means.", choices=get_args(NegativeGrades), panel=_GRADES
+    )
+    unjudged: Unjudged = option(
+        default="keep", help="What it means that a row has no grade.", choices=get_args(Unjudged), panel=_GRADES
+    )
+    time_column: str | None = option(
+        default=None,
+        help="Column of tables that holds times: ISO text or seconds since 1970.",
+        metavar="NAME",
+        panel=_MEANING,
+    )
+    max_grade: int | None = option(
+        default=None, help="Highest grade allowed; default: highest seen.", least=0, most=MAX_GRADE, panel=_GRADES
+    )
+    grade_required: bool = True
+    ungraded: bool = False
+    time_optional: bool = False
+    judgments_alone: bool = False
+    known_features: frozenset[str] = frozenset()
+
+    def check_together(self) -> None:
+        """Raise InputError if values do not go together."""
+        from rankmill.pipeline.sources.parts import check_columns
+
+        if self.columns or self.ignore:
+            check_columns(self.columns, self.ignore)
+        if self.grades:
+            _ = self.grade_rules  # which checks them
+            if self.labels == "real":
+                raise InputError(
+                    f"{spelled('grades')} maps words to grades; with {spelled('labels')} real the first number of a line is"
+                    " no grade"
+                )
+
+    @property
+    def absent_value(self) -> float:
+        """The number that stands for a feature a line leaves out."""
+        return 0.0 if self.absent == "zero" else float("nan")
+
+    @property
+    def highest_grade(self) -> int:
+        """Highest grade allowed."""
+        return MAX_GRADE if self.max_grade is None else self.max_grade
+
+    @property
+    def words(self) -> Words:
+        """Pairs of a word and the grade that it stands for."""
+        return _ordered(self.grades)
+
+    @property
+    def grade_rules(self) -> GradeRules:
+        """How grades are read; candidates may lack them."""
+        from rankmill.pipeline.sources.grades import GradeRules
+
+        return GradeRules(
+            words=self.words,
+            negative=self.negative_grades,
+            unjudged=self.unjudged if self.grade_required else "keep",
+            highest=self.highest_grade,
+        )
+
+
+@options
+class IngestOptions:
+    """How to build a dataset.
+
+    ``read`` says what the input means.  Without ``split``, ``split_time`` and ``folds`` the splits are the files, as given.
+    ``buckets`` is a constant of the dataset: the order of its rows depends on it.
+    """
+
+    format: Format = option(
+        default="auto",
+        help="Format of the files; auto: by suffix; pairs, of data ingest alone: preference pairs of a dataset that is there.",
+        choices=get_args(Format),
+        panel=_MEANING,
+    )
+    read: ReadOptions = group(default_factory=ReadOptions)
+    split: Mapping[str, float] | None = option(
+        default=None,
+        help="Draw the splits by query: train=0.8,valid=0.1,test=0.1.",
+        read=_shares,
+        repeat=True,
+        panel=_SPLITS,
+    )
+    split_time: Mapping[str, str] | None = option(
+        default=None,
+        help="Split by the latest time of each query: valid=2026-01-01,test=2026-02-01; train is before.",
+        read=_split_times,
+        repeat=True,
+        convert=_times,
+        panel=_SPLITS,
+    )
+    folds: int | None = option(
+        default=None, help="Split by hash into this many parts, 3 or more, for cross-validation.", panel=_SPLITS
+    )
+    fold: int | None = option(
+        default=None,
+        help="Which fold of --folds this dataset is, 1 to --folds: train from that part on.",
+        panel=_SPLITS,
+    )
+    aggregate: Aggregate | None = option(
+        default=None,
+        help="What several judgments of one document make; default: keep all.",
+        metavar="|".join(get_args(Aggregate)),
+        convert=_aggregate,
+        panel=_GRADES,
+    )
+    max_rejects: int = option(
+        default=0, help="Bad rows, judgments and pairs to put aside before giving up.", least=0, panel=_LIMITS
+    )
+    buckets: int = option(default=32, help="Shards of the dataset.", least=1, most=MAX_BUCKETS, panel=_LIMITS)
+    memory: int = option(
+        default="2GB",
+        help="Bound on the memory of the process, 512MB or more.",
+        size=True,
+        least=512 * 10**6,
+        panel=_LIMITS,
+    )
+    threads: int = option(default=0, help="Threads, as far as the memory allows; 0: all cores.", least=0, panel=_LIMITS)
+    block_size: int = option(
+        default="16MiB",
+        help="Text parsed at a time by each thread.",
+        size=True,
+        least=1,
+        most=1 << 30,
+        panel=_LIMITS,
+    )
+    overwrite: bool = option(default=False, help="Replace a dataset that is in the way.")
+    append: bool = option(
+        default=False, help="Add the rows to the dataset that -o names, as if all files had come at once."
+    )
+
+    def check_together(self) -> None:
+        """Raise InputError if values do not go together."""
+        if self.split_time is not None and self.read.time_column is None:
+            raise InputError(
+                f"{spelled('split_time')} goes by a column of times; name it with {spelled('time_column')}"
+            )
+        if any(each is not None for each in (self.split, self.split_time, self.folds, self.fold)):
+            _ = self.rule  # which checks them
+
+    @property
+    def fold_choice(self) -> FoldChoice | None:
+        """The choice of a fold."""
+        from rankmill.pipeline.group.query_splits import fold_choice
+
+        return fold_choice(self.folds, self.fold)
+
+    @property
+    def rule(self) -> SplitRule | None:
+        """What says which split a query belongs to; None: the files."""
+        from rankmill.pipeline.group.query_splits import rule_of, split_time_of
+
+        times = (
+            None
+            if self.split_time is None
+            else split_time_of(self.split_time.get("valid"), self.split_time.get("test"))
+        )
+        return rule_of(self.split, times, self.fold_choice)
+
+    @property
+    def allowed_threads(self) -> int:
+        """How many threads there may be."""
+        return self.threads or available_cores()
+
+
+@options
+class BinOptions:
+    """How finely features are cut into bins."""
+
+    max_bin: int = option(
+        default=MAX_BIN, help="Bins a feature has at most, 15 to 255.", least=MIN_MAX_BIN, most=MAX_BIN
+    )
+    memory: int = option(
+        default="2GB", help="Bound on the memory of the process, 512MB or more.", size=True, least=512 * 10**6
+    )

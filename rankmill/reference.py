@@ -1,0 +1,93 @@
+"""The page of the reference that lists every option: ``python -m rankmill.reference > docs/options.md``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from rankmill.foundation.options import Option, declared_in, default_of, option_of
+from rankmill.pipeline.options import BinOptions, IngestOptions
+from rankmill.scorer.metrics.policy import Policy
+from rankmill.trainer.parameters import TrainParameters
+
+HEAD = """\
+# Options
+
+This page is made by `python -m rankmill.reference > docs/options.md` from the classes that declare the options; `make lint` says if
+it is out of date. An option has one name: `max_leaves` in Python and in `rankmill.toml`, `--max-leaves` on the command line.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A group of options, and where it can be said."""
+
+    title: str
+    group: Any
+    commands: str
+    section: str
+    python: str
+
+
+PAGES = (
+    Page("Ingest", IngestOptions, "`data ingest`", "[ingest]", "`IngestOptions`, `ReadOptions`"),
+    Page("Bins", BinOptions, "`data bin`", "[bin]", "`bin_dataset`"),
+    Page("Training", TrainParameters, "`train`, `cv`, `tune`", "[train]", "`TrainParameters`, `Ranker`"),
+    Page(
+        "Metric conventions",
+        Policy,
+        "`evaluate`, `compare`, `explain-metric`, `models gate`",
+        "[evaluate]",
+        "`Policy`, `evaluate`",
+    ),
+)
+
+
+def reference() -> str:
+    """Return the page as Markdown."""
+    return HEAD + "".join(map(_section, PAGES))
+
+
+def _section(page: Page) -> str:
+    lines = [
+        f"\n## {page.title}",
+        "",
+        f"Commands: {page.commands}. Section: `{page.section}`. Python: {page.python}.",
+        "",
+    ]
+    lines += ["| option | default | allowed | what it does |", "|---|---|---|---|"]
+    for each in declared_in(page.group):
+        said = option_of(each)
+        flag = said.flags[0].partition("/")[0] if said.flags else f"--{each.name.replace('_', '-')}"
+        named = f"`{each.name}`" if flag == f"--{each.name.replace('_', '-')}" else f"`{each.name}`, `{flag}`"
+        lines.append(f"| {named} | {_default(default_of(each))} | {_allowed(said)} | {_cell(said.help)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: Any) -> str:
+    if value is ...:
+        return "must be given"
+    return (
+        ""
+        if value in ("", (), {}, None)
+        else f"`{_cell(str(value).lower() if isinstance(value, bool) else str(value))}`"
+    )
+
+
+def _allowed(said: Option) -> str:
+    if said.choices:
+        return ", ".join(f"`{choice}`" for choice in said.choices if choice)
+    low = [f"at least {said.least:g}" if not said.size else ""] if said.least is not None else []
+    low += [f"above {said.above:g}"] if said.above is not None else []
+    high = [f"at most {said.most:g}"] if said.most is not None and not said.size else []
+    high += [f"below {said.below:g}"] if said.below is not None else []
+    return "a size such as 2GB" if said.size else ", ".join([*low, *high])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,69 @@
+"""Options are declared once: what a group says is what the command line, the configuration, Python and the reference have."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from rankmill import Ranker
+from rankmill.cli import app
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.options import declared_in, option, option_of, options, spelled_for_a_command_line
+from rankmill.reference import PAGES, reference
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def commands(group=None, path=()):
+    group = get_command(app) if group is None else group
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+def test_the_reference_is_that_of_today() -> None:
+    made = "make it anew: python -m rankmill.reference > docs/options.md"
+    assert (ROOT / "docs" / "options.md").read_text(encoding="utf-8") == reference(), made
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.title)
+def test_every_option_of_a_group_is_one_of_its_commands_with_the_same_help(page) -> None:
+    known = dict(commands())
+    for named in page.commands.replace("`", "").split(", "):
+        found = {param.name: param for param in known[named].params}
+        for each in declared_in(page.group):
+            if option_of(each).on_command_line and each.name in found:
+                assert found[each.name].help.startswith(option_of(each).help)
+        assert sum(each.name in found for each in declared_in(page.group)) >= len(declared_in(page.group)) - 3
+
+
+def test_every_training_option_is_a_parameter_of_the_ranker() -> None:
+    names = inspect.signature(Ranker).parameters
+    training = next(page.group for page in PAGES if page.title == "Training")
+    assert {each.name for each in declared_in(training)} <= set(names)
+
+
+def test_no_group_declares_an_option_that_another_one_of_its_commands_declares() -> None:
+    """A command would have it twice."""
+    for _, command in commands():
+        flags = Counter(flag for param in command.params for flag in (*param.opts, *param.secondary_opts))
+        assert [flag for flag, count in flags.items() if count > 1] == []
+
+
+def test_a_new_option_is_one_declaration() -> None:
+    @options
+    class Speed:
+        warp: int = option(default=1, help="How fast.", least=1, most=9)
+
+    with pytest.raises(InvalidParameter, match=r"^warp must be in 1 \.\. 9, got 10$"):
+        Speed(warp=10)
+    with spelled_for_a_command_line(), pytest.raises(InvalidParameter, match=r"^--warp must be in 1 \.\. 9, got 10$"):
+        Speed(warp=10)
+    with pytest.raises(InvalidParameter, match=r"^warp must be a whole number, got 1\.5$"):
+        Speed(warp=1.5)
