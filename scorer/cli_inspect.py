@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankmill.foundation.cores import available_cores
 from rankmill.foundation.command_line import AsJson, takes_options
+from rankmill.foundation.cores import available_cores
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
 from rankmill.scorer.options import ConventionName, NThreads, Reading, Split, as_candidate_options
