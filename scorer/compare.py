@@ -99,15 +99,15 @@ def compare(
         raise InputError("there is no metric to compare by; name one, for example ndcg@10")
     models = [ranking.trained for ranking in rankings if ranking.trained is not None]
     dataset, scope = (None, None) if on is None else chosen_queries(paths_of(on), asked.split, models)
-    judge = _Judge(on, replace(asked, split=None if dataset is None or scope is None else scope.split or ALL))
-    evaluations = [judge.evaluate(ranking.source) for ranking in rankings]
+    evaluator = _Evaluator(on, replace(asked, split=None if dataset is None or scope is None else scope.split or ALL))
+    evaluations = [evaluator.evaluate(ranking.source) for ranking in rankings]
     if asked.convention.policy.max_grade is None and any(metric.name == "err" for metric in asked.metrics):
-        evaluations = judge.on_one_scale([ranking.source for ranking in rankings], evaluations)
+        evaluations = evaluator.on_one_scale([ranking.source for ranking in rankings], evaluations)
     first = evaluations[baseline]
     for ranking, evaluation in zip(rankings, evaluations, strict=True):
         _check_same_queries(evaluation, ranking.name, first, rankings[baseline].name)
     others = [i for i in range(len(rankings)) if i != baseline]
-    groups = {i: judge.seed_group(ranking) for i, ranking in enumerate(rankings) if ranking.seeds}
+    groups = {i: evaluator.seed_group(ranking) for i, ranking in enumerate(rankings) if ranking.seeds}
     return Comparison(
         names=tuple(ranking.name for ranking in rankings),
         baseline=baseline,
@@ -119,7 +119,7 @@ def compare(
     )
 
 
-class _Judge:
+class _Evaluator:
     """Evaluates rankings in one way, each model once."""
 
     def __init__(self, on: PathLike | Sequence[PathLike] | None, options: EvaluationOptions) -> None:

@@ -32,7 +32,7 @@ from rankmill.scorer.predict import Predictor
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from rankmill.scorer.ranked_file import SCORED_ROW
 from rankmill.scorer.scored_lists import ScoredLists, known_scale, prepared, read_lists, recorded_facts, with_scale
-from rankmill.scorer.scoring import Place, Scored, ScoringLimits, score_in_order
+from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.seen import Scope, TrainedModel, chosen_queries, scope_of_candidates
 from rankmill.scorer.slices import slices_of
 
@@ -196,7 +196,7 @@ def _score_candidates(
         column = partial(column_of_dataset, dataset, scope.split)
     rows: list[pa.RecordBatch] = []
 
-    def take(results: list[list[Scored]], _: Place) -> None:
+    def take(results: list[list[Scored]], _: InputPosition) -> None:
         rows.extend(part.rows for part in results[0])
 
     score_in_order(sources, [predictor], reading, take, ScoringLimits(options.threads, BLOCK_BYTES, COLUMNS_BYTES))

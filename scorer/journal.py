@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest, write_atomically
 from rankmill.scorer.ranked_file import Written
-from rankmill.scorer.scoring import Place
+from rankmill.scorer.scoring import InputPosition
 from rankmill.scorer.sorting import Spilled
 
 NAME = "journal.json"
@@ -68,7 +68,7 @@ class Journal(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     key: str
-    place: Place = Place()
+    place: InputPosition = InputPosition()
     scored: bool = False
     seen: str = ""
     lacking: int = 0

@@ -36,11 +36,11 @@ from rankmill.scorer.predict import Predictor
 from rankmill.scorer.ranked_file import MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.ranked_writer import RankedFiles, publish_file, write_lists
 from rankmill.scorer.replacing import check_apart, check_target, check_unchanged, replace_folder
-from rankmill.scorer.scoring import Place, Scored, ScoringLimits, score_in_order
+from rankmill.scorer.scoring import InputPosition, Scored, ScoringLimits, score_in_order
 from rankmill.scorer.sorting import Spill
 
 FORMAT = 1
-SETTLED_ROWS = 1_000_000
+CHECKPOINT_ROWS = 1_000_000
 """After so many candidates what is known of them is made durable: a later run need not score them again."""
 
 
@@ -344,12 +344,12 @@ class _Run:
         """Score what the journal does not have yet, and make it durable now and then."""
         plan, stage = self.plan, self.plan.stage
 
-        def take(results: list[list[Scored]], place: Place) -> None:
+        def take(results: list[list[Scored]], place: InputPosition) -> None:
             for spill, parts in zip(self.spills, results, strict=True):
                 for part in parts:
                     spill.write(part.rows, part.dropped)
-            if place.all_rows - self.journal.place.all_rows >= SETTLED_ROWS:
-                self._settle(place)
+            if place.all_rows - self.journal.place.all_rows >= CHECKPOINT_ROWS:
+                self._checkpoint(place)
 
         if stage is not None:
             stage.go_on(self.journal.seen)
@@ -366,7 +366,7 @@ class _Run:
             stage.check_seen(plan.options.lacking)
             self.journal.lacking = stage.lacking
         self.journal.scored = True
-        self._settle(end)
+        self._checkpoint(end)
 
     def write(self) -> list[RankedFiles]:
         """Sort and write the lists of each model, after the shards that are there."""
@@ -382,7 +382,7 @@ class _Run:
     def _written(self, folder: Path, model: _Model, of_model: OfModel, spill: Spill) -> RankedFiles:
         folder.mkdir(exist_ok=True)
         if of_model.dealt is None:
-            of_model.dealt = spill.deal_out()
+            of_model.dealt = spill.partition()
             self.journal.write(self.staging)
         of_model.keep_whole_shards(folder)
 
@@ -415,10 +415,10 @@ class _Run:
         shutil.rmtree(self.staging / "ready", ignore_errors=True)
         replace_folder(out, self.plan.target, self.staging)
 
-    def _settle(self, place: Place) -> None:
+    def _checkpoint(self, place: InputPosition) -> None:
         """Make what was scored up to ``place`` durable."""
         for label, spill in zip(self.plan.models, self.spills, strict=True):
-            self.journal.models[label].spilled = spill.settle()
+            self.journal.models[label].spilled = spill.checkpoint()
         stage = self.plan.stage
         self.journal.place = place
         self.journal.seen = "" if stage is None or self.journal.scored else stage.seen_as_text()

@@ -41,7 +41,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class InputPosition:
     """How far the input is used up: whole sources, then tasks and rows of the next one; all rows; the widest text.
 
     ``left_out`` counts the rows among them that a first stage does not list.
@@ -77,7 +77,7 @@ class ScoringLimits(NamedTuple):
     best_bytes: int = 0
 
 
-Take = Callable[[list[list[Scored]], Place], None]
+Take = Callable[[list[list[Scored]], InputPosition], None]
 """Called in the order of the input with what each model makes of a part, and how far that is."""
 
 
@@ -89,9 +89,9 @@ def score_in_order(
     limits: ScoringLimits,
     *,
     top_k: int | None = None,
-    begin: Place | None = None,
+    begin: InputPosition | None = None,
     stage: FirstStage | None = None,
-) -> Place:
+) -> InputPosition:
     """Score the rows of all ``sources`` with each of ``predictors``, and return where that ends.
 
     A document without an id is named by its row number in the whole input.  Rows that cannot be among the first ``top_k`` of
@@ -110,7 +110,7 @@ def score_in_order(
     CandidatesRejected
         A feature that a model asks for is missing, there is no document, one of ``stage`` has two rows, or a score is not finite.
     """
-    begin = begin or Place()
+    begin = begin or InputPosition()
     scoring = _Scoring(sources, predictors, options, limits, top_k, stage)
     queue = _InOrder(begin, WAITING * limits.n_threads)
     sizes = [source.path.stat().st_size for source in sources]
@@ -123,7 +123,7 @@ def score_in_order(
                 queue.broken(item.number)
                 raise
 
-            def hand_over(place: Place) -> Place:
+            def hand_over(place: InputPosition) -> InputPosition:
                 if pieces is None:
                     return place
                 results, place = scoring.results(item, pieces, place)
@@ -233,14 +233,14 @@ class _Scoring:
             None if top_k is None else BestScores(top_k, limits.best_bytes // len(predictors)) for _ in predictors
         ]
 
-    def items(self, begin: Place) -> Generator[_Item, None, None]:
+    def items(self, begin: InputPosition) -> Generator[_Item, None, None]:
         """Yield the parts of the input after ``begin``, in order."""
         number, row_bytes = 0, NARROW + sum(predictor.code_bytes for predictor in self._predictors)
         block_bytes = self._limits.block_bytes
         for index, source in enumerate(self._sources):
             if index < begin.source:
                 continue
-            here = begin if index == begin.source else Place()
+            here = begin if index == begin.source else InputPosition()
             tasks: Iterator[ReadTask | ColumnTask]
             if isinstance(source, ColumnarSource):
                 most_rows = self._limits.columns_bytes // (row_bytes + COPIES_OF_IDS * source.id_bytes())
@@ -280,10 +280,12 @@ class _Scoring:
         kept = [_Kept.of(batch, own, place, best) for own, best in zip(scores, self._best, strict=True)]
         return _Piece(n, width, listed, kept)
 
-    def results(self, item: _Item, pieces: list[_Piece], place: Place) -> tuple[list[list[Scored]], Place]:
+    def results(
+        self, item: _Item, pieces: list[_Piece], place: InputPosition
+    ) -> tuple[list[list[Scored]], InputPosition]:
         """Return what comes of ``pieces``, which begin at ``place``, for each model, and where they end."""
         results: list[list[Scored]] = [[] for _ in self._predictors]
-        before = place if place.source == item.source else Place(item.source)
+        before = place if place.source == item.source else InputPosition(item.source)
         path, rows, left_out = self._sources[item.source].path, 0, place.left_out
         for piece in pieces:
             if self._stage is not None and piece.listed is not None:
@@ -294,7 +296,7 @@ class _Scoring:
             rows += piece.n
         needed = self.layouts[item.source][0].needed
         width = max([place.width, *(piece.width for piece in pieces if needed)])
-        end = Place(item.source, before.tasks + 1, before.rows + rows, place.all_rows + rows, width, left_out)
+        end = InputPosition(item.source, before.tasks + 1, before.rows + rows, place.all_rows + rows, width, left_out)
         return results, end
 
 
@@ -373,17 +375,17 @@ class _InOrder:
     Whoever brings the next one hands it on, and those behind it that wait; whoever is far ahead waits itself.
     """
 
-    def __init__(self, begin: Place, most: int) -> None:
+    def __init__(self, begin: InputPosition, most: int) -> None:
         self.place = begin
         self.failure: Failure | None = None
         self._most = most
         self._next = 0
         self._failed: int | None = None
-        self._waiting: dict[int, Callable[[Place], Place]] = {}
+        self._waiting: dict[int, Callable[[InputPosition], InputPosition]] = {}
         self._busy = False
         self._moved = threading.Condition()
 
-    def add(self, number: int, hand_over: Callable[[Place], Place]) -> None:
+    def add(self, number: int, hand_over: Callable[[InputPosition], InputPosition]) -> None:
         """Bring part ``number``: ``hand_over`` gets how far the parts before it have come, and says how far that is then."""
         with self._moved:
             self._moved.wait_for(lambda: number < self._next + self._most or self._failed is not None)

@@ -127,7 +127,7 @@ class Spill:
         if self._n_held >= BATCH_ROWS or self._bytes_held >= BATCH_BYTES:
             self._flush()
 
-    def settle(self) -> Spilled:
+    def checkpoint(self) -> Spilled:
         """Have all that was written so far on the disk for sure, and say what that is."""
         self._flush()
         self._flush_counts()
@@ -142,10 +142,10 @@ class Spill:
         self._n_rows = self._n_bytes = 0
         return self.written
 
-    def deal_out(self) -> int:
+    def partition(self) -> int:
         """End the writing, and deal the rows out to parts by ranges of qid if they are many; returns how many parts."""
         if self._held or self._counts_held or self._writers:
-            self.settle()
+            self.checkpoint()
         files = {kind: [self._file(kind, number) for number in range(self.written.files)] for kind in _SCHEMAS}
         n_parts = min(MOST_PARTS, -(-PARTS_OF_THE_LIMIT * self.written.n_bytes // self._sort_bytes))
         if n_parts > 1:
@@ -154,7 +154,7 @@ class Spill:
             if len(bounds) > 0:
                 for kind, schema in _SCHEMAS.items():
                     paths = [self._dealt(kind, part) for part in range(len(bounds) + 1)]
-                    _deal_out(files[kind], paths, bounds, schema)
+                    _partition(files[kind], paths, bounds, schema)
                     for path in paths:
                         fsync_file(path)
                 fsync_folder(self._folder)
@@ -162,10 +162,10 @@ class Spill:
         return 0
 
     def close_for_reading(self, n_dealt: int | None = None) -> None:
-        """Open the sorter on ``n_dealt`` parts, those of `deal_out`, which is called first where this is None."""
+        """Open the sorter on ``n_dealt`` parts, those of `partition`, which is called first where this is None."""
         import duckdb
 
-        n_dealt = self.deal_out() if n_dealt is None else n_dealt
+        n_dealt = self.partition() if n_dealt is None else n_dealt
         for kind, parts in (("scored", self._parts), ("dropped", self._counts)):
             files = [self._file(kind, number) for number in range(self.written.files)]
             if n_dealt == 0:
@@ -317,7 +317,7 @@ def _batches_of(paths: Sequence[Path], columns: list[int] | None = None) -> Gene
             yield from reader
 
 
-def _deal_out(sources: Sequence[Path], paths: Sequence[Path], bounds: pa.Array[Any], schema: pa.Schema) -> None:
+def _partition(sources: Sequence[Path], paths: Sequence[Path], bounds: pa.Array[Any], schema: pa.Schema) -> None:
     """Copy the rows of ``sources`` to ``paths``: file i gets the qids of at least bound i - 1 and below bound i."""
     with ExitStack() as stack:
         writers = [stack.enter_context(_open_writer(path, schema)) for path in paths]

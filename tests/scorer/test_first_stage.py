@@ -174,7 +174,7 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
     run = write_run(tmp_path / "first.run", lines)
     rerank.rerank(write_letor(tmp_path / "alone.txt", listed), forest, tmp_path / "out", top_k=9)
     expected = tree_of(tmp_path / "out")
-    monkeypatch.setattr(rerank, "SETTLED_ROWS", 100)
+    monkeypatch.setattr(rerank, "CHECKPOINT_ROWS", 100)
     monkeypatch.setattr(MemoryPlan, "of", lambda total: MemoryPlan(10**9, 2000, 64 << 20))
     scored = []
     for name in ("_scores", "_scores_by_column"):
@@ -182,15 +182,15 @@ def test_a_killed_run_goes_on_unless_the_first_stage_has_changed(tmp_path, fores
         monkeypatch.setattr(scoring, name, lambda *a, real=real: scored.append(len(a[1])) or real(*a))
 
     def kill_in_the_middle():
-        settle = rerank._Run._settle
+        checkpoint = rerank._Run._checkpoint
 
-        def settle_and_die(self, place):
-            settle(self, place)
+        def checkpoint_and_die(self, place):
+            checkpoint(self, place)
             if place.all_rows >= 450:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(rerank._Run, "_settle", settle_and_die)
+            patch.setattr(rerank._Run, "_checkpoint", checkpoint_and_die)
             with pytest.raises(KeyboardInterrupt):
                 rerank.rerank(source, forest, tmp_path / "out", run=run, top_k=9, overwrite=True, n_threads=1)
         scored.clear()

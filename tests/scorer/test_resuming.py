@@ -39,7 +39,7 @@ def left_as_killed(monkeypatch):
 @pytest.fixture
 def small_steps(monkeypatch):
     """Settle often, and cut small batches, parts and shards."""
-    monkeypatch.setattr(rerank, "SETTLED_ROWS", 100)
+    monkeypatch.setattr(rerank, "CHECKPOINT_ROWS", 100)
     monkeypatch.setattr(ranked_writer, "SHARD_ROWS", 60)
     monkeypatch.setattr(sorting, "BATCH_ROWS", 50)
     monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", 1 << 16)
@@ -62,8 +62,8 @@ def killed_at(monkeypatch, number):
 
     for owner, name in (
         (sorting.Spill, "write"),
-        (sorting.Spill, "settle"),
-        (sorting.Spill, "deal_out"),
+        (sorting.Spill, "checkpoint"),
+        (sorting.Spill, "partition"),
         (Journal, "write"),
         (ranked_writer.ParquetWriter, "write"),
         (ranked_writer, "fsync_file"),
@@ -193,7 +193,7 @@ def test_processes_killed_at_random_moments(tmp_path):
         for _ in range(60):
             writer.write_table(table, row_group_size=5000)
     code = (
-        "import sys; from rankmill.scorer import rerank, ranked_writer; rerank.SETTLED_ROWS = 50_000; "
+        "import sys; from rankmill.scorer import rerank, ranked_writer; rerank.CHECKPOINT_ROWS = 50_000; "
         "ranked_writer.SHARD_ROWS = 40_000; rerank.rerank(*sys.argv[1:], memory_limit='512MB', n_threads=2)"
     )
 
