@@ -26,10 +26,9 @@ from benchmarks.cases import DOCUMENTS_PER_QUERY
 from benchmarks.report import render, spread, surroundings, table
 from rankmill.pipeline.binspec import BinSpec, apply_bins, feature_bins
 from rankmill.pipeline.synth import SynthParameters, generate
-from rankmill.trainer.aligned import aligned_empty
-from rankmill.trainer.dtypes import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW
-from rankmill.trainer.growing import _kernels
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.growing import _histogram_kernels
+from rankmill.trainer.growing._state_kernels import LOOK_AHEAD
+from rankmill.trainer.layout import BIN, BINS_A_FEATURE, BLOCK_WIDTH, PACKED, ROW, BlockedBins, aligned_empty
 
 DENSITIES = (1, 8, 64)
 LEAST_SECONDS = 0.05  # a measurement repeats the count until it takes so long
@@ -59,11 +58,11 @@ class Node:
 
 def ours(bins: BlockedBins, node: Node, share: int, shares: int) -> Count:
     """The one place that knows how the trainer's kernel is called: one share of the features, counted as in training."""
-    rows = np.concatenate([node.rows, np.zeros(_kernels.LOOK_AHEAD, dtype=ROW)])  # what is prefetched past the end
+    rows = np.concatenate([node.rows, np.zeros(LOOK_AHEAD, dtype=ROW)])  # what is prefetched past the end
     histogram = aligned_empty((len(bins.n_bins), BINS_A_FEATURE), PACKED)
     edge = aligned_empty((bins.width, BINS_A_FEATURE), PACKED)
     blocks = np.arange(len(bins.words))
-    return lambda: _kernels.count_share(
+    return lambda: _histogram_kernels.count_share(
         bins.words, bins.used_words, blocks, rows, node.packed, 0, len(node.rows), bins.n_bins, share, shares, histogram,
         edge,
     )  # fmt: skip

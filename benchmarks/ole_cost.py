@@ -24,9 +24,8 @@ from benchmarks.ole import drawn
 from benchmarks.report import render, surroundings, table
 from rankmill.scorer.metrics import Policy
 from rankmill.trainer.growing.grower import Grower
-from rankmill.trainer.growing.packing import total_of
-from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.growing.walking import add_tree
+from rankmill.trainer.growing.histogram import total_of
+from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.protocol import PairCurvatures
 from rankmill.trainer.objectives.registry import objective_of

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.scorer.forest import Forest, compact_cuts
-from rankmill.trainer.dtypes import EDGE
 from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import PRESET, TrainParameters
 

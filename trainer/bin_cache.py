@@ -32,8 +32,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.storage.publish import fsync_folder
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.dtypes import BIN, BLOCK_WIDTH, WORD
-from rankmill.trainer.layout import BlockedBins, blocks_shape, fill_blocks, filled_up
+from rankmill.trainer.layout import BIN, BLOCK_WIDTH, WORD, BlockedBins, blocks_shape, fill_blocks, filled_up
 
 FORMAT = 1
 SUFFIX = ".bins"

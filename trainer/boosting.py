@@ -20,13 +20,12 @@ from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.assembly import forest_of, trees_a_round
 from rankmill.trainer.checkpoints import Checkpoint
 from rankmill.trainer.criteria import criterion_of, takes_exact_steps
-from rankmill.trainer.dtypes import ROW
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.growing.grower import Grower
-from rankmill.trainer.growing.packing import total_of
-from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.growing.walking import add_tree
+from rankmill.trainer.growing.histogram import total_of
+from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.history import GRADIENTS, METRICS, TRAIN, VALID_SPLITS, RoundRecord, Stopwatch, TrainingResult
+from rankmill.trainer.layout import ROW
 from rankmill.trainer.line_search import best_step
 from rankmill.trainer.monotone import directions_of
 from rankmill.trainer.objectives.protocol import QUERIES, PairCurvatures

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.forest import COVER, DATASETS_OF_BASE, JSON, Forest, compact_cuts
 from rankmill.scorer.predict import Predictor
-from rankmill.trainer.dtypes import EDGE
+from rankmill.trainer.layout import EDGE
 
 SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
 

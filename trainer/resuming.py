@@ -19,8 +19,8 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.scorer.exchange.conversion import CONVERTED_FROM
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.assembly import trees_a_round
-from rankmill.trainer.dtypes import EDGE
 from rankmill.trainer.growing.tree import Tree
+from rankmill.trainer.layout import EDGE
 from rankmill.trainer.objectives.protocol import Objective
 from rankmill.trainer.parameters import PAIRS, PRESET, TrainParameters
 from rankmill.trainer.training_rows import LEARNT_FROM

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.foundation.kernels.randoms import all_random_bits, random_bits
 from rankmill.trainer import _kernels
-from rankmill.trainer.dtypes import ROW
+from rankmill.trainer.layout import ROW
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
 from rankmill.trainer.parameters import TrainParameters
 

@@ -19,13 +19,12 @@ from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.criteria import criterion_of, takes_exact_steps
-from rankmill.trainer.dtypes import BLOCK_WIDTH
 from rankmill.trainer.early_stopping import DEVIANCE, parse_measure
 from rankmill.trainer.fitting import cross_validate_rows, fit
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.history import CrossValidation, TrainingResult
-from rankmill.trainer.layout import blocks_shape
+from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
 from rankmill.trainer.monotone import directions_of
 from rankmill.trainer.objectives.holding import bytes_held
 from rankmill.trainer.objectives.protocol import ROWS, Objective

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from rankmill.pipeline.binspec import BinSpec, feature_bins
-from rankmill.trainer.growing import _kernels
+from rankmill.trainer.growing import _histogram_kernels, _split_kernels
 from rankmill.trainer.growing import grower as grower_module
+from rankmill.trainer.growing._state_kernels import LOOK_AHEAD
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.objectives.registry import objective_class
@@ -244,7 +245,7 @@ def test_means_differ_only_where_no_error_within_the_bounds_makes_them_equal(see
         g = [float(v) for v in rng.integers(-300, 300, size=2)]
         h = [float(v) for v in rng.integers(1, 300, size=2)]
         off_g, off_h = rng.integers(0, 12, size=2) / 2, rng.integers(0, 12, size=2) / 2
-        found = _kernels.means_differ(g[0], h[0], off_g[0], off_h[0], g[1], h[1], off_g[1], off_h[1])
+        found = _split_kernels.means_differ(g[0], h[0], off_g[0], off_h[0], g[1], h[1], off_g[1], off_h[1])
         corners = []
         for s in itertools.product((-1, 1), repeat=4):
             moved_g = [Fraction(g[i]) + s[i] * Fraction(off_g[i]) for i in range(2)]
@@ -261,11 +262,11 @@ def test_a_pass_over_rows_tells_what_fractions_tell(seed):
     rng = np.random.default_rng(seed)
     column = rng.integers(0, 5, size=40).astype(np.uint8)
     rows = rng.permutation(40)[:30].astype(np.int32)
-    rows_read = np.concatenate((rows, np.zeros(_kernels.LOOK_AHEAD, np.int32)))
+    rows_read = np.concatenate((rows, np.zeros(LOOK_AHEAD, np.int32)))
     for equal in (False, True):
         w = rng.integers(1, 9, size=40) / 3
         g = w * 0.7 if equal else w * (0.7 + 1e-9 * (column > 2))
-        found = _kernels.fine_means_differ(column, 1, 2, 1, rows_read, 0, 30, g, w, 2.0**50, 2.0**50)
+        found = _split_kernels.fine_means_differ(column, 1, 2, 1, rows_read, 0, 30, g, w, 2.0**50, 2.0**50)
         left = rows[naive.goes_left(column[rows], 2, True)]
         right = np.setdiff1d(rows, left)
         sums = [sum(map(Fraction, a[side])) for side in (left, right) for a in (g, w)]
@@ -277,10 +278,10 @@ def test_a_pass_over_rows_tells_what_fractions_tell(seed):
 def test_counts_and_sums_of_sides_are_those_of_their_rows(seed):
     rng = np.random.default_rng(seed)
     column, h = rng.integers(0, 9, size=60).astype(np.uint8), rng.random(60)
-    rows = np.concatenate((rng.permutation(60)[:40], np.zeros(_kernels.LOOK_AHEAD))).astype(np.int32)
+    rows = np.concatenate((rng.permutation(60)[:40], np.zeros(LOOK_AHEAD))).astype(np.int32)
     sums, first, last = np.full(256, -1), 3, 37
-    _kernels.sum_curvatures(column, 1, rows, first, last, h, 2.0**40, sums)
+    _histogram_kernels.sum_curvatures(column, 1, rows, first, last, h, 2.0**40, sums)
     expected = [sum(round(h[row] * 2.0**40) for row in rows[first:last] if column[row] == b) for b in range(256)]
     assert sums.tolist() == expected
     packed = rng.integers(-1000, 1000, size=60) * 2**32 + rng.integers(3, 1000, size=60)
-    assert _kernels.total_and_least(packed) == (packed.sum(), min(int(p) & 0xFFFFFFFF for p in packed))
+    assert _histogram_kernels.total_and_least(packed) == (packed.sum(), min(int(p) & 0xFFFFFFFF for p in packed))

@@ -24,7 +24,7 @@ from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.trainer import bin_cache
 from rankmill.trainer.bin_cache import CachedBins
-from rankmill.trainer.growing._kernels import column_of
+from rankmill.trainer.growing._histogram_kernels import column_of
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import plan_of, train

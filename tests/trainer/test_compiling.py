@@ -13,7 +13,7 @@ SAID = """
 import numpy as np
 from numba import njit
 from rankmill.foundation.kernels.compiling import compilation_announced
-from rankmill.trainer.growing import _kernels
+from rankmill.trainer.growing import _partition_kernels
 from rankmill.trainer.objectives.pointwise import _kernels as others
 
 said = []
@@ -21,7 +21,7 @@ with compilation_announced(said.append):
     njit(lambda x: x + 1)(1)  # a user's own: compiled in every process, and in no time
     assert said == [], said
     rows, packed = np.arange(4, dtype=np.int32), np.zeros(4, dtype=np.int64)
-    call = lambda: _kernels.partition(
+    call = lambda: _partition_kernels.partition(
         np.zeros(4, dtype=np.uint8), 1, 0, 0, rows, packed, 0, 4, np.empty_like(rows), np.empty_like(packed)
     )
     call()
@@ -45,7 +45,9 @@ def said(cache: Path) -> str:
 def test_compiling_once_is_said_where_it_is_true(tmp_path: Path) -> None:
     assert said(tmp_path) == "['compiling the kernels for this machine, once; this takes some 20 seconds']\n"
     assert said(tmp_path) == "[]\n"
-    for index in tmp_path.rglob("_kernels.partition*.nbi"):  # as if its source had changed, while others are there
-        index.with_name("_kernels.other-1.nbi").write_bytes(index.read_bytes())
+    for index in tmp_path.rglob(
+        "_partition_kernels.partition*.nbi"
+    ):  # as if its source had changed, while others are there
+        index.with_name("_partition_kernels.other-1.nbi").write_bytes(index.read_bytes())
         index.unlink()
     assert said(tmp_path) == "['compiling kernels that were not needed here before; they are kept']\n"

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
 from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer.growing import _kernels
-from rankmill.trainer.growing.packing import scales_of
+from rankmill.trainer.growing import _histogram_kernels, _partition_kernels
+from rankmill.trainer.growing._state_kernels import LOOK_AHEAD as READ_PAST
+from rankmill.trainer.growing.histogram import scales_of
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.workers import Team
 from tests import naive
 
-LOOK_AHEAD = np.zeros(_kernels.LOOK_AHEAD, dtype=np.int32)
+LOOK_AHEAD = np.zeros(READ_PAST, dtype=np.int32)
 
 
 def blocked(bins, width=16):
@@ -30,7 +31,7 @@ def kernel_histogram(layout, rows, packed, shares=1):
     edges = np.full((shares, layout.width, 256), 7, dtype=np.int64)
     blocks = np.arange(len(layout.words))
     partial = [
-        _kernels.count_share(
+        _histogram_kernels.count_share(
             layout.words, layout.used_words, blocks, rows, packed, 0, len(packed), layout.n_bins, share, shares, out,
             edges[share],
         )
@@ -39,7 +40,7 @@ def kernel_histogram(layout, rows, packed, shares=1):
     for share, block in enumerate(partial):
         if block >= 0:
             for first in range(0, len(layout.n_bins), 5):  # in pieces, as several workers do it
-                _kernels.add_edge(edges[share], layout.n_bins, block, first, first + 5, out)
+                _histogram_kernels.add_edge(edges[share], layout.n_bins, block, first, first + 5, out)
     return out[: layout.n_features]
 
 
@@ -70,7 +71,7 @@ def test_batches_of_any_size_fill_the_same_blocks():
     parts = BlockedBins.from_batches([bins[:1], bins[1:40], bins[40:40], bins[40:]], 64, n_bins)
     assert np.array_equal(whole.words, parts.words)
     for feature in (0, 15, 16, 20):
-        column, stride = _kernels.column_of(whole.words, feature), whole.width
+        column, stride = _histogram_kernels.column_of(whole.words, feature), whole.width
         assert np.array_equal(column[::stride][:64], bins[:, feature])
 
 
@@ -138,7 +139,7 @@ def test_children_add_up_to_the_parent(seed):
     parent[:20] = kernel_histogram(layout, rows, packed[rows])
     small = np.zeros_like(parent)
     small[:20] = kernel_histogram(layout, rows[:70], packed[rows[:70]])
-    _kernels.subtract(parent, small, layout.n_bins, 0, len(layout.n_bins))
+    _histogram_kernels.subtract(parent, small, layout.n_bins, 0, len(layout.n_bins))
     assert np.array_equal(parent[:20], naive.histogram(bins, rows[70:], packed[rows[70:]]))
 
 
@@ -158,7 +159,7 @@ def test_partition_keeps_order_on_both_sides(column, threshold, missing_left, ra
     last = random.randrange(first, n + 1)
     rows = np.array([*order, *LOOK_AHEAD], dtype=np.int32)
     packed = rows[:n].astype(np.int64) * 10
-    n_left = _kernels.partition(
+    n_left = _partition_kernels.partition(
         bins, 1, threshold, missing_left, rows, packed, first, last, np.empty(n, np.int32), np.empty(n, np.int64)
     )
     middle = order[first:last]
@@ -177,17 +178,18 @@ def test_a_partition_shared_out_is_the_partition(column, threshold, missing_left
     start = np.concatenate([np.arange(n, dtype=np.int32), LOOK_AHEAD])
     alone, packed = start.copy(), np.arange(n, dtype=np.int64) * 10
     spare = np.empty(n, np.int32), np.empty(n, np.int64)
-    expected = _kernels.partition(bins, *rule, alone, packed, 0, n, *spare)
+    expected = _partition_kernels.partition(bins, *rule, alone, packed, 0, n, *spare)
     rows, together = start.copy(), np.arange(n, dtype=np.int64) * 10
     cuts = [worker * n // workers for worker in range(workers + 1)]
     n_left = [
-        _kernels.deal_out(bins, *rule, rows, together, first, last, *spare) for first, last in itertools.pairwise(cuts)
+        _partition_kernels.deal_out(bins, *rule, rows, together, first, last, *spare)
+        for first, last in itertools.pairwise(cuts)
     ]
     for worker in range(workers):
         before = sum(n_left[:worker])
         right_to = cuts[worker] + sum(n_left) - before
         first, last = cuts[worker], cuts[worker + 1]
-        _kernels.collect(*spare, first, last, n_left[worker], before, right_to, rows, together)
+        _partition_kernels.collect(*spare, first, last, n_left[worker], before, right_to, rows, together)
     assert sum(n_left) == expected
     assert rows.tolist() == alone.tolist()
     assert together.tolist() == packed.tolist()

@@ -9,7 +9,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer import round_metrics
-from rankmill.trainer.growing import walking
+from rankmill.trainer.growing import tree as tree_module
 from rankmill.trainer.resuming import trees_of
 from tests.trainer.planted import fit, planted, small_data
 
@@ -41,7 +41,7 @@ def two_ways(first_rounds, *, options=None, **parameters):
     ids=str,
 )
 def test_two_halves_are_the_same_bytes_as_one_go(parameters, monkeypatch):
-    monkeypatch.setattr(walking, "_LEAST_WALKED", 1)  # let small work be shared out as well
+    monkeypatch.setattr(tree_module, "_LEAST_WALKED", 1)  # let small work be shared out as well
     monkeypatch.setattr(round_metrics, "_LEAST_WALKED", 1)
     whole, half, resumed = two_ways(13, **parameters)
     assert resumed.forest.sha256 == whole.forest.sha256 != half.forest.sha256

@@ -13,7 +13,7 @@ from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.scorer.predict import predict
 from rankmill.trainer import round_metrics
-from rankmill.trainer.growing import walking
+from rankmill.trainer.growing import tree as tree_module
 from rankmill.trainer.objectives import registry
 from tests.trainer.planted import fit, small_data
 
@@ -25,7 +25,7 @@ def known_losses(monkeypatch):
     for name, kind in (("multinomial", "Multinomial"), ("averaged", "Averaged")):
         monkeypatch.setitem(registry.OBJECTIVES, name, f"tests.trainer.several_trees:{kind}")
     for module, least in (
-        (walking, "_LEAST_WALKED"),
+        (tree_module, "_LEAST_WALKED"),
         (round_metrics, "_LEAST_WALKED"),
         (round_metrics, "_LEAST_LINKED"),
     ):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer.growing import _kernels
+from rankmill.trainer.growing import _state_kernels as state
+from rankmill.trainer.growing._split_kernels import search_counted
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
 from rankmill.trainer.parameters import TrainParameters
@@ -70,17 +71,20 @@ def test_counted_search_obeys_the_row_bound_exactly(seed):
     row_kernels.pack(g, h, 1024.0, 1024.0, 0, 50, packed)
     hist = np.zeros((16, 256), dtype=np.int64)
     hist[:1] = naive.histogram(bins, range(50), packed)
-    gain, split = np.zeros(1), np.zeros(4, dtype=np.int64)
-    counts = np.zeros((2, 256), dtype=np.int64)
-    counts[0] = np.bincount(bins[:, 0], minlength=256)
-    bounds, limits = np.zeros(_kernels.BOUND_FIELDS), np.zeros(_kernels.LIMIT_FIELDS, np.int64)
-    bounds[[_kernels.UNIT_G, _kernels.UNIT_H]] = 1 / 1024
-    limits[_kernels.MIN_ROWS] = 20
-    _kernels.best_split(
-        hist, counts, layout.n_bins, np.ones(16, np.uint8), np.zeros(16, np.int8), 0, 1, int(packed.sum()), 1.0, 0.0,
-        limits, bounds, -np.inf, np.inf, np.empty((4, 256)), gain, split, np.empty(0),
+    gains, none = np.zeros((2, 1)), np.zeros(0, np.int64)
+    table = np.zeros((1, state.NODE_FIELDS), np.int64)
+    table[0, state.LAST], table[0, state.TOTAL] = 50, packed.sum()
+    rules = state.Rules(min_rows=20, unit_g=1 / 1024, unit_h=1 / 1024)
+    search_counted(
+        state.Crew(0, 1, none, 1, -1, none, none), 0, False, 0, 1,
+        state.Bins(layout.words, none, none, layout.n_bins, np.ones(16, np.uint8), np.zeros(16, np.int8)),
+        np.arange(50 + state.LOOK_AHEAD, dtype=np.int32), h, rules,
+        state.Nodes(table, np.array([[-np.inf, np.inf]]), none, none, none, none, none),
+        state.Histograms(hist[None], none, none),
+        state.Search(gains, np.zeros((2, 1, 4), np.int64), np.full((1, 16), np.inf), np.empty((1, 4, 256)),
+                     np.zeros((1, 2, 256), np.int64)),
     )  # fmt: skip
-    assert gain[0] == pytest.approx(max(allowed, default=0.0), rel=1e-12)
+    assert gains[0, 0] == pytest.approx(max(allowed, default=0.0), rel=1e-12)
 
 
 @pytest.mark.parametrize("grow_so", [{}, {"grow": "oblivious", "max_depth": 1}])

@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.trainer import _kernels as row_kernels
-from rankmill.trainer.aligned import aligned_empty
-from rankmill.trainer.dtypes import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE
-from rankmill.trainer.growing import _kernels
-from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool
-from rankmill.trainer.growing.packing import Scale, scales_of
-from rankmill.trainer.growing.tree import Tree
-from rankmill.trainer.growing.walking import add_tree
-from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.growing import _growth_kernels
+from rankmill.trainer.growing import _state_kernels as table
+from rankmill.trainer.growing._histogram_kernels import total_and_least
+from rankmill.trainer.growing._pair_search_kernels import KEYS, PAIR_STEPS, pack_pairs
+from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES, HistogramPool, Scale, scales_of
+from rankmill.trainer.growing.tree import Tree, add_tree
+from rankmill.trainer.layout import BIN, BINS_A_FEATURE, PACKED, ROW, SCORE, BlockedBins, aligned_empty
 from rankmill.trainer.objectives.protocol import PairCurvatures
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
@@ -28,9 +27,9 @@ _SHARED_ROWS = 2_000  # rows of a node whose partition several workers share: tw
 _LOOKS = 20_000  # at a flag before letting other threads run
 
 _POLICIES = {
-    "best_first": _kernels.BEST_FIRST,
-    "breadth_first": _kernels.BREADTH_FIRST,
-    "depth_first": _kernels.DEPTH_FIRST,
+    "best_first": table.BEST_FIRST,
+    "breadth_first": table.BREADTH_FIRST,
+    "depth_first": table.DEPTH_FIRST,
 }
 
 PHASES = ("histograms", "split search", "choice of nodes", "partition")  # as the kernels count their time
@@ -62,12 +61,9 @@ class Grower:
         timed: bool = False,
     ) -> None:
         self._bins, self._parameters, self._team = bins, parameters, team
-        n, n_features, p = bins.n_rows, len(bins.n_bins), parameters
+        n, n_features, size, p = bins.n_rows, len(bins.n_bins), team.size, parameters
         self._oblivious = p.grow == "oblivious"
-        self._packed = aligned_empty((n,), PACKED)
-        self._rows = np.zeros(n + _kernels.LOOK_AHEAD, dtype=ROW)
-        self._spare_rows, self._spare_packed = aligned_empty((n,), ROW), aligned_empty((n,), PACKED)
-        self._pool = HistogramPool(n_features, p, pool_bytes)
+        pool = HistogramPool(n_features, p, pool_bytes)
         self._enabled = np.ones(n_features, dtype=np.uint8)
         self._monotone = np.zeros(n_features, dtype=np.int8)
         if monotone is not None:
@@ -75,35 +71,45 @@ class Grower:
         self._blocks = np.arange(bins.words.shape[0], dtype=np.int64)
         self._used_words = bins.used_words
         most_nodes = 2 * p.leaves - 1
-        self._nodes = np.zeros((most_nodes, _kernels.NODE_FIELDS), dtype=np.int64)
-        self._ranges = np.zeros((most_nodes, 2), dtype=np.float64)
-        self._gains_of_nodes, self._priority = np.zeros((2, most_nodes), dtype=np.float64)
-        self._heap = np.zeros(most_nodes, dtype=np.int64)
-        self._free = np.zeros(self._pool.n_slots, dtype=np.int64)
-        self._state = np.zeros(_kernels.STATE_FIELDS, dtype=np.int64)
-        self._flags = aligned_empty(((team.size + 1) * _kernels.LINE,), np.int64)
-        self._edges = aligned_empty((team.size, bins.width, BINS_A_FEATURE), PACKED)
-        self._edge_blocks = aligned_empty((team.size * _kernels.LINE,), np.int64)
-        self._lefts = aligned_empty((team.size * _kernels.LINE,), np.int64)
-        self._work = aligned_empty((team.size, 4, BINS_A_FEATURE), np.float64)
-        self._gains = np.zeros((2, team.size), dtype=np.float64)
-        self._splits = np.zeros((2, team.size, 4), dtype=np.int64)
+        self._nodes = table.Nodes(
+            table=np.zeros((most_nodes, table.NODE_FIELDS), dtype=np.int64),
+            ranges=np.zeros((most_nodes, 2)),
+            gains=np.zeros(most_nodes),
+            priority=np.zeros(most_nodes),
+            heap=np.zeros(most_nodes, dtype=np.int64),
+            free=np.zeros(pool.n_slots, dtype=np.int64),
+            state=np.zeros(table.STATE_FIELDS, dtype=np.int64),
+        )
+        self._rows = table.Rows(
+            rows=np.zeros(n + table.LOOK_AHEAD, dtype=ROW),
+            packed=aligned_empty((n,), PACKED),
+            spare_rows=aligned_empty((n,), ROW),
+            spare_packed=aligned_empty((n,), PACKED),
+            lefts=aligned_empty((size * table.LINE,), np.int64),
+        )
+        self._histograms = table.Histograms(
+            pool=pool.cells,
+            edges=aligned_empty((size, bins.width, BINS_A_FEATURE), PACKED),
+            edge_blocks=aligned_empty((size * table.LINE,), np.int64),
+        )
         counted_leaves = (p.leaves // 2,) if self._oblivious else ()
-        self._counts = aligned_empty((team.size, *counted_leaves, 2, BINS_A_FEATURE), np.int64)
-        self._uppers = np.zeros((self._pool.n_slots, n_features), dtype=np.float64)
-        self._pairs, self._spare_pairs = np.empty((2, 0, 2), dtype=np.int64)
-        self._chosen = np.zeros((team.size, n_features), dtype=np.int64)
-        self._keyed = aligned_empty((team.size, 4, _kernels.KEYS), np.int64)
-        self._limits = np.zeros(_kernels.LIMIT_FIELDS, dtype=np.int64)
-        self._limits[_kernels.MAX_LEAVES] = p.leaves
-        self._limits[_kernels.MAX_DEPTH] = p.depth
-        self._limits[_kernels.MIN_ROWS] = p.min_rows_in_leaf
-        self._limits[_kernels.POLICY] = _POLICIES.get(p.grow, _kernels.BEST_FIRST)
-        self._limits[_kernels.CONSTRAINED] = int(self._monotone.any())
-        self._limits[_kernels.SHARED_ROWS] = _SHARED_ROWS
-        self._limits[_kernels.LOOKS] = _LOOKS if team.may_spin else 1
-        self._limits[_kernels.SCREENED] = p.ole_features
-        self._limits[_kernels.CLOCK] = time.CLOCK_MONOTONIC if timed else -1
+        self._search = table.Search(
+            gains=np.zeros((2, size)),
+            splits=np.zeros((2, size, 4), dtype=np.int64),
+            uppers=np.zeros((pool.n_slots, n_features)),
+            work=aligned_empty((size, 4, BINS_A_FEATURE), np.float64),
+            counts=aligned_empty((size, *counted_leaves, 2, BINS_A_FEATURE), np.int64),
+        )
+        no_pairs = np.empty((2, 0, 2), dtype=np.int64)
+        self._pairs = table.PairLists(
+            pairs=no_pairs[0],
+            spare=no_pairs[1],
+            chosen=np.zeros((size, n_features), dtype=np.int64),
+            keyed=aligned_empty((size, 4, KEYS), np.int64),
+        )
+        self._flags = aligned_empty(((size + 1) * table.LINE,), np.int64)
+        self._looks = _LOOKS if team.may_spin else 1
+        self._clock = time.CLOCK_MONOTONIC if timed else -1
         self._stamp = np.zeros(3, dtype=np.int64)
         self.ticks = np.zeros(len(PHASES), dtype=np.int64)
 
@@ -149,13 +155,15 @@ class Grower:
             histogram_scale, fine_scale = scales_of(gradients, weights, self._team)
         self._choose(features)
         n = self._start(gradients, searched, histogram_scale, rows)
-        self._set_bounds(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None)
-        self._start_pairs(pairs, histogram_scale, rows)
+        rules = self._rules(n, histogram_scale, fine_scale, leaf_scale, by_h=weights is None, paired=pairs is not None)
+        if pairs is not None:
+            self._start_pairs(pairs, histogram_scale, rows)
+        derivatives = table.Derivatives(gradients, searched, curvatures)
         size = 1 if n * len(self._chosen_blocks) < _LEAST_VISITS * self._team.size else self._team.size
 
         def work(worker: int) -> None:
             try:
-                self._grow_share(worker, size, gradients, searched, curvatures)
+                self._grow_share(worker, size, derivatives, rules)
             except BaseException:
                 self._give_up(size)
                 raise
@@ -177,7 +185,7 @@ class Grower:
 
     def _give_up(self, size: int) -> None:
         """Let nobody wait for a worker that will not come."""
-        row_kernels.post(self._flags, size * _kernels.LINE, 1)
+        row_kernels.post(self._flags, size * table.LINE, 1)
 
     def _choose(self, features: npt.NDArray[np.uint8] | None) -> None:
         self._chosen_blocks = self._blocks
@@ -194,67 +202,78 @@ class Grower:
         scale: Scale,
         rows: npt.NDArray[np.int32] | None,
     ) -> int:
-        """Pack the rows of the tree and plant its root; return how many rows it has."""
+        """Pack the rows of the tree and make its root; return how many rows it has."""
+        order, packed = self._rows.rows, self._rows.packed
 
         def begin(first: int, last: int, _: int) -> None:
             if rows is None:
-                self._rows[first:last] = np.arange(first, last, dtype=ROW)
-                row_kernels.pack(gradients, curvatures, scale.gradient, scale.curvature, first, last, self._packed)
+                order[first:last] = np.arange(first, last, dtype=ROW)
+                row_kernels.pack(gradients, curvatures, scale.gradient, scale.curvature, first, last, packed)
             else:
-                self._rows[first:last] = rows[first:last]
+                order[first:last] = rows[first:last]
                 row_kernels.pack_rows(
-                    gradients, curvatures, scale.gradient, scale.curvature, self._rows, first, last, self._packed
+                    gradients, curvatures, scale.gradient, scale.curvature, order, first, last, packed
                 )
 
         n = self._bins.n_rows if rows is None else len(rows)
         self._team.share(n, _LEAST_ROWS, begin)
-        self._nodes[0] = -1
-        root = self._nodes[0]
-        root[_kernels.FIRST], root[_kernels.LAST], root[_kernels.DEPTH] = 0, n, 0
-        root[_kernels.SLOT] = 0
-        self._ranges[0] = -np.inf, np.inf
-        self._free[: self._pool.n_slots - 1] = np.arange(self._pool.n_slots - 1, 0, -1)
-        self._state[:] = 0
-        self._state[_kernels.N_NODES] = self._state[_kernels.N_LEAVES] = 1
-        self._state[_kernels.N_FREE] = self._pool.n_slots - 1
-        self._state[[_kernels.LARGE, _kernels.REFUSED]] = -1
+        nodes, n_slots = self._nodes, len(self._nodes.free)
+        root = nodes.table[0]
+        root[:] = -1
+        root[table.FIRST], root[table.LAST], root[table.DEPTH], root[table.SLOT] = 0, n, 0, 0
+        nodes.ranges[0] = -np.inf, np.inf
+        nodes.free[: n_slots - 1] = np.arange(n_slots - 1, 0, -1)
+        nodes.state[:] = 0
+        nodes.state[table.N_NODES] = nodes.state[table.N_LEAVES] = 1
+        nodes.state[table.N_FREE] = n_slots - 1
+        nodes.state[[table.LARGE, table.REFUSED]] = -1
         self._flags[:] = 0
         self._stamp[2] = 0
         return n
 
-    def _set_bounds(self, n: int, scale: Scale, fine: Scale, leaf: Scale, *, by_h: bool) -> None:
+    def _rules(self, n: int, scale: Scale, fine: Scale, leaf: Scale, *, by_h: bool, paired: bool) -> table.Rules:
         """Say what a side of a split needs: ``by_h`` in packed curvature, else in that of its rows.
 
         A side of m rows has at least m times the least packed curvature of a row, so a side with less has fewer rows.
         """
         p = self._parameters
-        total, least = _kernels.total_and_least(self._packed[:n])
-        self._nodes[0, _kernels.TOTAL] = total
+        total, least = total_and_least(self._rows.packed[:n])
+        self._nodes.table[0, table.TOTAL] = total
         least_h = max(1.0, p.min_hessian_in_leaf * scale.curvature) if by_h else 1.0
-        self._bounds = np.zeros(_kernels.BOUND_FIELDS, dtype=np.float64)
-        self._bounds[_kernels.UNIT_G], self._bounds[_kernels.UNIT_H] = 1.0 / scale.gradient, 1.0 / scale.curvature
-        self._bounds[_kernels.LAMBDA], self._bounds[_kernels.MIN_GAIN] = p.lambda_l2, p.min_gain
-        self._bounds[_kernels.LEAST_H] = least_h
-        self._bounds[_kernels.LEAST_SIDE] = max(least_h, float(p.min_rows_in_leaf * least))
-        self._bounds[_kernels.FINE_G], self._bounds[_kernels.FINE_W] = fine.gradient, fine.curvature
-        self._bounds[_kernels.FINE_H] = leaf.curvature
-        self._bounds[_kernels.FINE_LEAST_H] = p.min_hessian_in_leaf * leaf.curvature
-        self._limits[_kernels.BY_H] = by_h
+        return table.Rules(
+            max_leaves=p.leaves,
+            max_depth=p.depth,
+            min_rows=p.min_rows_in_leaf,
+            policy=_POLICIES.get(p.grow, table.BEST_FIRST),
+            constrained=bool(self._monotone.any()),
+            shared_rows=_SHARED_ROWS,
+            paired=paired,
+            screened=p.ole_features,
+            by_h=by_h,
+            unit_g=1.0 / scale.gradient,
+            unit_h=1.0 / scale.curvature,
+            lambda_l2=float(p.lambda_l2),
+            min_gain=float(p.min_gain),
+            least_h=float(least_h),
+            least_side=max(float(least_h), float(p.min_rows_in_leaf * least)),
+            fine_g=fine.gradient,
+            fine_w=fine.curvature,
+            fine_h=leaf.curvature,
+            fine_least_h=float(p.min_hessian_in_leaf * leaf.curvature),
+        )
 
-    def _start_pairs(self, pairs: PairCurvatures | None, scale: Scale, rows: npt.NDArray[np.int32] | None) -> None:
+    def _start_pairs(self, pairs: PairCurvatures, scale: Scale, rows: npt.NDArray[np.int32] | None) -> None:
         """Give the root those pairs of which both rows belong to the tree."""
-        self._limits[_kernels.PAIRED] = pairs is not None
-        if pairs is None:
-            return
-        if len(self._pairs) < len(pairs.first):
-            self._pairs, self._spare_pairs = np.empty((2, len(pairs.first), 2), dtype=np.int64)
-        n_pairs = _kernels.pack_pairs(
-            pairs.first, pairs.second, pairs.curvature, scale.curvature * _kernels.PAIR_STEPS, self._drawn(rows),
-            self._pairs,
-        )  # fmt: skip
-        root = self._nodes[0]
-        root[_kernels.PAIRS_FIRST], root[_kernels.PAIRS_LAST] = 0, n_pairs
-        root[_kernels.INSIDE] = self._pairs[:n_pairs, 1].sum()
+        if len(self._pairs.pairs) < len(pairs.first):
+            listed, spare = np.empty((2, len(pairs.first), 2), dtype=np.int64)
+            self._pairs = self._pairs._replace(pairs=listed, spare=spare)
+        listed = self._pairs.pairs
+        n_pairs = pack_pairs(
+            pairs.first, pairs.second, pairs.curvature, scale.curvature * PAIR_STEPS, self._drawn(rows), listed
+        )
+        root = self._nodes.table[0]
+        root[table.PAIRS_FIRST], root[table.PAIRS_LAST] = 0, n_pairs
+        root[table.INSIDE] = listed[:n_pairs, 1].sum()
 
     def _drawn(self, rows: npt.NDArray[np.int32] | None) -> npt.NDArray[np.bool_]:
         """Return which rows belong to the tree, (n_rows,); empty: all."""
@@ -263,32 +282,17 @@ class Grower:
             drawn[rows] = True
         return drawn
 
-    def _grow_share(
-        self,
-        worker: int,
-        size: int,
-        gradients: npt.NDArray[np.float64],
-        searched: npt.NDArray[np.float64],
-        curvatures: npt.NDArray[np.float64],
-    ) -> None:
-        bins = self._bins
+    def _grow_share(self, worker: int, size: int, derivatives: table.Derivatives, rules: table.Rules) -> None:
+        layout = self._bins
+        crew = table.Crew(worker, size, self._flags, self._looks, self._clock, self._stamp, self.ticks)
+        bins = table.Bins(
+            layout.words, self._used_words, self._chosen_blocks, layout.n_bins, self._enabled, self._monotone
+        )
+        shared = crew, bins, self._rows, derivatives, rules, self._nodes, self._histograms, self._search
         if self._oblivious:
-            _kernels.grow_by_level(
-                worker, size, self._flags, bins.words, self._used_words, self._chosen_blocks, bins.n_bins,
-                self._enabled, self._rows, self._packed, self._spare_rows, self._spare_packed, gradients, searched,
-                curvatures, self._limits, self._bounds, self._nodes, self._gains_of_nodes, self._state,
-                self._pool.cells, self._edges, self._edge_blocks, self._lefts, self._work, self._gains, self._splits,
-                self._counts, self._uppers, self._stamp, self.ticks,
-            )  # fmt: skip
-            return
-        _kernels.grow_by_node(
-            worker, size, self._flags, bins.words, self._used_words, self._chosen_blocks, bins.n_bins, self._enabled,
-            self._monotone, self._rows, self._packed, self._spare_rows, self._spare_packed, gradients, searched,
-            curvatures, self._limits, self._bounds, self._nodes, self._ranges, self._gains_of_nodes, self._priority,
-            self._heap, self._free, self._state, self._pool.cells, self._edges, self._edge_blocks, self._lefts,
-            self._work, self._gains, self._splits, self._counts, self._uppers, self._pairs, self._spare_pairs,
-            self._chosen, self._keyed, self._stamp, self.ticks,
-        )  # fmt: skip
+            _growth_kernels.grow_by_level(*shared)
+        else:
+            _growth_kernels.grow_by_node(*shared, self._pairs)
 
     def _finish(
         self,
@@ -303,8 +307,9 @@ class Grower:
         searched_by_h: bool,
     ) -> Tree:
         """Sum the leaves exactly, take their steps, add them to the scores."""
-        p, nodes = self._parameters, self._nodes[: self._state[_kernels.N_NODES]]
-        first, left = nodes[:, _kernels.FIRST], nodes[:, _kernels.LEFT]
+        p, order = self._parameters, self._rows.rows
+        nodes = self._nodes.table[: self._nodes.state[table.N_NODES]]
+        first, left = nodes[:, table.FIRST], nodes[:, table.LEFT]
         divided = left >= 0
         leaves = np.flatnonzero(~divided)
         leaves = leaves[np.argsort(first[leaves], kind="stable")]
@@ -314,7 +319,7 @@ class Grower:
             n,
             _LEAST_ROWS,
             lambda first, last, worker: row_kernels.leaf_sums(
-                gradients, curvatures, scale.gradient, scale.curvature, self._rows, starts, first, last, shares[worker]
+                gradients, curvatures, scale.gradient, scale.curvature, order, starts, first, last, shares[worker]
             ),
         )
         sums = np.zeros((len(nodes), 2), dtype=np.int64)
@@ -336,14 +341,14 @@ class Grower:
             np.divide(-(sums[leaves, 0] / scale.gradient), exact + p.lambda_l2, out=steps, where=sound)
             values[leaves] = steps
             _average_over_children(nodes, values)
-        own = None if leaf_steps is None else leaf_steps(self._rows[:n], starts, self._team)
+        own = None if leaf_steps is None else leaf_steps(order[:n], starts, self._team)
         if own is not None:
             values[leaves] = own
             _average_over_children(nodes, values)
         if self._oblivious:
             self._keep_parents_value(nodes, enough & (sums[:, 1] > 0), values)
         elif searched_by_h:
-            np.clip(values, self._ranges[: len(nodes), 0], self._ranges[: len(nodes), 1], out=values)
+            np.clip(values, *self._nodes.ranges[: len(nodes)].T, out=values)
         elif self._monotone.any():
             self._keep_directions(nodes, values)
         values *= p.learning_rate
@@ -351,30 +356,30 @@ class Grower:
         self._team.share(
             n,
             _LEAST_ROWS,
-            lambda first, last, _: row_kernels.add_leaves(self._rows, starts, leaf_values, first, last, scores),
+            lambda first, last, _: row_kernels.add_leaves(order, starts, leaf_values, first, last, scores),
         )
         return Tree(
-            feature=np.where(divided, nodes[:, _kernels.FEATURE], -1).astype(np.int32),
-            threshold=np.where(divided, nodes[:, _kernels.THRESHOLD], -1).astype(np.int32),
-            missing_left=(divided & (nodes[:, _kernels.MISSING_LEFT] > 0)).astype(BIN),
+            feature=np.where(divided, nodes[:, table.FEATURE], -1).astype(np.int32),
+            threshold=np.where(divided, nodes[:, table.THRESHOLD], -1).astype(np.int32),
+            missing_left=(divided & (nodes[:, table.MISSING_LEFT] > 0)).astype(BIN),
             left=left.astype(np.int32),
             right=np.where(divided, left + 1, -1).astype(np.int32),
             value=values,
-            gain=np.where(divided, self._gains_of_nodes[: len(nodes)], 0.0),
-            rows=nodes[:, _kernels.LAST] - first,
+            gain=np.where(divided, self._nodes.gains[: len(nodes)], 0.0),
+            rows=nodes[:, table.LAST] - first,
         )
 
     def _leaf_of_row(self, starts: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int32]:
         """Return the leaf of every row (n_rows,), -1 where the tree was grown without it."""
         leaf_of_row = np.full(self._bins.n_rows, -1, dtype=np.int32)
-        leaf_of_row[self._rows[:n]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+        leaf_of_row[self._rows.rows[:n]] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         return leaf_of_row
 
     def _keep_parents_value(
         self, nodes: npt.NDArray[np.int64], enough: npt.NDArray[np.bool_], values: npt.NDArray[np.float64]
     ) -> None:
         """Let nodes that are too small for a value of their own, or empty, take that of the node above them."""
-        rows = nodes[:, _kernels.LAST] - nodes[:, _kernels.FIRST]
+        rows = nodes[:, table.LAST] - nodes[:, table.FIRST]
         small = (rows < self._parameters.min_rows_in_leaf) | ~enough
         for node in np.flatnonzero(small[1:]) + 1:  # a parent comes before its children
             values[node] = values[(node - 1) // 2]
@@ -385,10 +390,10 @@ class Grower:
         As the kernels do: children of a constrained split keep to their side of the middle between the two values.
         """
         low, high = np.full(len(nodes), -np.inf), np.full(len(nodes), np.inf)
-        for node in np.flatnonzero(nodes[:, _kernels.LEFT] >= 0).tolist():  # a parent comes before its children
-            both = [int(nodes[node, _kernels.LEFT]), int(nodes[node, _kernels.LEFT]) + 1]
+        for node in np.flatnonzero(nodes[:, table.LEFT] >= 0).tolist():  # a parent comes before its children
+            both = [int(nodes[node, table.LEFT]), int(nodes[node, table.LEFT]) + 1]
             low[both], high[both] = low[node], high[node]
-            direction = self._monotone[nodes[node, _kernels.FEATURE]]
+            direction = self._monotone[nodes[node, table.FEATURE]]
             if direction == 0:
                 continue
             left, right = np.clip(values[both], low[node], high[node])
@@ -405,7 +410,7 @@ class Grower:
 
 def _average_over_children(nodes: npt.NDArray[np.int64], values: npt.NDArray[np.float64]) -> None:
     """Give every divided node the mean of its leaves' values over its rows."""
-    rows, left = nodes[:, _kernels.LAST] - nodes[:, _kernels.FIRST], nodes[:, _kernels.LEFT]
+    rows, left = nodes[:, table.LAST] - nodes[:, table.FIRST], nodes[:, table.LEFT]
     for node in np.flatnonzero(left >= 0)[::-1].tolist():  # children come after their parent
         a, b = left[node], left[node] + 1
         values[node] = (rows[a] * values[a] + rows[b] * values[b]) / rows[node] if rows[node] else 0.0

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rankmill.trainer.growing import _partition_kernels
+from rankmill.trainer.layout import BlockedBins
+from rankmill.trainer.workers import Team
+
+_LEAST_WALKED = 4096  # rows a worker that walk down a tree
+
 
 @dataclass(frozen=True, slots=True)
 class Tree:
@@ -29,3 +35,17 @@ class Tree:
     def n_leaves(self) -> int:
         """Leaves of the tree; 1 where nothing was worth a split."""
         return int((self.feature < 0).sum())
+
+
+def add_tree(
+    tree: Tree, bins: BlockedBins, rows: npt.NDArray[np.int32], scores: npt.NDArray[np.float64], team: Team
+) -> None:
+    """Add ``tree`` to the ``scores`` (n_rows,) of ``rows``, those that it was not grown from: the bits that growing adds."""
+    team.share(
+        len(rows),
+        _LEAST_WALKED,
+        lambda first, last, _: _partition_kernels.add_tree_blocked(
+            bins.words, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
+            rows, first, last, scores,
+        ),
+    )  # fmt: skip

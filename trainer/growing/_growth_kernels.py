@@ -1,0 +1,472 @@
+"""Grow one tree, every worker's part: node by node, or level by level (oblivious).
+
+    by node:   count the smaller child -> subtract it from the parent -> search both -> they wait
+               ^                                                                        |
+               '-- partition its rows, look whether the split may stand <- best waiting '
+
+    by level:  the same for all leaves of a depth at once, with one split for all of them
+
+No checks: the wrapper next door has done them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.trainer.growing._histogram_kernels import add_edges, count_node, subtract
+from rankmill.trainer.growing._pair_search_kernels import search_node_by_pairs
+from rankmill.trainer.growing._partition_kernels import divide_pairs, partition_alone, partition_node, rows_left
+from rankmill.trainer.growing._split_kernels import (
+    gains_something,
+    search_counted,
+    search_level,
+    search_level_counted,
+    search_node,
+    sides_have_curvature,
+    value_of,
+)
+from rankmill.trainer.growing._state_kernels import (
+    BEST_FIRST,
+    BREADTH_FIRST,
+    COUNT_BOTH,
+    COUNTING,
+    DECIDING,
+    DEPTH,
+    FEATURE,
+    FIRST,
+    LARGE,
+    LAST,
+    LEFT,
+    LEFT_SUM,
+    LOW,
+    MISSING_LEFT,
+    N_LEAVES,
+    N_NODES,
+    N_WAITING,
+    NODE,
+    PARTING,
+    REFUSED,
+    SEARCH_ANEW,
+    SEARCHING,
+    SLOT,
+    SMALL,
+    SUM_CURVATURES,
+    THRESHOLD,
+    TOTAL,
+    make_children,
+    may_split,
+    meet,
+    own_features,
+    pop,
+    push,
+    release_slot,
+    take_slot,
+    tick,
+)
+
+# -- node by node ----------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _count(crew, node, bins, rows, table, histograms):
+    """Count the whole histogram of a node as far as this worker searches it.  False: leave."""
+    if not count_node(crew, node, table[node, SLOT], bins, rows, table, histograms):
+        return False
+    add_edges(crew, table[node, SLOT], bins.n_bins, histograms)
+    return True
+
+
+@kernel
+def _settle(child, node, crew, rules, nodes, search):
+    """Let the node wait with the best split that the workers found (of equals the lowest feature), or leave it a leaf."""
+    gains, splits, table, best = search.gains, search.splits, nodes.table, 0
+    for worker in range(1, crew.size):
+        more = gains[child, worker] - gains[child, best]
+        if more > 0.0 or (more == 0.0 and splits[child, worker, 0] < splits[child, best, 0]):
+            best = worker
+    gain = gains[child, best]
+    if not (may_split(table, node, rules) and gain > 0.0):
+        release_slot(nodes, node)
+        return
+    split = splits[child, best]
+    table[node, FEATURE] = split[0]
+    table[node, THRESHOLD] = split[1]
+    table[node, MISSING_LEFT] = split[2]
+    table[node, LEFT_SUM] = split[3]
+    nodes.gains[node] = gain + rules.min_gain  # the search speaks of what is beyond the least one
+    if rules.policy == BEST_FIRST:
+        nodes.priority[node] = gain
+    elif rules.policy == BREADTH_FIRST:
+        nodes.priority[node] = -table[node, DEPTH]
+    else:
+        nodes.priority[node] = table[node, DEPTH]
+    push(nodes, node)
+
+
+@kernel
+def _search_refused(crew, node, bins, rows, derivatives, rules, nodes, histograms, search):
+    """Search a node whose split left too small a side once more, with its sides counted.  False: leave."""
+    state = nodes.state
+    first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+    child = np.int64(0)
+    if state[COUNT_BOTH] and not _count(crew, node, bins, rows, nodes.table, histograms):
+        return False
+    if state[SEARCH_ANEW]:
+        search_node(crew, child, node, first_feature, last_feature, bins, rules, nodes, histograms, search)
+    search_counted(
+        crew, node, state[SUM_CURVATURES] != 0, first_feature, last_feature, bins, rows.rows, derivatives.curvatures,
+        rules, nodes, histograms, search,
+    )  # fmt: skip
+    if not meet(crew):
+        return False
+    if crew.worker == 0:
+        tick(crew, SEARCHING)
+        _settle(child, node, crew, rules, nodes, search)
+    return True
+
+
+@kernel
+def _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
+    """Count the smaller child, subtract it from its parent, and search both.  False: leave."""
+    table, pool, state = nodes.table, histograms.pool, nodes.state
+    small, large, both = state[SMALL], state[LARGE], state[COUNT_BOTH]
+    first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+    one, other = np.int64(0), np.int64(1)  # of the two children; as literals each would have the kernels compiled anew
+    if large >= 0 and both:
+        if not (_count(crew, large, bins, rows, table, histograms) and meet(crew)):
+            return False
+    if not count_node(crew, small, table[small, SLOT], bins, rows, table, histograms):
+        return False
+    tick(crew, COUNTING)
+    add_edges(crew, table[small, SLOT], bins.n_bins, histograms)
+    search_small = may_split(table, small, rules)
+    search_large = large >= 0 and may_split(table, large, rules)
+    if search_small:
+        search_node(crew, one, small, first_feature, last_feature, bins, rules, nodes, histograms, search)
+    if search_large:
+        if not both:
+            subtract(pool[table[large, SLOT]], pool[table[small, SLOT]], bins.n_bins, first_feature, last_feature)
+        search_node(crew, other, large, first_feature, last_feature, bins, rules, nodes, histograms, search)
+    if not meet(crew):
+        return False
+    if rules.paired:
+        if search_small:
+            search_node_by_pairs(crew, one, small, bins, rows, rules, table, histograms, pairs, search)
+        if search_large:
+            search_node_by_pairs(crew, other, large, bins, rows, rules, table, histograms, pairs, search)
+        if not meet(crew):
+            return False
+    if crew.worker == 0:
+        tick(crew, SEARCHING)
+        _settle(one, small, crew, rules, nodes, search)
+        if large >= 0:
+            _settle(other, large, crew, rules, nodes, search)
+    return True
+
+
+@kernel
+def _bound_children(node, bins, rules, nodes):
+    """Children of a monotone split keep to their side of the middle between the two values; all others inherit."""
+    table, ranges, direction = nodes.table, nodes.ranges, bins.monotone[nodes.table[node, FEATURE]]
+    left, right = table[node, LEFT], table[node, LEFT] + 1
+    ranges[left] = ranges[node]
+    ranges[right] = ranges[node]
+    if not rules.constrained or direction == 0:
+        return
+    low, high = ranges[node, 0], ranges[node, 1]
+    middle = 0.5 * (value_of(table[left, TOTAL], rules, low, high) + value_of(table[right, TOTAL], rules, low, high))
+    if direction > 0:
+        ranges[left, 1], ranges[right, 0] = middle, middle
+    else:
+        ranges[left, 0], ranges[right, 1] = middle, middle
+
+
+@kernel
+def _split(node, n_left, bins, rules, nodes):
+    """Make the children of a node that has been partitioned, and say which of them are to be counted and searched."""
+    table, state = nodes.table, nodes.state
+    left = state[N_NODES]
+    state[N_NODES] += 2
+    state[N_LEAVES] += 1
+    state[SMALL] = -1
+    state[LARGE] = -1
+    table[node, LEFT] = left
+    make_children(table, node, left, n_left)
+    _bound_children(node, bins, rules, nodes)
+    if state[N_LEAVES] == rules.max_leaves or not (may_split(table, left, rules) or may_split(table, left + 1, rules)):
+        release_slot(nodes, node)
+        return
+    small, large = (left, left + 1) if 2 * n_left <= table[node, LAST] - table[node, FIRST] else (left + 1, left)
+    state[SMALL], state[LARGE] = small, large
+    state[COUNT_BOTH] = table[node, SLOT] < 0
+    table[large, SLOT] = table[node, SLOT]
+    table[node, SLOT] = -1
+    if state[COUNT_BOTH]:
+        table[large, SLOT] = take_slot(nodes)
+    table[small, SLOT] = take_slot(nodes)
+
+
+@kernel
+def _judge(node, n_left, bins, rows, derivatives, rules, nodes, pairs, search):
+    """Decide whether the split of a node that has been partitioned may stand: split, refuse it, or leave a leaf."""
+    table, state = nodes.table, nodes.state
+    n_right = table[node, LAST] - table[node, FIRST] - n_left
+    few = min(n_left, n_right) < rules.min_rows
+    light = not few and not sides_have_curvature(
+        node, table[node, FIRST] + n_left, rows.rows, derivatives.curvatures, rules, table
+    )
+    worth_it = rules.paired or gains_something(node, n_left, n_right, bins.words, rows.rows, derivatives, rules, table)
+    state[SMALL] = -1
+    state[REFUSED] = -1
+    if (few or light) and not rules.paired:
+        state[REFUSED] = node
+        state[SUM_CURVATURES] = light or not rules.by_h
+        state[COUNT_BOTH] = table[node, SLOT] < 0
+        # lacking curvature by rounding alone, it may have been searched by rows before
+        state[SEARCH_ANEW] = state[COUNT_BOTH] or (light and rules.by_h)
+        if state[COUNT_BOTH]:
+            table[node, SLOT] = take_slot(nodes)
+    elif few or light or not worth_it:
+        release_slot(nodes, node)
+    else:
+        _split(node, n_left, bins, rules, nodes)
+        if rules.paired and state[SMALL] >= 0:
+            divide_pairs(node, bins.words, table, pairs, search.splits[0, 0])
+
+
+@kernel
+def grow_by_node(crew, bins, rows, derivatives, rules, nodes, histograms, search, pairs):
+    """Split one node after another, each worker's part; the root is node 0 and holds a slot of the pool.
+
+    A split is chosen by packed sums and without regard to the rows of its sides.  When it is the node's turn and its
+    rows are partitioned, worker 0 looks whether the split may stand: a side with too few rows or too little curvature
+    has the node searched anew with its sides counted (its gain was an upper bound, so the order of nodes stays right),
+    and a gain that is nothing but rounding leaves the node a leaf.
+
+    ``state`` begins with one node, one leaf, ``SMALL`` 0, ``LARGE`` and ``REFUSED`` -1.  Afterwards
+    table[:state[N_NODES]] is the tree.
+    """
+    table, state = nodes.table, nodes.state
+    tick(crew, COUNTING)
+    while True:
+        if state[REFUSED] >= 0:
+            if not _search_refused(
+                crew, state[REFUSED], bins, rows, derivatives, rules, nodes, histograms, search
+            ):  # fmt: skip
+                return
+        elif state[SMALL] >= 0:
+            if not _search_children(crew, bins, rows, rules, nodes, histograms, pairs, search):
+                return
+        if crew.worker == 0:
+            state[NODE] = -1
+            if state[N_WAITING] > 0 and state[N_LEAVES] < rules.max_leaves:
+                state[NODE] = pop(nodes)
+            tick(crew, DECIDING)
+        if not meet(crew):
+            return
+        node = state[NODE]
+        if node < 0:
+            return
+        if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
+            if not (partition_node(crew, node, bins.words, rows, table) and meet(crew)):
+                return
+        elif crew.worker == 0:
+            rows.lefts[:] = 0
+            rows.lefts[0] = partition_alone(node, bins.words, rows, table)
+        if crew.worker == 0:
+            tick(crew, PARTING)
+            _judge(node, rows_left(crew, rows), bins, rows, derivatives, rules, nodes, pairs, search)
+            tick(crew, DECIDING)
+        if not meet(crew):
+            return
+
+
+# -- level by level --------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _count_level(crew, level, bins, rows, table, histograms):
+    """Count the smaller child of every pair of siblings, and subtract it from their parent.  False: leave."""
+    first_node, last_node = level
+    first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+    pool, n_nodes = histograms.pool, last_node - first_node
+    for pair in range(max(1, n_nodes // 2)):
+        node, other = first_node + 2 * pair, first_node + 2 * pair + 1
+        small, slot, above = node, np.int64(0), np.int64(0)
+        if first_node > 0:
+            above = table[(node - 1) // 2, SLOT]
+            if table[other, LAST] - table[other, FIRST] < table[node, LAST] - table[node, FIRST]:
+                small, other = other, node
+            slot = n_nodes // 2 + pair
+        if table[small, LAST] > table[small, FIRST]:
+            if not count_node(crew, small, slot, bins, rows, table, histograms):
+                return False
+            add_edges(crew, slot, bins.n_bins, histograms)
+        else:
+            pool[slot, first_feature:last_feature] = 0
+            if not meet(crew):  # all read which child is the smaller one
+                return False
+        if first_node > 0:
+            subtract(pool[above], pool[slot], bins.n_bins, first_feature, last_feature)
+        if crew.worker == 0:
+            table[small, SLOT] = slot
+            if first_node > 0:
+                table[other, SLOT] = above
+        if not meet(crew):
+            return False
+    return True
+
+
+@kernel
+def _write_level_split(split, level, table, pool):
+    """Give every leaf of the level the split and its sum on the left.
+
+    Missing values that weigh nothing in the whole level follow the heavier side.
+    """
+    f, threshold, missing_left = split[0], split[1], split[2]
+    any_missing, left_h, whole_h = False, 0.0, 0.0
+    for node in range(level[0], level[1]):
+        histogram = pool[table[node, SLOT]]
+        present = np.int64(0)
+        for b in range(1, threshold + 1):
+            present += histogram[f, b]
+        any_missing |= histogram[f, 0] != 0
+        left = present + (histogram[f, 0] if missing_left else np.int64(0))
+        table[node, FEATURE] = f
+        table[node, THRESHOLD] = threshold
+        table[node, LEFT_SUM] = left
+        left_h += np.float64(left & LOW)
+        whole_h += np.float64(table[node, TOTAL] & LOW)
+    side = missing_left if any_missing else np.int64(2.0 * left_h >= whole_h)
+    for node in range(level[0], level[1]):
+        table[node, MISSING_LEFT] = side
+
+
+@kernel
+def _choose_level_split(crew, level, nodes, histograms, search):
+    """Take the best split that the workers found, of equals the lowest feature; ``state[NODE]`` -1: there is none."""
+    best = 0
+    for worker in range(1, crew.size):
+        if search.gains[0, worker] > search.gains[0, best]:
+            best = worker
+    nodes.state[NODE] = -1
+    if search.gains[0, best] > 0.0:
+        nodes.state[NODE] = level[0]
+        _write_level_split(search.splits[0, best], level, nodes.table, histograms.pool)
+
+
+@kernel
+def _partition_level(crew, level, words, rows, rules, table):
+    """Partition all leaves of a level, large ones together, and make their children.  False: leave."""
+    for node in range(level[0], level[1]):
+        if crew.size > 1 and table[node, LAST] - table[node, FIRST] >= rules.shared_rows:
+            if not partition_node(crew, node, words, rows, table):
+                return False
+            if crew.worker == 0:
+                make_children(table, node, 2 * node + 1, rows_left(crew, rows))
+            if not meet(crew):
+                return False
+        elif node % crew.size == crew.worker:
+            make_children(table, node, 2 * node + 1, partition_alone(node, words, rows, table))
+    return meet(crew)
+
+
+@kernel
+def _write_level_gains(level, rows, curvatures, rules, nodes):
+    """Write the gain of each leaf of a level that has been partitioned, 0 where a side is too small.
+
+    Returns whether the search has seen the same gains, though it knew no rows.
+    """
+    table, seen = nodes.table, True
+    for node in range(level[0], level[1]):
+        total, left = table[node, TOTAL], table[node, LEFT_SUM]
+        g, h = np.float64(total >> np.int64(32)) * rules.unit_g, np.float64(total & LOW) * rules.unit_h
+        g_left, h_left = np.float64(left >> np.int64(32)) * rules.unit_g, np.float64(left & LOW) * rules.unit_h
+        nodes.gains[node] = 0.0
+        if min(left & LOW, (total - left) & LOW) < rules.least_side:
+            continue
+        gain = (
+            g_left * g_left / (h_left + rules.lambda_l2)
+            + (g - g_left) * (g - g_left) / (h - h_left + rules.lambda_l2)
+            - g * g / (h + rules.lambda_l2)
+        )
+        first, middle, last = table[node, FIRST], table[2 * node + 1, LAST], table[node, LAST]
+        enough = min(middle - first, last - middle) >= rules.min_rows
+        if enough and sides_have_curvature(node, middle, rows, curvatures, rules, table):
+            nodes.gains[node] = gain
+            seen &= gain >= 0.0
+        else:
+            seen = False
+    return seen
+
+
+@kernel
+def _level_gains_something(level, words, rows, derivatives, rules, nodes):
+    """Tell whether the split of a level that has been partitioned gains more than rounding in one of its leaves."""
+    table = nodes.table
+    for node in range(level[0], level[1]):
+        middle = table[2 * node + 1, LAST]
+        n_left, n_right = middle - table[node, FIRST], table[node, LAST] - middle
+        if nodes.gains[node] > 0.0:
+            if gains_something(node, n_left, n_right, words, rows, derivatives, rules, table):
+                return True
+    return False
+
+
+@kernel
+def grow_by_level(crew, bins, rows, derivatives, rules, nodes, histograms, search):
+    """Grow an oblivious tree, each worker's part: one split for all leaves of a depth, ``rules.max_depth`` times.
+
+    Node k has the children 2k + 1 and 2k + 2, and every two leaves share a slot of the pool.  As in
+    :func:`grow_by_node`, a split chosen without regard to rows is tried first, and if a leaf's side turns out to be too
+    small the level is searched with counted sides.  ``state[N_NODES]`` tells afterwards how many nodes there are.
+    """
+    table, state = nodes.table, nodes.state
+    first_feature, last_feature = own_features(crew, bins.n_bins.shape[0])
+    tick(crew, COUNTING)
+    for depth in range(rules.max_depth):
+        first_node, n_nodes = (1 << depth) - 1, 1 << depth
+        level = (first_node, first_node + n_nodes)
+        if not _count_level(crew, level, bins, rows, table, histograms):
+            return
+        tick(crew, COUNTING)
+        search_level(crew, level, first_feature, last_feature, bins, rules, table, histograms, search)
+        counted = False
+        while True:
+            if not meet(crew):
+                return
+            if crew.worker == 0:
+                tick(crew, SEARCHING)
+                _choose_level_split(crew, level, nodes, histograms, search)
+                tick(crew, DECIDING)
+            if not meet(crew):
+                return
+            if state[NODE] < 0:
+                return
+            if not _partition_level(crew, level, bins.words, rows, rules, table):
+                return
+            if crew.worker == 0:
+                tick(crew, PARTING)
+                seen = _write_level_gains(level, rows.rows, derivatives.curvatures, rules, nodes)
+                state[REFUSED] = first_node if not (seen or counted) else -1
+                if state[REFUSED] < 0 and not _level_gains_something(
+                    level, bins.words, rows.rows, derivatives, rules, nodes
+                ):
+                    state[NODE] = -1
+                tick(crew, DECIDING)
+            if not meet(crew):
+                return
+            if state[NODE] < 0:
+                return
+            if state[REFUSED] < 0:
+                break
+            counted = True
+            search_level_counted(
+                crew, level, first_feature, last_feature, bins, rows.rows, derivatives.curvatures, rules, table,
+                histograms, search,
+            )  # fmt: skip
+        if crew.worker == 0:
+            for node in range(first_node, first_node + n_nodes):
+                table[node, LEFT] = 2 * node + 1
+            state[N_NODES] = 4 * n_nodes - 1

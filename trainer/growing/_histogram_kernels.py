@@ -1,0 +1,161 @@
+"""Count histograms: for every feature and bin of a node the sum of packed gradients and curvatures of its rows.
+
+    block 0                          block 1                    histogram[feature, bin] int64
+    words[0, row] = 16 bins          words[1, row] = 16 bins      bin      0 (missing)  1     2    ..
+    row 0 |3|0|7|..|                 row 0 |2|2|9|..|             feature 0    .        .     .
+    row 1 |1|4|7|..|                 row 1 |5|2|0|..|             feature 1    .        .     .
+
+A *packed* value holds a gradient in its high and a curvature in its low 32 bits; the curvature is never negative and its
+sum over all rows fits 32 bits, so sums never carry between the two.  All sums are of integers: their order does not
+matter, so neither do threads, blocks or the order of rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.instructions import prefetch
+from rankmill.trainer.growing._state_kernels import FIRST, LAST, LINE, LOOK_AHEAD, LOW, meet, own_features
+
+FAR = np.int64(LOOK_AHEAD)
+_BYTE = np.uint64(255)
+_U8 = np.uint64(8)
+_U256 = np.uint64(256)
+
+
+@kernel
+def _accumulate(words, used, rows, packed, first, last, out):
+    """out[256 * lane + bin of lane] += packed[i] for the rows[i] of one block, i in first .. last."""
+    lanes = words.shape[1]
+    flat = words.reshape(-1)
+    for i in range(first, last):
+        row = np.int64(rows[i])
+        prefetch(flat, rows[i + FAR] * lanes)
+        value = packed[i]
+        for w in range(used):
+            word = words[row, w]
+            base = np.uint64(w) * np.uint64(2048)
+            out[base + (word & _BYTE)] += value
+            out[base + _U256 + ((word >> _U8) & _BYTE)] += value
+            out[base + np.uint64(512) + ((word >> np.uint64(16)) & _BYTE)] += value
+            out[base + np.uint64(768) + ((word >> np.uint64(24)) & _BYTE)] += value
+            out[base + np.uint64(1024) + ((word >> np.uint64(32)) & _BYTE)] += value
+            out[base + np.uint64(1280) + ((word >> np.uint64(40)) & _BYTE)] += value
+            out[base + np.uint64(1536) + ((word >> np.uint64(48)) & _BYTE)] += value
+            out[base + np.uint64(1792) + (word >> np.uint64(56))] += value
+
+
+@kernel
+def count_share(words, used_words, blocks, rows, packed, first, last, n_bins, share, shares, histogram, edge):
+    """Add one worker's share of (row, word) visits of rows[first:last] to ``histogram`` (n_features, 256).
+
+    The blocks asked for are laid end to end, ``n`` rows of ``used_words[block]`` words each, and the line is cut into
+    ``shares`` parts of about equal length.  Where a part begins inside a block, that block's visits go to ``edge``
+    (width, 256); returns the number of that block, -1 if there is none.  The part in which a block begins clears it.
+    """
+    n, width = last - first, words.shape[2] * 8
+    whole = np.int64(0)
+    for k in range(blocks.shape[0]):
+        whole += used_words[blocks[k]]
+    start, stop = n * whole * share // shares, n * whole * (share + 1) // shares
+    partial, offset = np.int64(-1), np.int64(0)
+    for k in range(blocks.shape[0]):
+        block = blocks[k]
+        used = used_words[block]
+        begin = max(start - offset, 0) // used
+        end = min(max(stop - offset, 0) // used, n)
+        offset += n * used
+        if begin >= end:
+            continue
+        if begin == 0:
+            for f in range(block * width, (block + 1) * width):
+                for b in range(n_bins[f]):
+                    histogram[f, b] = 0
+            target = histogram[block * width : (block + 1) * width]
+        else:
+            partial = block
+            edge[:] = 0
+            target = edge
+        _accumulate(words[block], used, rows, packed, first + begin, first + end, target.reshape(-1))
+    return partial
+
+
+@kernel
+def add_edge(edge, n_bins, block, first_feature, last_feature, histogram):
+    """Add a block's histogram ``edge`` (width, 256) to those features of ``histogram`` that lie in the range."""
+    width = edge.shape[0]
+    for f in range(max(first_feature, block * width), min(last_feature, (block + 1) * width)):
+        for b in range(n_bins[f]):
+            histogram[f, b] += edge[f - block * width, b]
+
+
+@kernel
+def subtract(from_parent, child, n_bins, first_feature, last_feature):
+    """Turn the parent's histogram into that of the other child: ``from_parent[feature, bin] -= child[feature, bin]``."""
+    for f in range(first_feature, last_feature):
+        for b in range(n_bins[f]):
+            from_parent[f, b] -= child[f, b]
+
+
+@kernel
+def count_bins(column, stride, rows, first, last, counts):
+    """counts[bin] = rows[first:last] with that bin of one feature."""
+    counts[:] = 0
+    for i in range(first, last):
+        prefetch(column, rows[i + FAR] * stride)
+        counts[column[rows[i] * stride]] += 1
+
+
+@kernel
+def sum_curvatures(column, stride, rows, first, last, curvatures, scale, sums):
+    """sums[bin] = sum of round(curvature * scale) over rows[first:last] with that bin of one feature."""
+    sums[:] = 0
+    for i in range(first, last):
+        sums[column[rows[i] * stride]] += np.int64(np.rint(curvatures[rows[i]] * scale))
+
+
+@kernel
+def total_and_least(packed):
+    """Return the sum of packed values, and the least curvature among them in steps (0 for no values)."""
+    total, least = np.int64(0), LOW
+    for i in range(packed.shape[0]):
+        total += packed[i]
+        least = min(least, packed[i] & LOW)
+    return total, least if packed.shape[0] > 0 else np.int64(0)
+
+
+@kernel
+def column_of(words, feature):
+    """Return the bins of ``feature``, uint8: that of row r lies at r * width."""
+    width = words.shape[2] * 8
+    return words[feature // width].view(np.uint8).reshape(-1)[feature % width :]
+
+
+@kernel
+def count_node(crew, node, slot, bins, rows, table, histograms):
+    """Count this worker's share of a node and meet; :func:`add_edges` has to follow.  False: leave."""
+    histograms.edge_blocks[crew.worker * LINE] = count_share(
+        bins.words, bins.used_words, bins.blocks, rows.rows, rows.packed, table[node, FIRST], table[node, LAST],
+        bins.n_bins, crew.worker, crew.size, histograms.pool[slot], histograms.edges[crew.worker],
+    )  # fmt: skip
+    return meet(crew)
+
+
+@kernel
+def add_edges(crew, slot, n_bins, histograms):
+    """Add what workers have counted apart, where their shares begin inside a block, to this worker's features."""
+    first_feature, last_feature = own_features(crew, n_bins.shape[0])
+    for worker in range(crew.size):
+        block = histograms.edge_blocks[worker * LINE]
+        if block >= 0:
+            add_edge(histograms.edges[worker], n_bins, block, first_feature, last_feature, histograms.pool[slot])
+
+
+@kernel
+def count_sides(feature, words, rows, first, last, curvatures, scale, with_curvatures, counts):
+    """Fill ``counts`` (2, 256) with the rows and, if asked for, the curvatures in fine steps of each bin of a feature."""
+    column, stride = column_of(words, feature), words.shape[2] * 8
+    count_bins(column, stride, rows, first, last, counts[0])
+    if with_curvatures:
+        sum_curvatures(column, stride, rows, first, last, curvatures, scale, counts[1])

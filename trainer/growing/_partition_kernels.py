@@ -1,0 +1,204 @@
+"""Reorder the rows of a node, and its pairs, so that those of the left child come first.
+
+    before:  rows = [a b c d e f]      after:  rows = [a c f | b d e]   (a, c, f go left)
+
+Both sides keep their order.  Several workers do it in two steps, with a meeting between them:
+
+    deal_out, each worker its share:    rows = [a b c | d e f]    spare = [a c b | f e d]   right ones back to front
+    collect, behind the workers before: rows = [a c f | b d e]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.instructions import prefetch
+from rankmill.trainer.growing._histogram_kernels import FAR, column_of
+from rankmill.trainer.growing._state_kernels import (
+    FEATURE,
+    FIRST,
+    INSIDE,
+    LAST,
+    LEFT,
+    LINE,
+    LOW,
+    MISSING_LEFT,
+    PAIRS_FIRST,
+    PAIRS_LAST,
+    THRESHOLD,
+    meet,
+)
+
+_BYTE = np.uint64(255)
+_U8 = np.uint64(8)
+
+
+@kernel
+def goes_left(b, threshold, missing_left):
+    """Tell whether bin ``b`` goes left; without a branch."""
+    return (b <= threshold) & ((b != 0) | (missing_left != 0))
+
+
+@kernel
+def partition(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
+    """Reorder rows[first:last] (and packed with them) so that the left child comes first; both keep their order.
+
+    ``column[row * stride]`` is the bin of the split feature.  Returns the number of rows on the left.
+    """
+    left, right = first, 0
+    for i in range(first, last):
+        row = rows[i]
+        prefetch(column, rows[i + FAR] * stride)
+        b = column[row * stride]
+        left_side = goes_left(b, threshold, missing_left)
+        value = packed[i]
+        rows[left] = row
+        packed[left] = value
+        spare_rows[right] = row
+        spare_packed[right] = value
+        left += left_side
+        right += 1 - left_side
+    for i in range(right):
+        rows[left + i] = spare_rows[i]
+        packed[left + i] = spare_packed[i]
+    return left - first
+
+
+@kernel
+def deal_out(column, stride, threshold, missing_left, rows, packed, first, last, spare_rows, spare_packed):
+    """First half of a partition by several workers: one worker's rows[first:last] into spare[first:last].
+
+    Returns the number of rows on the left.
+    """
+    left, right = first, last - 1
+    for i in range(first, last):
+        row = rows[i]
+        prefetch(column, rows[i + FAR] * stride)
+        b = column[row * stride]
+        left_side = goes_left(b, threshold, missing_left)
+        to = left if left_side else right
+        spare_rows[to] = row
+        spare_packed[to] = packed[i]
+        left += left_side
+        right -= 1 - left_side
+    return left - first
+
+
+@kernel
+def collect(spare_rows, spare_packed, first, last, n_left, left_to, right_to, rows, packed):
+    """Second half: put what one worker dealt out where the rows of all workers before it end, on either side."""
+    for i in range(n_left):
+        rows[left_to + i] = spare_rows[first + i]
+        packed[left_to + i] = spare_packed[first + i]
+    for i in range(last - first - n_left):
+        rows[right_to + i] = spare_rows[last - 1 - i]
+        packed[right_to + i] = spare_packed[last - 1 - i]
+
+
+@kernel
+def part_pairs(column, stride, threshold, missing_left, pairs, first, last, spare, out):
+    """Reorder pairs[first:last]: those inside the left child, those inside the right one, those that are cut apart.
+
+    ``out`` gets how many are left and right, and the sums of their curvatures; cut ones are gone.
+    """
+    left, right = first, 0
+    sum_left, sum_right = np.int64(0), np.int64(0)
+    for k in range(first, last):
+        both, c = pairs[k, 0], pairs[k, 1]
+        a, b = column[(both >> np.int64(32)) * stride], column[(both & LOW) * stride]
+        a_left = goes_left(a, threshold, missing_left)
+        b_left = goes_left(b, threshold, missing_left)
+        if a_left & b_left:
+            pairs[left, 0] = both
+            pairs[left, 1] = c
+            left += 1
+            sum_left += c
+        elif not (a_left | b_left):
+            spare[right, 0] = both
+            spare[right, 1] = c
+            right += 1
+            sum_right += c
+    for k in range(right):
+        pairs[left + k, 0] = spare[k, 0]
+        pairs[left + k, 1] = spare[k, 1]
+    out[0] = left - first
+    out[1] = right
+    out[2] = sum_left
+    out[3] = sum_right
+
+
+@kernel
+def partition_node(crew, node, words, rows, table):
+    """Partition a node by its split, each worker its share; another meeting has to follow.  False: leave.
+
+    The numbers of rows that go left are in ``rows.lefts``, see :func:`rows_left`.
+    """
+    column, stride = column_of(words, table[node, FEATURE]), words.shape[2] * 8
+    threshold, missing_left = table[node, THRESHOLD], table[node, MISSING_LEFT]
+    first, n, worker, size = table[node, FIRST], table[node, LAST] - table[node, FIRST], crew.worker, crew.size
+    begin, end = first + worker * n // size, first + (worker + 1) * n // size
+    lefts = rows.lefts
+    lefts[worker * LINE] = deal_out(
+        column, stride, threshold, missing_left, rows.rows, rows.packed, begin, end, rows.spare_rows, rows.spare_packed
+    )
+    if not meet(crew):
+        return False
+    before = np.int64(0)
+    for other in range(worker):
+        before += lefts[other * LINE]
+    collect(
+        rows.spare_rows, rows.spare_packed, begin, end, lefts[worker * LINE], first + before,
+        begin + rows_left(crew, rows) - before, rows.rows, rows.packed,
+    )  # fmt: skip
+    return True
+
+
+@kernel
+def rows_left(crew, rows):
+    """Return how many rows of the node that was partitioned last go left."""
+    total = np.int64(0)
+    for worker in range(crew.size):
+        total += rows.lefts[worker * LINE]
+    return total
+
+
+@kernel
+def partition_alone(node, words, rows, table):
+    """Partition a node by its split; returns the number of rows on the left."""
+    first = table[node, FIRST]
+    return partition(
+        column_of(words, table[node, FEATURE]), words.shape[2] * 8, table[node, THRESHOLD], table[node, MISSING_LEFT],
+        rows.rows, rows.packed, first, table[node, LAST], rows.spare_rows[first:], rows.spare_packed[first:],
+    )  # fmt: skip
+
+
+@kernel
+def divide_pairs(node, words, table, pairs, out):
+    """Hand the pairs of a node that has been split on to its children."""
+    left, first = table[node, LEFT], table[node, PAIRS_FIRST]
+    part_pairs(
+        column_of(words, table[node, FEATURE]), words.shape[2] * 8, table[node, THRESHOLD], table[node, MISSING_LEFT],
+        pairs.pairs, first, table[node, PAIRS_LAST], pairs.spare, out,
+    )  # fmt: skip
+    table[left, PAIRS_FIRST] = first
+    table[left, PAIRS_LAST] = first + out[0]
+    table[left, INSIDE] = out[2]
+    table[left + 1, PAIRS_FIRST] = first + out[0]
+    table[left + 1, PAIRS_LAST] = first + out[0] + out[1]
+    table[left + 1, INSIDE] = out[3]
+
+
+@kernel
+def add_tree_blocked(words, feature, threshold, missing_left, left, right, value, rows, first, last, scores):
+    """scores[row] += value of the leaf that the bins of the row lead to, for rows[first:last]."""
+    width = words.shape[2] * 8
+    for i in range(first, last):
+        row, node = np.int64(rows[i]), 0
+        while feature[node] >= 0:
+            f = np.int64(feature[node])
+            block, lane = f // width, np.uint64(f % width)
+            word = words[block, row, np.int64(lane >> np.uint64(3))]
+            b = np.int64((word >> ((lane & np.uint64(7)) * _U8)) & _BYTE)
+            node = left[node] if goes_left(b, threshold[node], missing_left[node]) else right[node]
+        scores[row] += value[node]

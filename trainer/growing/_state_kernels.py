@@ -1,0 +1,295 @@
+"""What the kernels of tree growth share: their arguments, the table of nodes, and how workers wait for each other.
+
+    nodes (n_nodes, 13) int64                         state (10,) int64, one tree
+    node 0   FIRST LAST DEPTH TOTAL SLOT LEFT ..      N_NODES N_LEAVES N_WAITING ..
+    node 1   FIRST LAST ...  LEFT = 3 ------.
+    node 2   LEFT = -1: a leaf              |         heap: nodes that wait to be split, the best on top
+    node 3   <------------------------------'         free: slots of the histogram pool that nobody uses
+
+All workers of a team run the same growth kernel at once.  They do their shares of each step and call :func:`meet` before
+the next; worker 0 alone writes nodes and state, which the others read after a meeting.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+
+from rankmill.foundation.kernels.compiling import kernel
+from rankmill.foundation.kernels.instructions import load_acquire, store_release
+
+LOW = np.int64(0xFFFFFFFF)  # the curvature's half of a packed value; a gradient is in the upper one
+LINE = 8  # int64 a cache line: every flag has one to itself
+LOOK_AHEAD = 64  # rows between the prefetch and the use; so many are read past the end of a node's rows
+EPSILON = 2.0**-52
+
+# Columns of ``nodes``: rows[FIRST:LAST] are the node's; TOTAL is their packed sum; SLOT its histogram in the pool, -1 for
+# none; LEFT its first child, -1 for none (the other child is LEFT + 1); the rest is its best split.  Where pairs count
+# (criterion ole), pairs[PAIRS_FIRST:PAIRS_LAST] have both their rows in the node, INSIDE is the sum of their curvatures.
+FIRST, LAST, DEPTH, TOTAL, SLOT, LEFT, FEATURE, THRESHOLD, MISSING_LEFT, LEFT_SUM, PAIRS_FIRST, PAIRS_LAST, INSIDE = (
+    range(13)
+)
+NODE_FIELDS = 13
+# Cells of ``state``: counts of nodes, leaves, waiting nodes and free slots; the node to split (-1: the tree is done); the
+# children to count and to search (-1: none); whether the larger one has to be counted too, because its parent's
+# histogram is gone; the node whose best split was refused (-1: none) and which has to be searched with counted sides,
+# whether curvatures have to be summed for that, and whether the gains of its features have to be found anew.
+N_NODES, N_LEAVES, N_WAITING, N_FREE, NODE, SMALL, LARGE, COUNT_BOTH, REFUSED, SUM_CURVATURES, SEARCH_ANEW = range(11)
+STATE_FIELDS = 11
+BEST_FIRST, BREADTH_FIRST, DEPTH_FIRST = range(3)
+COUNTING, SEARCHING, DECIDING, PARTING = range(4)  # phases that ``ticks`` counts nanoseconds of, as worker 0 sees them
+
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+class Rules(NamedTuple):
+    """What a tree may be, and the scales of its sums; steps are the units of packed, fine steps those of exact sums."""
+
+    max_leaves: int = 31
+    max_depth: int = 0  # 0: any
+    min_rows: int = 1  # of a leaf
+    policy: int = BEST_FIRST
+    constrained: bool = False  # some feature is monotone
+    shared_rows: int = 2**31  # workers share the partition of nodes with so many rows
+    paired: bool = False  # splits are searched once more by the loss itself (criterion ole)
+    screened: int = 0  # .. over so many features that look best to the first search; 0: all
+    by_h: bool = True  # splits are searched by curvatures, not by weights (criterion se)
+    unit_g: float = 1.0  # of a packed gradient
+    unit_h: float = 1.0  # of a packed curvature
+    lambda_l2: float = 0.0
+    min_gain: float = 0.0
+    least_h: float = 1.0  # steps of curvature that a side needs
+    least_side: float = 1.0  # .. also because of its rows
+    fine_g: float = 1.0  # fine steps a unit of gradient
+    fine_w: float = 1.0  # .. of what splits are searched by
+    fine_h: float = 1.0  # .. of curvature
+    fine_least_h: float = 0.0  # the least sum of curvatures of a side in fine steps
+
+
+class Crew(NamedTuple):
+    """One worker and those it meets."""
+
+    worker: int
+    size: int
+    flags: Any  # ((size + 1) * LINE,) int64: worker w's line has what it announces and how often it has met
+    looks: int  # at a flag before other threads may run
+    clock: int  # number of the clock, -1: keep no time
+    stamp: Any  # (3,) int64
+    ticks: Any  # (4,) int64
+
+
+class Bins(NamedTuple):
+    """``words[block, row, w]`` holds the bins of features ``8 w .. 8 w + 7`` of a block, the first in the lowest byte."""
+
+    words: Any  # (n_blocks, n_rows, width / 8) uint64
+    used_words: Any  # (n_blocks,) int64: those that hold features
+    blocks: Any  # numbers of the blocks that have a feature that may be used
+    n_bins: Any  # (n_features,) int32
+    enabled: Any  # (n_features,) uint8: may be used
+    monotone: Any  # (n_features,) int8: direction of the scores, 0: any
+
+
+class Rows(NamedTuple):
+    """Rows in the order of the nodes, with their packed gradients and curvatures; both twice."""
+
+    rows: Any  # (n + LOOK_AHEAD,) int32
+    packed: Any  # (n,) int64
+    spare_rows: Any
+    spare_packed: Any
+    lefts: Any  # a cache line a worker: how many of its share go left
+
+
+class Derivatives(NamedTuple):
+    """By row: gradients, what splits are searched by, and curvatures, float64."""
+
+    gradients: Any
+    weights: Any
+    curvatures: Any
+
+
+class Nodes(NamedTuple):
+    """The tree as it grows; see the columns above."""
+
+    table: Any  # (most_nodes, NODE_FIELDS) int64
+    ranges: Any  # (most_nodes, 2): the values that monotone constraints allow
+    gains: Any  # (most_nodes,)
+    priority: Any  # (most_nodes,)
+    heap: Any  # (most_nodes,) int64
+    free: Any  # (n_slots,) int64
+    state: Any  # (STATE_FIELDS,) int64
+
+
+class Histograms(NamedTuple):
+    """``pool[slot, feature, bin]`` int64, and what workers count apart."""
+
+    pool: Any
+    edges: Any  # (size, width, 256)
+    edge_blocks: Any  # a cache line a worker
+
+
+class Search(NamedTuple):
+    """What workers find, and their scratch buffers."""
+
+    gains: Any  # (2, size)
+    splits: Any  # (2, size, 4) int64: feature, bin, missing left, packed sum of the left side
+    uppers: Any  # (n_slots, n_features): the gain of each feature's best split
+    work: Any  # (size, 4, 256)
+    counts: Any  # (size, 2, 256) int64; (size, n_leaves, 2, 256) for levels
+
+
+class PairLists(NamedTuple):
+    """Pairs of rows for criterion ole, and scratch buffers."""
+
+    pairs: Any  # (n_pairs, 2) int64: first row << 32 | second row, curvature in fine steps
+    spare: Any
+    chosen: Any  # (size, n_features) int64
+    keyed: Any  # (size, 4, KEYS) int64
+
+
+# -- meeting ---------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _wait(flags, index, number, stop, looks):
+    """Look at flags[index] until it reaches ``number``; False if flags[stop] is set meanwhile."""
+    while True:
+        for _ in range(looks):
+            if load_acquire(flags, index) >= number:
+                return True
+        if load_acquire(flags, stop) != 0:
+            return False
+        _sched_yield()
+
+
+@kernel
+def meet(crew):
+    """Wait until all workers have called this as often; False: one has failed, all must leave.
+
+    flags[w * LINE] is worker w's, flags[size * LINE] is set by who fails.  What any worker wrote before a meeting,
+    every worker can read after it.
+    """
+    if crew.size == 1:
+        return True
+    flags, stop = crew.flags, crew.size * LINE
+    number = flags[crew.worker * LINE + 1] + 1  # nobody else looks at this cell
+    flags[crew.worker * LINE + 1] = number
+    if crew.worker != 0:
+        store_release(flags, crew.worker * LINE, number)
+        return _wait(flags, 0, number, stop, crew.looks)
+    for other in range(1, crew.size):
+        if not _wait(flags, other * LINE, number, stop, crew.looks):
+            return False
+    store_release(flags, 0, number)
+    return True
+
+
+@kernel
+def tick(crew, phase):
+    """Add the time since worker 0's last call to ``phase``."""
+    if crew.clock >= 0 and crew.worker == 0:
+        stamp = crew.stamp
+        _clock_gettime(np.int32(crew.clock), stamp.ctypes.data)
+        now = stamp[0] * 1_000_000_000 + stamp[1]
+        if stamp[2] != 0:
+            crew.ticks[phase] += now - stamp[2]
+        stamp[2] = now
+
+
+@kernel
+def own_features(crew, n_features):
+    """Return the range of features that this worker searches."""
+    return crew.worker * n_features // crew.size, (crew.worker + 1) * n_features // crew.size
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def may_split(table, node, rules):
+    """Tell whether a node has rows for two leaves and is not at the greatest depth."""
+    enough = table[node, LAST] - table[node, FIRST] >= 2 * rules.min_rows
+    return enough and (rules.max_depth == 0 or table[node, DEPTH] < rules.max_depth)
+
+
+@kernel
+def _make_node(table, node, first, last, depth, total):
+    table[node] = -1
+    table[node, FIRST] = first
+    table[node, LAST] = last
+    table[node, DEPTH] = depth
+    table[node, TOTAL] = total
+
+
+@kernel
+def make_children(table, node, left, n_left):
+    """Make ``left`` and the node after it from the rows of ``node``, of which the first ``n_left`` go left."""
+    middle, depth = table[node, FIRST] + n_left, table[node, DEPTH] + 1
+    _make_node(table, left, table[node, FIRST], middle, depth, table[node, LEFT_SUM])
+    _make_node(table, left + 1, middle, table[node, LAST], depth, table[node, TOTAL] - table[node, LEFT_SUM])
+
+
+@kernel
+def _comes_before(priority, a, b):
+    return priority[a] > priority[b] or (priority[a] == priority[b] and a < b)
+
+
+@kernel
+def push(nodes, node):
+    """Let ``node`` wait: the highest priority (of equals: the node made first) is on top of the heap."""
+    heap, priority, i = nodes.heap, nodes.priority, nodes.state[N_WAITING]
+    nodes.state[N_WAITING] += 1
+    while i > 0:
+        above = (i - 1) // 2
+        if not _comes_before(priority, node, heap[above]):
+            break
+        heap[i] = heap[above]
+        i = above
+    heap[i] = node
+
+
+@kernel
+def pop(nodes):
+    """Take the node off the top of the heap."""
+    heap, priority = nodes.heap, nodes.priority
+    n = nodes.state[N_WAITING] - 1
+    nodes.state[N_WAITING] = n
+    top, node = heap[0], heap[n]
+    i = 0
+    while 2 * i + 1 < n:
+        below = 2 * i + 1
+        if below + 1 < n and _comes_before(priority, heap[below + 1], heap[below]):
+            below += 1
+        if not _comes_before(priority, heap[below], node):
+            break
+        heap[i] = heap[below]
+        i = below
+    heap[i] = node
+    return top
+
+
+@kernel
+def release_slot(nodes, node):
+    """Give the node's histogram back to the pool."""
+    table, state = nodes.table, nodes.state
+    if table[node, SLOT] >= 0:
+        nodes.free[state[N_FREE]] = table[node, SLOT]
+        state[N_FREE] += 1
+        table[node, SLOT] = -1
+
+
+@kernel
+def take_slot(nodes):
+    """Take a slot of the pool; where none is free, the waiting node whose turn comes last loses its own."""
+    state = nodes.state
+    if state[N_FREE] == 0:
+        victim = np.int64(-1)
+        for i in range(state[N_WAITING]):
+            node = nodes.heap[i]
+            if nodes.table[node, SLOT] >= 0 and (victim < 0 or _comes_before(nodes.priority, victim, node)):
+                victim = node
+        release_slot(nodes, victim)
+    state[N_FREE] -= 1
+    return nodes.free[state[N_FREE]]
