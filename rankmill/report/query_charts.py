@@ -117,25 +117,22 @@ def forest(
         art.text(x(0.0) + 8, 11, "better", "axis-word")
     heights = [top + row_height * i + (row_height - 12 if narrow else row_height / 2) for i in range(len(rows))]
     spans = [(y - 9, y + 9) for y in heights] if narrow else [(top, bottom)]  # on a phone no line crosses the words
-    upright = [
-        (value, "grid", "") for value in art.axis(x, max(2, int((x.stop - x.start) / 90)), bottom + 16, signs=True)
-    ]
-    upright.append((0.0, "zero", ""))
+    ticks_at = art.axis(x, max(2, int((x.stop - x.start) / 90)), bottom + 16, signs=True)
+    upright = [*((value, "grid", "") for value in ticks_at), (0.0, "zero", "")]
     if margin is not None and limits[0] < -margin < 0.0 and x(0.0) - x(-margin) > 2.0:
         upright.append((-margin, "margin", f"margin {signed(-margin)}"))
     for value, css, title in upright:
         for start, stop in spans:
             art.line(x(value), start, x(value), stop, css, title)
     for row, y, figure in zip(rows, heights, figures, strict=True):
-        note = row.note
         if narrow:
-            told = figure + (f", {note}" if note else "")
+            told = figure + (f", {row.note}" if row.note else "")
             art.text(0, y - 14, clipped(row.label, width - widest([told], NORMAL) - 8), "name")
             art.text(width, y - 14, told, "figure", anchor="end")
         else:
             art.text(0, y + 4, clipped(row.label, left - 8), "name")
             art.text(width - notes, y + 4, figure, "figure strong", anchor="end")
-            art.text(width, y + 4, note, "figure", anchor="end")
+            art.text(width, y + 4, row.note, "figure", anchor="end")
         _whisker(art, x, y, row)
     return art.svg()
 

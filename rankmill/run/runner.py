@@ -256,16 +256,14 @@ def run(
     observer
         Makes the observer of the run's events, once the configuration is read.
     clock
-        Says the time for what stays known of the run; none of it is in an artefact.
+        Gives the times in ``last_run.json``; no artefact holds one.
 
     Raises
     ------
     RunUnderWay
         Another run has the work folder.
-    PromotionRefused
-        All was done, and the candidate may not take its place; only `RunReport.require` raises it, so not here.
     Exception
-        Whatever a stage raises, and what is wrong with the configuration.
+        Whatever a stage raises, and what is wrong with the configuration.  A refused promotion is raised by `RunReport.require`.
     """
     clock = clock or (lambda: datetime.now(UTC))
     work = asked.work()
