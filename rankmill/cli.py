@@ -29,7 +29,6 @@ import rankmill.pipeline.cli
 import rankmill.registry.cli
 import rankmill.registry.cli_move
 import rankmill.scorer.cli
-import rankmill.scorer.cli_compare
 import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
@@ -198,7 +197,6 @@ app.registered_commands += (
     rankmill.trainer.cli.app.registered_commands + rankmill.trainer.cli_tune.app.registered_commands
 )
 app.registered_commands += rankmill.scorer.cli.app.registered_commands
-app.registered_commands += rankmill.scorer.cli_compare.app.registered_commands
 app.registered_commands += rankmill.cli_convert.app.registered_commands
 app.registered_commands += rankmill.cli_report.app.registered_commands
 app.add_typer(rankmill.pipeline.cli.app, name="data")

@@ -104,11 +104,6 @@ class Slices:
     how: str
     slices: tuple[Slice, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        facts: dict[str, Any] = as_json(self)
-        return facts
-
     def table(self) -> str:
         """Return a table for a person: a mean and its interval a metric."""
         metrics = list(self.slices[0].metrics) if self.slices else []
@@ -180,7 +175,7 @@ class Evaluation:
         if self.scope is not None:
             report["scope"] = self.scope.to_dict()
         if self.slices:
-            report["slices"] = [each.to_dict() for each in self.slices]
+            report["slices"] = as_json(self.slices)
         if per_query:
             columns = [(str(metric), self.values[metric].tolist()) for metric in self.metrics]
             report["per_query"] = [

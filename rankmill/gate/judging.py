@@ -11,6 +11,7 @@ import numpy as np
 from rankmill.foundation.code_digest import code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import CandidatesRejected, InputError
+from rankmill.foundation.records import as_json
 from rankmill.gate import guardrails
 from rankmill.gate.gate_rules import NO_OPTION, Rules, convention_digest, convention_facts, option_words
 from rankmill.gate.graded_queries import GradedQueries, Scores, best_single_feature, scores_of
@@ -229,7 +230,7 @@ def _compared(
         "passed": passed,
         "reasons": [] if passed else [_shortfall(rules, bar, decisive, threshold)],
         "notes": [_not_shown(rules, bar, decisive, candidate)] if passed and not shown else [],
-        "metrics": {str(metric): None if each is None else each.to_dict() for metric, each in found.items()},
+        "metrics": {str(metric): as_json(each) for metric, each in found.items()},
     }
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmill.foundation.cores import available_cores
+from rankmill.foundation.records import as_json
 from rankmill.gate.graded_queries import GradedQueries, Scores, scores_of
 from rankmill.gate.judging import row_order, single_feature
 from rankmill.report import Facts
@@ -114,8 +115,8 @@ def difference(now: Ranked, then: Ranked, metric: Metric) -> Facts | None:
     )
     if found is None:
         return None
-    p = float(sign_flip_p((here.values[metric] - there.values[metric])[np.newaxis])[0])
-    return found.to_dict() | {"p": p}
+    facts: Facts = as_json(found)
+    return facts | {"p": float(sign_flip_p((here.values[metric] - there.values[metric])[np.newaxis])[0])}
 
 
 def metrics_facts(rankings: Rankings, subject: Subject) -> Facts:
@@ -180,7 +181,7 @@ def slice_facts(rankings: Rankings, subject: Subject) -> list[Facts]:
 
 
 def _sliced(three: tuple[Slices, ...], metric: str) -> Facts:
-    facts = [each.to_dict() for each in three]
+    facts = as_json(three)
     rows = []
     for now, then, gap in zip(*(each["slices"] for each in facts), strict=True):
         of = {"candidate": now, "rival": then, "difference": gap}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.foundation.records import as_json
 from rankmill.scorer.metrics import _kernels
 from rankmill.scorer.metrics.queries import mean_of
 
@@ -198,11 +197,6 @@ class Paired:
     effect_size: float | None
     quantiles: dict[str, float]
     worst: tuple[LostQuery, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        facts: dict[str, Any] = as_json(self)
-        return facts
 
 
 def compare_paired(

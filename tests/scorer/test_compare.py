@@ -18,8 +18,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.registry import Registry
-from rankmill.scorer.cli import app as scorer_app
-from rankmill.scorer.cli_compare import app
+from rankmill.scorer.cli import app
 from rankmill.scorer.compare import Ranking, compare
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.metrics import parse_metric
@@ -178,8 +177,8 @@ def place(tmp_path_factory):
     return folder, forests
 
 
-def call(*arguments, which=app):
-    result = CliRunner().invoke(which, [str(a) for a in arguments])
+def call(*arguments, command="compare"):
+    result = CliRunner().invoke(app, [command, *map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.stdout
@@ -209,8 +208,8 @@ def test_the_command_takes_models_files_and_runs_and_any_number_of_threads(place
     folder, _ = place
     monkeypatch.chdir(folder)
     monkeypatch.delenv("RANKMILL_REGISTRY", raising=False)
-    call("rerank", "c.txt", "--model", "web@4", "-o", "four.parquet", which=scorer_app)
-    call("rerank", "c.txt", "--model", "web@4", "-o", "four.folder", "--top-k", "3", which=scorer_app)
+    call("c.txt", "--model", "web@4", "-o", "four.parquet", command="rerank")
+    call("c.txt", "--model", "web@4", "-o", "four.folder", "--top-k", "3", command="rerank")
     how = ("--metric", "ndcg@3", "--ties", "doc_id", "--json")  # the top 3 do not know whom the third ties with
     found = [call("m.rankmill", "web@4", "--on", "c.txt", "--n-threads", threads, *how) for threads in (1, 2, 3)]
     assert found[0] == found[1] == found[2]

@@ -140,7 +140,7 @@ def test_candidates_and_what_rerank_kept_of_them_have_the_same_slices(tmp_path):
     whole = evaluate(tmp_path / "c.txt", model=forest, **how)
     rerank(tmp_path / "c.txt", forest, tmp_path / "top", top_k=3)
     kept = evaluate(tmp_path / "top", **how)
-    assert [each.to_dict() for each in kept.slices] == [each.to_dict() for each in whole.slices]
+    assert kept.slices == whole.slices
     assert len(whole.slices[0].slices) > 1
 
 
