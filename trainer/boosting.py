@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from math import fsum
 from typing import Any
@@ -27,7 +28,6 @@ from rankmill.trainer.growing.tree import Tree, add_tree
 from rankmill.trainer.history import GRADIENTS, METRICS, TRAIN, VALID_SPLITS, RoundRecord, Stopwatch, TrainingResult
 from rankmill.trainer.layout import ROW
 from rankmill.trainer.line_search import best_step
-from rankmill.trainer.monotone import directions_of
 from rankmill.trainer.objectives.protocol import QUERIES, PairCurvatures
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.objectives.weights import document_weights
@@ -85,6 +85,18 @@ def boost(
     n_threads = workers_for(options.n_threads)
     run = _Run(data, parameters, options, checkpoint, rounds, fold)
     return run.result(*with_team(n_threads, run.train))
+
+
+def directions_of(monotone: Mapping[str, int], feature_names: Sequence[str]) -> npt.NDArray[np.int8]:
+    """Return the direction of every feature, (n_features,): 1, -1 or 0; InvalidParameter for an unknown name."""
+    directions = np.zeros(len(feature_names), dtype=np.int8)
+    for name, direction in monotone.items():
+        if name not in feature_names:
+            near = get_close_matches(name, feature_names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidParameter(f"monotone: the data have no feature {name!r}{hint}")
+        directions[list(feature_names).index(name)] = direction
+    return directions
 
 
 def _check_features(names: Sequence[str], edges: Sequence[npt.NDArray[np.float32]]) -> None:

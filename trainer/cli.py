@@ -124,8 +124,8 @@ def train(
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
-    from rankmill.trainer.candidate import SeedOptions, parse_seeds
     from rankmill.trainer.checkpoints import FinishedTrainings
+    from rankmill.trainer.seeds import SeedOptions, parse_seeds
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.training_service import starting_model, train_and_register
 

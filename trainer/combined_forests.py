@@ -25,6 +25,7 @@ from rankmill.scorer.predict import Predictor
 from rankmill.trainer.layout import EDGE
 
 SHA256, TREES, START, TREES_A_ROUND = "base_model", "base_trees", "start_after_base", "trees_a_round_after_base"
+_OF_NODES = ("node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows")
 
 
 class BaseModel:
@@ -85,23 +86,10 @@ class BaseModel:
         """Return one forest whose scores are those of the base plus those of ``after``, a forest over the data's features."""
         base = self.forest
         place = np.array([self._place(name) for name in base.feature_names] + [-1], dtype=np.int32)  # -1 stays -1
-        feature = np.concatenate([place[base.node_feature], after.node_feature])
-        thresholds = np.concatenate([base.thresholds, after.thresholds]).astype(EDGE)
-        cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, len(after.feature_names))
-        nodes: dict[str, Any] = {
-            name: np.concatenate([getattr(base, name), getattr(after, name)])
-            for name in ("node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows")
-        }
         return replace(
             after,
-            cuts=cuts,
-            cut_starts=cut_starts,
-            tree_starts=np.concatenate([base.tree_starts, after.tree_starts[1:] + base.tree_starts[-1]]),
-            node_feature=feature,
-            node_cut=node_cut,
             tree_weights=np.concatenate([base.tree_weights, after.tree_weights]),
             base_score=base.base_score + after.base_score,
-            trees_a_round=gcd(base.trees_a_round, after.trees_a_round),
             info={
                 **after.info,
                 **({COVER: base.info[COVER]} if COVER in base.info else {}),
@@ -111,7 +99,7 @@ class BaseModel:
                 START: after.base_score,
                 TREES_A_ROUND: after.trees_a_round,
             },
-            **nodes,
+            **_one_after_another([base, after], [place[base.node_feature], after.node_feature], after.n_features),
         )
 
     def _place(self, name: str) -> int:
@@ -182,10 +170,7 @@ def after_base(forest: Forest, base: BaseModel | None) -> Forest:
         base_score=float(str(forest.info[START])),
         trees_a_round=int(str(forest.info[TREES_A_ROUND])),
         info=own_facts,
-        **{
-            name: getattr(forest, name)[node:]
-            for name in ("node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows")
-        },
+        **{name: getattr(forest, name)[node:] for name in _OF_NODES},
     )
 
 
@@ -215,14 +200,6 @@ def average(forests: Sequence[Forest], info: Mapping[str, JSON] | None = None) -
             raise InvalidParameter(f"only sums of trees can be averaged; a forest has the link {forest.link}")
         if forest.feature_names != first.feature_names:
             raise InvalidParameter("forests of different features cannot be averaged")
-    feature = np.concatenate([forest.node_feature for forest in forests])
-    thresholds = np.concatenate([forest.thresholds for forest in forests])
-    cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, first.n_features)
-    sizes = np.concatenate([np.diff(forest.tree_starts) for forest in forests])
-    nodes: dict[str, Any] = {
-        name: np.concatenate([getattr(forest, name) for forest in forests])
-        for name in ("node_missing_left", "node_left", "node_right", "node_value", "node_gain", "node_rows")
-    }
     alike = {
         name: value
         for name, value in first.info.items()
@@ -230,14 +207,27 @@ def average(forests: Sequence[Forest], info: Mapping[str, JSON] | None = None) -
     }
     return replace(
         first,
-        cuts=cuts,
-        cut_starts=cut_starts,
-        tree_starts=np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
-        node_feature=feature,
-        node_cut=node_cut,
         tree_weights=np.concatenate([forest.tree_weights for forest in forests]) / k,
         base_score=fsum(forest.base_score for forest in forests) / k,
-        trees_a_round=gcd(*(forest.trees_a_round for forest in forests)),
         info={**alike, **(info or {})},
-        **nodes,
+        **_one_after_another(forests, [forest.node_feature for forest in forests], first.n_features),
     )
+
+
+def _one_after_another(
+    forests: Sequence[Forest], features: Sequence[npt.NDArray[np.int32]], n_features: int
+) -> dict[str, Any]:
+    """Return the fields of one forest that has the trees of all; ``features`` are their ``node_feature``, renumbered."""
+    feature = np.concatenate(features)
+    thresholds = np.concatenate([forest.thresholds for forest in forests]).astype(EDGE)
+    cuts, cut_starts, node_cut = compact_cuts(feature, thresholds, n_features)
+    sizes = np.concatenate([np.diff(forest.tree_starts) for forest in forests])
+    return {
+        "cuts": cuts,
+        "cut_starts": cut_starts,
+        "tree_starts": np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
+        "node_feature": feature,
+        "node_cut": node_cut,
+        "trees_a_round": gcd(*(forest.trees_a_round for forest in forests)),
+        **{name: np.concatenate([getattr(forest, name) for forest in forests]) for name in _OF_NODES},
+    }

@@ -15,7 +15,7 @@ from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.metrics import parse_metric
 from rankmill.trainer.bin_cache import CachedBins
-from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS
+from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, directions_of
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
 from rankmill.trainer.criteria import criterion_of, takes_exact_steps
@@ -25,7 +25,6 @@ from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.history import CrossValidation, TrainingResult
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
-from rankmill.trainer.monotone import directions_of
 from rankmill.trainer.objectives.holding import bytes_held
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 from rankmill.trainer.objectives.registry import objective_of

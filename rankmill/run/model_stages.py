@@ -19,8 +19,8 @@ from rankmill.run.stage_facts import EvaluateFacts, TrainFacts
 from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX
-from rankmill.trainer.candidate import SeedOptions
 from rankmill.trainer.checkpoints import FinishedTrainings
+from rankmill.trainer.seeds import SeedOptions
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import starting_model, train_and_register
 

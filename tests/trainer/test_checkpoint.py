@@ -13,8 +13,9 @@ import pytest
 from rankmill.foundation.interrupts import HeldSignals
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.candidate import SeedOptions, train_candidate
+from rankmill.trainer.candidate import train_candidate
 from rankmill.trainer.checkpoints import Checkpoint, Checkpoints
+from rankmill.trainer.seeds import SeedOptions
 from rankmill.trainer.training import train
 from rankmill.trainer.training_options import TrainingOptions
 from tests.trainer.planted import fit, small_data
@@ -122,7 +123,8 @@ import os, signal, sys
 from pathlib import Path
 from rankmill.pipeline.dataset import Dataset
 from tests.trainer.small_dataset import SMALL
-from rankmill.trainer.candidate import SeedOptions, train_candidate
+from rankmill.trainer.candidate import train_candidate
+from rankmill.trainer.seeds import SeedOptions
 from rankmill.trainer.training_options import TrainingOptions
 
 dataset, folder, rounds = Dataset.open(Path(sys.argv[1])), Path(sys.argv[2]), map(int, sys.argv[3:])

@@ -12,24 +12,17 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.records import as_json, to_line
-from rankmill.foundation.training_facts import OtherModel
+from rankmill.foundation.training_facts import OtherModel, Spread
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.model_service import ModelIdentity, recipe_and_seed
 from rankmill.scorer.predict import Predictor
 from rankmill.trainer import training
-from rankmill.trainer.candidate import (
-    Candidate,
-    SeedOptions,
-    Spread,
-    checked_seeds,
-    parse_seeds,
-    plan_candidate,
-    train_candidate,
-)
+from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
 from rankmill.trainer.checkpoints import FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import average
 from rankmill.trainer.round_metrics import measure
+from rankmill.trainer.seeds import SeedOptions, checked_seeds, parse_seeds
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.version_facts import facts_of
 from tests.trainer.small_dataset import SMALL, small_dataset

@@ -1,0 +1,138 @@
+"""Several seeds: which are trained, what becomes of their forests, and how much chance there is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from rankmill.foundation.errors import InvalidParameter
+from rankmill.foundation.scalars import whole_number
+from rankmill.foundation.training_facts import Metrics, NoiseFloor, Spread
+from rankmill.trainer.history import TRAIN
+
+Choose: TypeAlias = Literal["best", "average"]
+CHOICES: tuple[Choose, ...] = get_args(Choose)
+MOST_SEEDS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedOptions:
+    """Which seeds are trained, and what becomes of their forests.
+
+    Attributes
+    ----------
+    seeds
+        Those to train with, in any order; none: that of the parameters.
+    choose
+        ``best``: the forest with the best stop metric on the valid split, of equal ones that of the lowest seed;
+        ``average``: one forest whose score is the mean of all scores, with as many trees as all together.
+    splits
+        Further splits to measure every forest on when it is done, ``test`` for one: they are in the noise floor.
+    """
+
+    seeds: Sequence[int] = ()
+    choose: str = "best"
+    splits: Sequence[str] = ()
+
+
+ONE_SEED = SeedOptions()
+
+
+def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
+    """Return the seeds in ascending order, so that nothing depends on the order they were given in; ``seed`` where there are none.
+
+    >>> checked_seeds([3, 1, 2], 7), checked_seeds([], 7)
+    ((1, 2, 3), (7,))
+
+    Raises
+    ------
+    InvalidParameter
+        A seed is none, one is there twice, or there are too many.
+    """
+    found = [whole_number("seeds", each) for each in seeds]
+    for each in found:
+        if not 0 <= each <= 2**63 - 1:
+            raise InvalidParameter(f"seeds: expected numbers in 0 .. {2**63 - 1}, found {each}")
+        if found.count(each) > 1:
+            raise InvalidParameter(
+                f"seeds: {each} is there {found.count(each)} times; the same seed is the same forest"
+            )
+    if len(found) > MOST_SEEDS:
+        raise InvalidParameter(f"seeds: expected {MOST_SEEDS} at most, found {len(found)}")
+    return tuple(sorted(found)) or (seed,)
+
+
+def parse_seeds(written: str) -> tuple[int, ...]:
+    """Read seeds as a command line gives them.
+
+    >>> parse_seeds("1, 2,3")
+    (1, 2, 3)
+
+    Raises
+    ------
+    InvalidParameter
+        One of them is no whole number.
+    """
+    parts = [part.strip() for part in written.split(",")]
+    try:
+        return tuple(int(part) for part in parts)
+    except ValueError:
+        raise InvalidParameter(f"seeds: expected whole numbers with commas, as in 1,2,3, found {written!r}") from None
+
+
+def check_choice(choose: str, seeds: Sequence[int], *, has_valid: bool, link: str) -> None:
+    """Raise InvalidParameter if several ``seeds`` cannot be chosen from, or not be averaged, on such data.
+
+    Parameters
+    ----------
+    choose
+        What is asked for.
+    seeds
+        Those that are trained; with one there is nothing to choose.
+    has_valid
+        Whether there is a valid split, whose queries no seed has learnt from, the same ones for all.
+    link
+        That of the objective: what makes a score of the sums of trees (:mod:`rankmill.scorer.links`).
+    """
+    if choose not in CHOICES:
+        raise InvalidParameter(f"choose: expected {' or '.join(CHOICES)}, found {choose!r}")
+    if len(seeds) < 2:
+        return
+    if choose == "best" and not has_valid:
+        raise InvalidParameter(
+            "choose: there is no valid split on which the best of several seeds would show; ingest one, or set choose to"
+            " average"
+        )
+    if choose == "average" and link != "identity":
+        raise InvalidParameter(
+            "choose: scores of this objective are made of probabilities, and what trees of several seeds add up to has no"
+            " such meaning; set choose to best"
+        )
+
+
+def best_of(values: Sequence[float], *, higher_is_better: bool) -> int:
+    """Return the place of the best value, the first of equal ones; NaN is never better.
+
+    >>> best_of([0.5, 0.7, 0.7], higher_is_better=True), best_of([float("nan"), 2.0, 1.0], higher_is_better=False)
+    (1, 2)
+    """
+    sign = 1.0 if higher_is_better else -1.0
+    return max(range(len(values)), key=lambda i: (values[i] == values[i], sign * values[i], -i))
+
+
+def noise_floor(metrics: Sequence[Metrics]) -> NoiseFloor:
+    """Return how much metrics differ between trainings that differ in their seed only.
+
+    Takes the metrics by split of each of two seeds or more.  What is learnt from is left out, and what not all have measured.
+    """
+    splits = {
+        split: {
+            metric: Spread.of([of_seed[split][metric] for of_seed in metrics])
+            for metric in found
+            if all(metric in of_seed.get(split, {}) for of_seed in metrics)
+        }
+        for split, found in metrics[0].items()
+        if split != TRAIN
+    }
+    return {split: found for split, found in splits.items() if found}
