@@ -145,7 +145,7 @@ class _Run:
         self._check_link()
         self.replayed = self._trained_before()  # trees of the first rounds
         self.bins = train.blocked(data.n_bins)
-        self.watch = RoundMetrics(
+        self.metrics = RoundMetrics(
             data,
             self.objective,
             self.parameters,
@@ -205,26 +205,26 @@ class _Run:
 
     def result(self, trees: Sequence[Tree], history: Sequence[RoundRecord], best_round: int) -> TrainingResult:
         """Return what :meth:`train` has come to."""
-        watch, best = self.watch, history[best_round - 1].metrics
+        metrics, best = self.metrics, history[best_round - 1].metrics
         facts = {
             **self.info,
             "max_grade": self.max_grade,
             "best_round": best_round,
             "rounds_trained": len(history),
             "train": self._stop_value(best[TRAIN]),
-            "valid": self._stop_value(best[watch.first]) if watch.first else {},
+            "valid": self._stop_value(best[metrics.first]) if metrics.first else {},
         }
         return TrainingResult(
             forest=self._forest(trees[: best_round * self.trees_a_round], facts),
             best_round=best_round,
             history=tuple(history),
             profile=self.stopwatch.profile(),
-            by_query=watch.kept(),
+            by_query=metrics.by_query(),
         )
 
     def _stop_value(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the stop metric alone, since what is only printed must not change the model; nothing where it is NaN."""
-        name = str(self.watch.stop_metric)
+        name = str(self.metrics.stop_metric)
         return {name: metrics[name]} if metrics[name] == metrics[name] else {}
 
     def _forest(self, trees: Sequence[Tree], info: Mapping[str, Any]) -> Forest:
@@ -237,7 +237,7 @@ class _Run:
 
     def _all_rounds(self, team: Team, trees: list[Tree]) -> tuple[list[RoundRecord], int]:
         """Add the trees of whole rounds to ``trees``; return what they measured, and the best round."""
-        p, watch, stopwatch, options = self.parameters, self.watch, self.stopwatch, self.options
+        p, metrics, stopwatch, options = self.parameters, self.metrics, self.stopwatch, self.options
         grower = Grower(
             self.bins, p, team, monotone=self.monotone, pool_bytes=options.histogram_memory, timed=stopwatch.on
         )
@@ -251,16 +251,16 @@ class _Run:
             grown = stepper.replay(round_number, known) if known else stepper.grow(round_number)
             trees += grown
             with stopwatch.phase(VALID_SPLITS):
-                watch.add(grown, team)
+                metrics.add(grown, team)
             with stopwatch.phase(METRICS):
-                means = watch.means(stepper.scores, team)
+                means = metrics.means(stepper.scores, team)
             record = RoundRecord(round_number, means, stepper.oob_improvement, self.fold, p.seed)
             history.append(record)
             ended = options.on_round is not None and bool(options.on_round(record)) and not self.fold
             if (value := self._value(history)) is not None:
                 ended |= stopping.update(round_number, value)
             if not p.keeps_best or stopping.best_round in {0, round_number}:
-                watch.keep()
+                metrics.keep()
             if not known:
                 stopwatch.end_round()
                 if self.checkpoint is not None and self.checkpoint.is_due():
@@ -271,7 +271,7 @@ class _Run:
 
     def _stopping(self) -> EarlyStopping:
         p = self.parameters
-        higher_is_better = self.out_of_bag is not None or self.watch.stop_metric.higher_is_better
+        higher_is_better = self.out_of_bag is not None or self.metrics.stop_metric.higher_is_better
         return EarlyStopping(p.early_stopping_rounds, higher_is_better, min_improvement=p.min_improvement)
 
     def _value(self, history: Sequence[RoundRecord]) -> float | None:
@@ -280,7 +280,7 @@ class _Run:
             return None
         if self.out_of_bag is not None:
             return fsum(record.oob_improvement or 0.0 for record in history)
-        return history[-1].metrics[self.watch.first][str(self.watch.stop_metric)] if self.watch.first else None
+        return history[-1].metrics[self.metrics.first][str(self.metrics.stop_metric)] if self.metrics.first else None
 
 
 class _Stepper:

@@ -1,4 +1,4 @@
-"""Scores and metrics of the rows that are learnt from and of those that are only watched, after every round."""
+"""Metrics after every round, of the rows that are learnt from and of eval sets; and those of a forest on a split."""
 
 from __future__ import annotations
 
@@ -77,21 +77,19 @@ class RoundMetrics:
         again = [name for i, name in enumerate(names) if name in names[:i]]
         if again:
             raise InvalidParameter(f"eval sets need names of their own, none of them {TRAIN!r}; got {again[0]!r} again")
-        measured = DEVIANCE in measures
-        self._train = _Measured(train, objective, policy, metrics, objective if measured else None)
-        self._sets: dict[str, _EvalSet] = {}
+        with_loss = DEVIANCE in measures
+        self._sets = {TRAIN: _MeasuredSet(train, objective, policy, metrics, objective if with_loss else None)}
         for name, rows in eval_sets:
             if rows.n_rows == 0:
                 raise TrainingDataRejected(f"the eval set {name!r} holds no rows; leave it out")
             try:
-                own = objective_of(rows_learnt_from(rows, parameters), parameters) if measured else None
-                self._sets[name] = _EvalSet(
-                    rows, objective, _Measured(rows, objective, policy, metrics, own), data.n_bins
-                )
+                loss = objective_of(rows_learnt_from(rows, parameters), parameters) if with_loss else None
+                self._sets[name] = _MeasuredSet(rows, objective, policy, metrics, loss)
+                self._sets[name].take_bins(rows, objective, data.n_bins)
             except TrainingDataRejected as error:
                 raise TrainingDataRejected(f"eval set {name!r}: {error}") from None
         self.first = names[1] if eval_sets else None
-        if decides and self.first is not None and not self._sets[self.first].measured.can_tell(self.stop_metric):
+        if decides and self.first is not None and not self._sets[self.first].has_value(self.stop_metric):
             raise TrainingDataRejected(
                 f"no query of the {self.first} split has a relevant document, so {self.stop_metric} cannot tell when"
                 " to stop; set stop_metric to deviance, or rounds_by to oob, or put other queries into it, or leave it out"
@@ -99,33 +97,32 @@ class RoundMetrics:
 
     def add(self, trees: Sequence[Tree], team: Team) -> None:
         """Add the trees of a round to the scores of every eval set."""
-        for watched in self._sets.values():
-            for number, tree in enumerate(trees):
-                watched.add(number, tree, team)
+        for name, measured in self._sets.items():
+            if name != TRAIN:
+                for number, tree in enumerate(trees):
+                    measured.add(number, tree, team)
 
     def means(self, train_scores: npt.NDArray[np.float64], team: Team) -> dict[str, Mapping[str, float]]:
         """Return the mean of every metric on every set, the train split first."""
-        found = {TRAIN: self._train.means(train_scores, team)}
-        for name, watched in self._sets.items():
-            found[name] = watched.measured.means(watched.scores, team)
+        self._sets[TRAIN].scores = train_scores
+        found = {name: measured.means(team) for name, measured in self._sets.items()}
         return {name: {measure: of_set[measure] for measure in self._order} for name, of_set in found.items()}
 
     def keep(self) -> None:
         """Keep the last metrics query by query, in place of those kept before."""
-        for measured in self._measured.values():
-            measured.keep()
+        for measured in self._sets.values():
+            measured.kept = measured.last
 
-    def kept(self) -> dict[str, dict[str, QueryValues]]:
+    def by_query(self) -> dict[str, dict[str, QueryValues]]:
         """Return the metrics kept, by set."""
-        return {name: measured.kept() for name, measured in self._measured.items()}
-
-    @property
-    def _measured(self) -> dict[str, _Measured]:
-        return {TRAIN: self._train, **{name: watched.measured for name, watched in self._sets.items()}}
+        return {name: measured.by_query() for name, measured in self._sets.items()}
 
 
-class _Measured:
-    """What is measured on one set of rows."""
+class _MeasuredSet:
+    """One set of rows: its scores so far, what is measured on it, and its bins where it is not learnt from."""
+
+    bins: npt.NDArray[np.uint8]
+    scores: npt.NDArray[np.float64]
 
     def __init__(
         self,
@@ -139,15 +136,31 @@ class _Measured:
         self._link, self._loss = objective.link, loss
         # what metrics rank by, where it is not what the trees add up to
         self._ranked = None if objective.link == "identity" else np.empty(rows.n_rows, dtype=np.float64)
-        self._last = self._kept = np.empty((0, 0), dtype=np.float64)  # (n_metrics, n_queries)
+        self.last = self.kept = np.empty((0, 0), dtype=np.float64)  # (n_metrics, n_queries)
 
-    def can_tell(self, measure: Measure) -> bool:
+    def take_bins(self, rows: RankedRows, objective: Objective, n_bins: npt.NDArray[np.int32]) -> None:
+        """Read the bins of an eval set, and start its scores."""
+        self.bins, self.scores = rows.row_major(n_bins), starting_scores(rows, objective)
+
+    def has_value(self, measure: Measure) -> bool:
         """Whether the measure has a value on these rows."""
         return not isinstance(measure, Metric) or not self._queries.nothing_relevant(measure).all()
 
-    def means(self, scores: npt.NDArray[np.float64], team: Team) -> dict[str, float]:
-        """Return the mean of every metric, and the deviance if that was asked for; ``scores`` as an objective takes them."""
-        queries = self._queries
+    def add(self, number: int, tree: Tree, team: Team) -> None:
+        """Add tree ``number`` of a round to the scores of its output, rows shared out among the workers."""
+        scores = self.scores if self.scores.ndim == 1 else self.scores[number % len(self.scores)]
+
+        def share(first: int, last: int, _: int) -> None:
+            _kernels.add_tree(
+                self.bins, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
+                first, last, scores,
+            )  # fmt: skip
+
+        team.share(len(scores), _LEAST_WALKED, share)
+
+    def means(self, team: Team) -> dict[str, float]:
+        """Return the mean of every metric, and the deviance if that was asked for."""
+        queries, scores = self._queries, self.scores
         found = {} if self._loss is None else {str(DEVIANCE): self._loss.deviance(scores)}
         if not self._metrics:
             return found
@@ -165,42 +178,15 @@ class _Measured:
             least,
             lambda first, last, _: queries.evaluate_into(self._metrics, ranked, first, last, values),
         )
-        self._last = values
-        return found | {
-            str(metric): mean_of(of_metric) for metric, of_metric in zip(self._metrics, values, strict=True)
-        }
+        self.last = values
+        return found | {str(metric): mean_of(row) for metric, row in zip(self._metrics, values, strict=True)}
 
-    def keep(self) -> None:
-        self._kept = self._last
-
-    def kept(self) -> dict[str, QueryValues]:
+    def by_query(self) -> dict[str, QueryValues]:
+        """Return what was kept."""
         return {
-            str(metric): QueryValues(values, self._queries.weights(metric))
-            for metric, values in zip(self._metrics, self._kept, strict=True)
+            str(metric): QueryValues(row, self._queries.weights(metric))
+            for metric, row in zip(self._metrics, self.kept, strict=True)
         }
-
-
-class _EvalSet:
-    """One set that is watched: its bins, its scores so far, what is measured on it."""
-
-    def __init__(
-        self, rows: RankedRows, objective: Objective, measured: _Measured, n_bins: npt.NDArray[np.int32]
-    ) -> None:
-        self.bins = rows.row_major(n_bins)
-        self.scores = starting_scores(rows, objective)
-        self.measured = measured
-
-    def add(self, number: int, tree: Tree, team: Team) -> None:
-        """Add tree ``number`` of a round to the scores of its output, rows shared out among the workers."""
-        scores = self.scores if self.scores.ndim == 1 else self.scores[number % len(self.scores)]
-
-        def share(first: int, last: int, _: int) -> None:
-            _kernels.add_tree(
-                self.bins, tree.feature, tree.threshold, tree.missing_left, tree.left, tree.right, tree.value,
-                first, last, scores,
-            )  # fmt: skip
-
-        team.share(len(scores), _LEAST_WALKED, share)
 
 
 def policy_of(metrics: Sequence[Metric], parameters: TrainParameters, max_grade: int) -> Policy:

@@ -19,7 +19,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
-from rankmill.trainer.tuning import search, trial
+from rankmill.trainer.tuning import search, trials
 from rankmill.trainer.tuning.search import TuneOptions, plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
 from rankmill.trainer.tuning.table import Table
@@ -96,7 +96,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
     dataset: Dataset, done: tuple[Path, Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, table = done
-    real, calls = trial.train, 0
+    real, calls = trials.train, 0
 
     def dying(*arguments, **options):
         nonlocal calls
@@ -105,7 +105,7 @@ def test_a_search_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
-    monkeypatch.setattr(trial, "train", dying)
+    monkeypatch.setattr(trials, "train", dying)
     for _ in range(50):
         try:
             found = searched(dataset, tmp_path / "t")
@@ -124,8 +124,8 @@ def test_more_trials_are_added_to_those_there_are(dataset: Dataset, tmp_path: Pa
     few = TuneOptions(trials=2, repeat=0, workers=1)
     first = searched(dataset, tmp_path / "t", few)
     counted: list[int] = []
-    real = trial.train
-    monkeypatch.setattr(trial, "train", lambda *a, **k: counted.append(1) or real(*a, **k))
+    real = trials.train
+    monkeypatch.setattr(trials, "train", lambda *a, **k: counted.append(1) or real(*a, **k))
     more = searched(dataset, tmp_path / "t", replace(few, trials=4))
     assert len(counted) == 2
     scores = {row.trial: row.outcome for row in more.rows}
@@ -159,7 +159,7 @@ def test_what_may_be_otherwise_next_time_is_not_recorded(dataset: Dataset, tmp_p
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(trial, "train", failing)
+        patch.setattr(trials, "train", failing)
         with pytest.raises(type(error)):
             searched(dataset, tmp_path / "t", TuneOptions(trials=1, repeat=0, workers=1))
     table = searched(dataset, tmp_path / "t", TuneOptions(trials=1, repeat=0, workers=1))
