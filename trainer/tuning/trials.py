@@ -15,7 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from rankmill.foundation.errors import IntegrityError, InvalidParameter, RankmillError
+from rankmill.foundation.errors import IntegrityError, InvalidParameter, RankmillError, TrainingDataRejected
 from rankmill.foundation.records import as_json, canonical_json, from_json, left_out
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
@@ -166,9 +166,10 @@ def run_trial(task: Task) -> Outcome:
         return known
     try:
         outcome = _trained(task)
-    except (OSError, MemoryError, RankmillError):  # of the machine or the dataset: may be otherwise next time
-        raise
     except Exception as error:  # a combination that cannot be is worth knowing, and no reason to end the search
+        of_combination = isinstance(error, InvalidParameter | TrainingDataRejected)
+        if not of_combination and isinstance(error, OSError | MemoryError | RankmillError):
+            raise  # of the machine or the dataset: may be otherwise next time
         words = " ".join(f"{type(error).__name__}: {error}".split())
         outcome = Outcome(rounds=task.rounds, error=words[:MOST_WORDS])
     store.write(task.name, outcome, trial=task.trial, values=task.values)
