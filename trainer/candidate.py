@@ -26,7 +26,7 @@ from rankmill.foundation.training_facts import Metrics, NoiseFloor, SeedFacts, S
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer import training
-from rankmill.trainer.checkpoints import Checkpoints, FinishedTraining, FinishedTrainings, training_key
+from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.early_stopping import stop_measure
 from rankmill.trainer.history import TRAIN, Curves, RoundRecord, TrainingResult
@@ -75,7 +75,6 @@ class SeedTraining:
     seed: int
     key: str  # under which the training is kept
     result: TrainingResult = field(repr=False)
-    intervals: Intervals = field(repr=False)
     metrics: Metrics  # of its best round, by split; and those of the splits measured besides
 
     def facts(self) -> SeedFacts:
@@ -204,7 +203,7 @@ def train_candidate(
     else:
         best = trainings[0 if len(numbers) == 1 else _best(trainings, plan)]
         chosen, forest = best.seed, best.result.forest
-        facts = facts_of(dataset, best.result, options.base_model, best.intervals)
+        facts = facts_of(dataset, best.result, options.base_model)
         if seeds.splits:
             facts = replace(facts, metrics=best.metrics)
     noise = None
@@ -238,21 +237,19 @@ def _trained(
         checkpoints = None
         if options.checkpoint is not None:
             checkpoints = Checkpoints(options.checkpoint, key, options.checkpoint_every, say)
-        found = FinishedTraining.of(
-            training.train(dataset, parameters, replace(options, on_round=_listener(options)), checkpoints)
-        )
+        found = training.train(dataset, parameters, replace(options, on_round=_listener(options)), checkpoints)
+        found = replace(found, intervals=intervals_of(found.by_query))
         if kept is not None and checkpoints is not None:
             kept.write(key, found)
             checkpoints.clear()
     elif say is not None:
-        rounds = found.result.best_round
-        say(f"seed {parameters.seed} was trained before: {rounds:,} rounds, kept in {options.checkpoint}")
-    metrics = metrics_of(found.result)
+        say(f"seed {parameters.seed} was trained before: {found.best_round:,} rounds, kept in {options.checkpoint}")
+    metrics = metrics_of(found)
     for split in splits:
         if split not in metrics:
-            means, _ = measure(found.result.forest, dataset, split, parameters, options.eval_metrics, options.n_threads)
+            means, _ = measure(found.forest, dataset, split, parameters, options.eval_metrics, options.n_threads)
             metrics[split] = without_nan(means)
-    return SeedTraining(seed=parameters.seed, key=key, result=found.result, intervals=found.intervals, metrics=metrics)
+    return SeedTraining(seed=parameters.seed, key=key, result=found, metrics=metrics)
 
 
 def _listener(options: TrainingOptions) -> OnRound | None:

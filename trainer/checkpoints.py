@@ -101,19 +101,6 @@ class Checkpoint:
         self._last = time.monotonic()
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedTraining:
-    """A training that is done, and the intervals of its metrics by split."""
-
-    result: TrainingResult
-    intervals: Intervals
-
-    @classmethod
-    def of(cls, result: TrainingResult) -> FinishedTraining:
-        """Take what a training has returned."""
-        return cls(result, intervals_of(result.by_query))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folds:
     """The record of a cross-validation."""
@@ -159,7 +146,7 @@ class FinishedTrainings:
 
     folder: Path
 
-    def read(self, key: str) -> FinishedTraining | None:
+    def read(self, key: str) -> TrainingResult | None:
         """Return the training ``key``; None if it is not there whole."""
         path = self.folder / f"{key}{_RECORD}"
         try:
@@ -171,10 +158,11 @@ class FinishedTrainings:
         except (OSError, RankmillError):
             return None
         cv = record.cross_validation
-        result = TrainingResult(
+        return TrainingResult(
             forest=forest,
             best_round=record.best_round,
             history=record.curves.history(),
+            intervals=record.intervals,
             cross_validation=None
             if cv is None
             else CrossValidation(
@@ -183,19 +171,18 @@ class FinishedTrainings:
                 best_round=cv.best_round,
             ),
         )
-        return FinishedTraining(result, record.intervals)
 
-    def write(self, key: str, training: FinishedTraining) -> None:
-        """Keep a training under ``key``."""
+    def write(self, key: str, result: TrainingResult) -> None:
+        """Keep a training under ``key``; its profile and what it measured query by query are not kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        result, data = training.result, training.result.forest.to_bytes()
+        data = result.forest.to_bytes()
         cv = result.cross_validation
         record = _Record(
             format=FORMAT,
             sha256=hashlib.sha256(data).hexdigest(),
             best_round=result.best_round,
             curves=Curves.of(result.history),
-            intervals=training.intervals,
+            intervals=intervals_of(result.by_query) if result.intervals is None else result.intervals,
             cross_validation=None
             if cv is None
             else _Folds(

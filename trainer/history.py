@@ -119,6 +119,8 @@ class TrainingResult:
     cross_validation: CrossValidation | None = field(default=None, repr=False)  # what said how many rounds, if it did
     # the metrics of the best round by set and metric, as in its record, but for the deviance, which has no queries
     by_query: Mapping[str, Mapping[str, QueryValues]] = field(default_factory=dict, repr=False, compare=False)
+    # their 95 % intervals over queries by set and metric, where they have been computed
+    intervals: Mapping[str, Mapping[str, tuple[float, float]]] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,21 +49,13 @@ LIBRARIES = ("rankmill", "numpy", "numba", "llvmlite", "polars", "pyarrow", "duc
 Intervals = Mapping[str, Mapping[str, tuple[float, float]]]  # by split and metric
 
 
-def facts_of(
-    dataset: Dataset,
-    result: TrainingResult,
-    base: StartingModel | None = None,
-    intervals: Intervals | None = None,
-) -> TrainingFacts:
-    """Return the manifest of the version: ``result``, trained on ``dataset``, on top of ``base`` if there is one.
-
-    ``intervals`` are those of its metrics where they are known already.
-    """
+def facts_of(dataset: Dataset, result: TrainingResult, base: StartingModel | None = None) -> TrainingFacts:
+    """Return the manifest of the version: ``result``, trained on ``dataset``, on top of ``base`` if there is one."""
     cv = result.cross_validation
     return replace(
         facts_of_forest(dataset, result.forest, base),
         metrics=metrics_of(result),
-        intervals=intervals_of(result.by_query) if intervals is None else intervals,
+        intervals=intervals_of(result.by_query) if result.intervals is None else result.intervals,
         best_round=result.best_round,
         rounds_trained=len(result.history),
         cross_validation=None
