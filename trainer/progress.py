@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 
 from rich.console import Console
 
@@ -13,6 +14,7 @@ from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.kernels.compiling import compilation_announced
 from rankmill.foundation.progress import TerminalBar
 from rankmill.foundation.scalars import whole_number
+from rankmill.foundation.units import spell
 from rankmill.trainer.history import RoundRecord
 from rankmill.trainer.parameters import TrainParameters
 
@@ -53,8 +55,8 @@ class Ticker:
         if due:
             self._last = now
             seconds = (now - self._first) / max(self._steps - 1, 1) * left
-            rest = f", at most {_duration(seconds)} left" if left > 0 and self._steps > 1 else ""
-            self._write(f"{line()}; {_duration(now - self._began)} so far{rest}")
+            rest = f", at most {spell(timedelta(seconds=seconds))} left" if left > 0 and self._steps > 1 else ""
+            self._write(f"{line()}; {spell(timedelta(seconds=now - self._began))} so far{rest}")
 
 
 class TrainingProgress(TerminalBar):
@@ -158,18 +160,6 @@ def _measures(record: RoundRecord) -> list[str]:
     return [
         f"{split} {name} {value:.4f}" for split, metrics in record.metrics.items() for name, value in metrics.items()
     ]
-
-
-def _duration(seconds: float) -> str:
-    """Return a time for people.
-
-    >>> [_duration(seconds) for seconds in (0.4, 59, 61, 3700)]
-    ['0 s', '59 s', '1 min 1 s', '1 h 1 min']
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def to_stderr(line: str) -> None:

@@ -1,4 +1,4 @@
-"""A team of threads that lives for one boosting run and shares out one task after another."""
+"""A team of worker threads for one boosting run, which share one task after another."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rankmill.trainer import _kernels
 Result = TypeVar("Result")
 Task = Callable[[int], object]
 
-_GATHERING_SECONDS = 10.0
-_LOOKS = 100_000  # at a flag before letting others run: some 50 us, about what waking a thread costs
-_PATIENCE = 40  # rounds of looks before sleeping between them
-_NAP_SECONDS = 0.0002
+_START_SECONDS = 10.0
+_SPINS = 100_000  # spin iterations before letting other threads run: about 50 us, what waking a thread costs
+_SPIN_ROUNDS = 40  # such rounds before sleeping between them
+_SLEEP_SECONDS = 0.0002
 _LINE = 8  # int64 a cache line: every flag has one to itself
-_OVER = -1
+_STOPPED = -1
 _ABSENT = -2
 
 
@@ -32,9 +32,9 @@ class Team:
     """``size`` workers; the caller is worker 0 and decides, the others wait for the next task.
 
     The helpers are started by one ``joblib.Parallel`` call for the whole run, since such a call costs about 10 ms.
-    They meet by looking at flags in a kernel without the GIL: measured on a virtual machine, a step of two workers
-    costs some 50 to 100 us, where two meetings at a ``threading.Barrier`` cost 150 and more, most of it for waking
-    a thread.  A worker that waits for long sleeps between looks.  A helper that fails raises its exception in
+    They synchronise by spinning on flags in a kernel without the GIL: measured on a virtual machine, a step of two workers
+    costs 50 to 100 us, where passing a ``threading.Barrier`` twice costs 150 and more, most of it for waking
+    a thread.  A worker that waits for long sleeps between spins.  A helper that fails raises its exception in
     :meth:`each`.
     """
 
@@ -47,7 +47,7 @@ class Team:
         self._task: Task | None = None
         self._failure: BaseException | None = None
         self.may_spin = size <= available_cores()  # nobody may spin on a core that another needs
-        self._looks = _LOOKS if self.may_spin else 1
+        self._spins = _SPINS if self.may_spin else 1
         self.signals = HeldSignals()
 
     def each(self, task: Task) -> None:
@@ -62,7 +62,7 @@ class Team:
             self._post(0, self._number)
             task(0)
             for worker in range(1, self.size):
-                if self._next(worker, self._number - 1) == _OVER:
+                if self._next(worker, self._number - 1) == _STOPPED:
                     raise self._failure or RuntimeError("a histogram worker stopped unexpectedly")
         finally:
             self.signals.release()
@@ -82,27 +82,27 @@ class Team:
         self._post(worker, 0)
         number = 0
         try:
-            while (following := self._next(0, number)) != _OVER:
+            while (following := self._next(0, number)) != _STOPPED:
                 number = following
                 assert self._task is not None  # noqa: S101 - set before its number is posted
                 self._task(worker)
                 self._post(worker, number)
         except BaseException as error:
             self._failure = error
-            self._post(worker, _OVER)
+            self._post(worker, _STOPPED)
 
     def gather(self) -> None:
         """Wait for the helpers; where they cannot start (joblib nested twice runs calls one by one), work alone."""
-        deadline = time.monotonic() + _GATHERING_SECONDS
+        deadline = time.monotonic() + _START_SECONDS
         while any(_kernels.watch(self._flags, worker * _LINE, _ABSENT, 1) == _ABSENT for worker in range(1, self.size)):
             if time.monotonic() > deadline:
                 self.dismiss()
                 self.size = 1
-            time.sleep(_NAP_SECONDS)
+            time.sleep(_SLEEP_SECONDS)
 
     def dismiss(self) -> None:
-        """Let the helpers go home after what they are doing."""
-        self._post(0, _OVER)
+        """Stop the helpers after what they are doing."""
+        self._post(0, _STOPPED)
 
     def _post(self, worker: int, value: int) -> None:
         _kernels.post(self._flags, worker * _LINE, value)
@@ -110,9 +110,9 @@ class Team:
     def _next(self, worker: int, seen: int) -> int:
         """Wait until the flag of ``worker`` is another than ``seen`` and return it."""
         rounds = 0
-        while (value := int(_kernels.watch(self._flags, worker * _LINE, seen, self._looks))) == seen:
+        while (value := int(_kernels.watch(self._flags, worker * _LINE, seen, self._spins))) == seen:
             rounds += 1
-            time.sleep(0.0 if rounds < _PATIENCE else _NAP_SECONDS)
+            time.sleep(0.0 if rounds < _SPIN_ROUNDS else _SLEEP_SECONDS)
         return value
 
 
@@ -144,4 +144,4 @@ def with_team(n_threads: int, run: Callable[[Team], Result]) -> Result:
             return run(team)
     finally:
         team.dismiss()
-        helpers.join(_GATHERING_SECONDS)
+        helpers.join(_START_SECONDS)

@@ -9,7 +9,7 @@ import pytest
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.parameters import TrainParameters
-from rankmill.trainer.tuning.search import LEAST_ROUNDS, going_on, rungs_of
+from rankmill.trainer.tuning.search import LEAST_ROUNDS, rungs_of, surviving
 from rankmill.trainer.tuning.space import DEFAULT, DIGITS, default_space, parse_vary, read_space, share_of, space_of
 from tests.naive_tuning import halving
 
@@ -148,7 +148,7 @@ def test_halving_keeps_the_best_as_its_definition_does(n_trials: int, n_rounds: 
     told, left = [], list(range(n_trials))
     for rung in rungs_of(n_trials, n_rounds, factor):
         told.append((rung.rounds, left))
-        left = list(going_on({trial: score(trial, rung.rounds) for trial in left}, rung, higher_is_better=True))
+        left = list(surviving({trial: score(trial, rung.rounds) for trial in left}, rung, higher_is_better=True))
         if not left:
             break
     assert told == halving(n_trials, n_rounds, factor, LEAST_ROUNDS, score)
@@ -157,4 +157,4 @@ def test_halving_keeps_the_best_as_its_definition_does(n_trials: int, n_rounds: 
 
 def test_a_loss_is_better_the_lower_it_is() -> None:
     rung = rungs_of(9, 90, 3)[0]
-    assert going_on({0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0, 4: None}, rung, higher_is_better=False) == [1, 2, 3]
+    assert surviving({0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0, 4: None}, rung, higher_is_better=False) == [1, 2, 3]

@@ -195,10 +195,10 @@ def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | 
     """
     parameters, options = plan.parameters, plan.options
     search = _Search(plan, out, fresh, on_trial)
-    search.climb()
+    search.run_rungs()
     if all(outcome.score is None for outcome in search.last.values()):
         raise InvalidParameter(f"every trial failed, the first one so: {search.last[0].error}")
-    best = [trial for trial in search.places()[: options.best] if search.last[trial].score is not None]
+    best = [trial for trial in search.ranking()[: options.best] if search.last[trial].score is not None]
     seeds = [parameters.seed, *_other_seeds(parameters.seed, options.repeat)] if options.repeat else []
     again = search.outcomes_of([search.task(trial, None, seed) for trial in best for seed in seeds])
     if seeds:  # what stood still on a lower rung has now all rounds, too
@@ -212,7 +212,7 @@ def tune(plan: TunePlan, out: Path, *, fresh: bool = False, on_trial: OnTrial | 
                 outcome=search.last[trial],
                 repeats={seed: again[trial, seed] for seed in seeds[1:]} if trial in best else {},
             )
-            for trial in search.places()
+            for trial in search.ranking()
         ),
         parameters=parameters,
         measure=plan.measure,
@@ -277,7 +277,7 @@ class _Search:
             found[task.trial, task.seed] = self._noted(task, outcome)
         return found
 
-    def climb(self) -> None:
+    def run_rungs(self) -> None:
         """Train all trials on the lowest rung, and the best of each rung on the next."""
         plan, seed = self._plan, self._plan.parameters.seed
         rungs = plan.rungs
@@ -288,11 +288,11 @@ class _Search:
             self.last |= {trial: outcomes[trial, seed] for trial in left}
             self.rung_of |= dict.fromkeys(left, number)
             scores = {trial: outcomes[trial, seed].score for trial in left}
-            left = going_on(scores, rung, higher_is_better=plan.higher_is_better)
+            left = surviving(scores, rung, higher_is_better=plan.higher_is_better)
             if not left:
                 break
 
-    def places(self) -> list[int]:
+    def ranking(self) -> list[int]:
         """Order trials: those that came further first (a score after few rounds is none beside one after all), then by score."""
         sound = {trial: outcome.score for trial, outcome in self.last.items() if outcome.score is not None}
         by_rung = [
@@ -383,7 +383,7 @@ def ordered(scores: Mapping[int, float | None], *, higher_is_better: bool) -> li
     return sorted(scores, key=key)
 
 
-def going_on(scores: Mapping[int, float | None], rung: Rung, *, higher_is_better: bool) -> Sequence[int]:
+def surviving(scores: Mapping[int, float | None], rung: Rung, *, higher_is_better: bool) -> Sequence[int]:
     """Return the trials that go on after ``rung``, in their own order; those that failed never do."""
     best = ordered(scores, higher_is_better=higher_is_better)[: rung.kept]
     return sorted(trial for trial in best if scores[trial] is not None)
