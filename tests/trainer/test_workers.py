@@ -67,7 +67,7 @@ def test_a_worker_that_waits_for_long_still_hears():
 
 
 def test_helpers_that_do_not_come_leave_the_caller_working_alone(monkeypatch):
-    monkeypatch.setattr(workers, "_GATHERING_SECONDS", 0.05)
+    monkeypatch.setattr(workers, "_START_SECONDS", 0.05)
     monkeypatch.setattr(workers, "Parallel", lambda **_: lambda _tasks: None)
     assert with_team(3, lambda team: team.size) == 1
 
