@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.errors import InputError, IntegrityError, UnknownModel
 from rankmill.foundation.storage.publish import explain_errors, write_new
@@ -27,7 +26,7 @@ class Exported:
     """Numbers of the versions whose model bytes are in it."""
     path: Path
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON values."""
         return {
             "bundle": str(self.path),

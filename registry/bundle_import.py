@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -208,7 +208,7 @@ class Imported:
     mended: int = 0
     """Blobs of a history that is here already which were lost, and were put back."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON values."""
         return {
             "kind": self.kind,

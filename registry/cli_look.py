@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rankmill.foundation.errors import InputError, IntegrityError, RankmillError
-from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name
-from rankmill.registry.rendering import print_json, print_lines, print_table, safe, size_text
+from rankmill.foundation.records import left_out
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder, bare_name, existing_registry
+from rankmill.registry.rendering import print_json, print_lines, print_table, safe, size_text, time_text
 
 if TYPE_CHECKING:
     from rankmill.registry import Registry
@@ -41,7 +43,7 @@ def list_models(
         return
     if tag or every:
         raise InputError("--tag and --all choose versions: name the model, such as rankmill models list web --all")
-    models = [_told(store, model) for model in store.names()]
+    models = [_summary(store, model) for model in store.names()]
     if as_json:
         print_json({"registry": str(registry), "models": models})
     elif not store.exists():  # a misspelt folder looks like this
@@ -50,31 +52,37 @@ def list_models(
     elif not models:
         typer.echo(f"No model is registered in {registry} yet: rankmill train DATASET --name NAME")
     else:
-        rows = [
-            [m["name"], "", f"DAMAGED: {m['fault']}", ""]
-            if "fault" in m
-            else [
-                m["name"],
-                str(m["versions"]),
-                ", ".join(f"{a} = {v}" for a, v in sorted(m["aliases"].items())),
-                m["changed"][:19].replace("T", " "),
-            ]
-            for m in models
-        ]
-        print_table(["model", "versions", "aliases", "last change (UTC)"], rows)
-    if damaged := next((m for m in models if "fault" in m), None):  # a scheduler reads the exit code alone
-        raise IntegrityError(damaged["fault"])
+        print_table(["model", "versions", "aliases", "last change (UTC)"], [model.row() for model in models])
+    if damaged := next((model.fault for model in models if model.fault), None):  # a scheduler reads the exit code alone
+        raise IntegrityError(damaged)
 
 
-def _told(store: Registry, model: str) -> dict[str, Any]:
-    """Say one model as JSON values; of one whose log is damaged what is wrong: the others are still worth a look."""
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """A model in a list; of one whose log is damaged what is wrong."""
+
+    name: str
+    fault: str | None = left_out()
+    versions: int | None = left_out()
+    aliases: dict[str, int] | None = left_out()
+    changed: str | None = left_out()
+
+    def row(self) -> list[str]:
+        """Return a row of the list."""
+        if self.fault is not None:
+            return [self.name, "", f"DAMAGED: {self.fault}", ""]
+        aliases = ", ".join(f"{alias} = {version}" for alias, version in sorted((self.aliases or {}).items()))
+        return [self.name, str(self.versions), aliases, time_text(self.changed or "")]
+
+
+def _summary(store: Registry, model: str) -> ModelSummary:
+    """Summarise one model; of one whose log is damaged say what is wrong: the others are still worth a look."""
     try:
         state = store.state(model)
         last = store.entry(model, state.head)
     except RankmillError as error:
-        return {"name": model, "fault": str(error)}
-    aliases = state.set_aliases()
-    return {"name": model, "versions": len(state.versions), "aliases": aliases, "changed": last.time}
+        return ModelSummary(model, fault=str(error))
+    return ModelSummary(model, versions=len(state.versions), aliases=state.set_aliases(), changed=last.time)
 
 
 def _list_versions(store: Registry, name: str, tags: list[str], *, every: bool, as_json: bool) -> None:
@@ -156,11 +164,7 @@ def verify(
 
     Example: rankmill models verify
     """
-    from rankmill.registry import Registry
-
-    store = Registry(registry)
-    if not store.exists():  # a misspelt folder must not look healthy
-        raise InputError(f"{registry}: no registry; name its folder with --registry or RANKMILL_REGISTRY")
+    store = existing_registry(registry)
     report = store.verify(None if name is None else bare_name(name))
     if as_json:
         print_json(report.to_json())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankmill.foundation.errors import InputError, IntegrityError
-from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name, existing_registry
 from rankmill.registry.rendering import print_json, print_table, safe, size_text
 
 if TYPE_CHECKING:
@@ -68,12 +68,9 @@ def gc(
 
     Example: rankmill models gc --dry-run
     """
-    from rankmill.registry import Registry
     from rankmill.registry.retention_rules import Rules
 
-    store = Registry(registry)
-    if not store.exists():  # a misspelt folder must not look clean
-        raise InputError(f"{registry}: no registry; name its folder with --registry or RANKMILL_REGISTRY")
+    store = existing_registry(registry)
     rules = Rules(keep=keep, grace=seconds(grace))
     report = store.gc(None if name is None else bare_name(name), rules=rules, dry_run=dry_run)
     if as_json:
@@ -102,11 +99,7 @@ def fsck(
 
     Example: rankmill models fsck
     """
-    from rankmill.registry import Registry
-
-    store = Registry(registry)
-    if not store.exists():
-        raise InputError(f"{registry}: no registry; name its folder with --registry or RANKMILL_REGISTRY")
+    store = existing_registry(registry)
     report = store.fsck(repair=repair)
     if as_json:
         print_json(report.to_json())

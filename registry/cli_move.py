@@ -137,13 +137,13 @@ def alias(
         raise InputError("--expect goes with --unset")
     store = Registry(registry)
     if chosen is None or not asked:
-        report = listings.alias_report(store, name, chosen)
+        histories = listings.alias_histories(store, name, chosen)
         if as_json:
-            print_json(report)
-        elif not report["aliases"]:
+            print_json({"name": name, "aliases": histories})
+        elif not histories:
             typer.echo(f"no alias of {name} was ever set: rankmill models promote {name}@latest")
         else:
-            print_table(listings.ALIASES_HEADER, listings.alias_rows(report))
+            print_table(listings.ALIASES_HEADER, [history.row() for history in histories])
         return
     before = store.state(name).head
     entry: Entry | None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rankmill.foundation.command_line import AsJson
-from rankmill.foundation.errors import InvalidName
+from rankmill.foundation.errors import InputError, InvalidName
 from rankmill.registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
 
-__all__ = ["DEFAULT_FOLDER", "AsJson", "Reason", "RegistryFolder", "bare_name"]
+if TYPE_CHECKING:
+    from rankmill.registry import Registry
+
+__all__ = ["DEFAULT_FOLDER", "AsJson", "Reason", "RegistryFolder", "bare_name", "existing_registry"]
 
 RegistryFolder = Annotated[
     Path, typer.Option("--registry", envvar=FOLDER_VARIABLE, file_okay=False, help="Folder of the registry.")
@@ -24,3 +27,13 @@ def bare_name(name: str) -> str:
     if "@" in name:
         raise InvalidName(f"{name!r}: expected the name of a model alone, such as {name.partition('@')[0]!r}")
     return name
+
+
+def existing_registry(folder: Path) -> Registry:
+    """Return the registry in ``folder``; InputError if there is none: a misspelt folder must not look healthy."""
+    from rankmill.registry import Registry
+
+    store = Registry(folder)
+    if not store.exists():
+        raise InputError(f"{folder}: no registry; name its folder with --registry or RANKMILL_REGISTRY")
+    return store

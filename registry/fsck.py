@@ -17,14 +17,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rankmill.foundation.errors import IntegrityError, LaterEntry
 from rankmill.foundation.storage.publish import digest_of
 from rankmill.registry import leases
 from rankmill.registry.blob_store import Store
 from rankmill.registry.commit_log import Log, checkpoint_path, is_entry_name, parse_checkpoint
-from rankmill.registry.garbage import Trashed, blobs, in_quarantine, is_whole, listed, put_back
+from rankmill.registry.garbage import Trashed, blobs, in_quarantine, is_whole, put_back, trash_items
 from rankmill.registry.model_state import State
 from rankmill.registry.names import NAME
 from rankmill.registry.stored_records import Register
@@ -54,7 +53,7 @@ class VerifyReport:
         else:
             self.findings.append(str(error))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON values."""
         facts = asdict(self)
         del facts["unread"]
@@ -148,7 +147,7 @@ class FsckReport:
         """Whether no damage is left."""
         return not any(finding.damage and not finding.repaired for finding in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON values."""
         return {"ok": self.ok} | asdict(self)
 
@@ -170,7 +169,7 @@ class _Check:
     def __init__(self, store: Store, *, repair: bool) -> None:
         self.store, self.report = store, FsckReport(repair)
         moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        self._vanished: list[str] = []  # blobs that were listed, and gone when they were to be read
+        self._vanished: list[str] = []  # blobs that were trash_items, and gone when they were to be read
         self._quarantine = store.root / "quarantine" / f"{moment}.{secrets.token_hex(4)}"
 
     def run(self) -> FsckReport:
@@ -362,13 +361,13 @@ class _Check:
         self._find(path, f"lies in the trash: the {user}", "models gc puts it back", mend)
 
     def _copy(self, sha256: str) -> Trashed | None:
-        copies = (item for item in listed(self.store) if item.sha256 == sha256)
+        copies = (item for item in trash_items(self.store) if item.sha256 == sha256)
         return next((item for item in copies if is_whole(self.store, item)), None)
 
     # -- what comes and goes ------------------------------------------------------------------------------------------
 
     def _check_trash(self) -> None:
-        ours = {item.path.name for item in listed(self.store)}
+        ours = {item.path.name for item in trash_items(self.store)}
         for name in self.store.names(self.store.trash):
             if name not in ours and not name.startswith("."):
                 file = self.store.trash / name

@@ -56,7 +56,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rankmill.foundation.errors import IntegrityError
 from rankmill.foundation.storage.publish import digest_of, explain_errors
@@ -80,7 +80,7 @@ class Trashed(NamedTuple):
     """Seconds since the epoch."""
 
 
-def listed(store: Store) -> list[Trashed]:
+def trash_items(store: Store) -> list[Trashed]:
     """Give all that lies there, by name."""
     found = []
     for name in store.names(store.trash):
@@ -90,7 +90,7 @@ def listed(store: Store) -> list[Trashed]:
     return found
 
 
-def throw(store: Store, sha256: str, now: float) -> bool:
+def move_to_trash(store: Store, sha256: str, now: float) -> bool:
     """Move a blob here; False if it is not in its place any more, since another collector was faster."""
     if not store.disk.is_folder(store.trash):
         store.make_folders(store.trash)
@@ -162,7 +162,7 @@ class Collected:
         """Bytes that the disk has more."""
         return sum(self.deleted.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON values."""
         return asdict(self) | {"freed": self.freed}
 
@@ -251,7 +251,7 @@ def blobs(store: Store) -> dict[str, Path]:
 
 
 def _put_back(store: Store, wanted: set[str], report: Collected) -> None:
-    for item in listed(store):
+    for item in trash_items(store):
         missed = item.sha256 in wanted and item.sha256 not in report.put_back and not store.has_blob(item.sha256)
         if missed and is_whole(store, item) and (report.dry_run or put_back(store, item)):
             report.put_back[item.sha256] = item.path.name
@@ -310,7 +310,7 @@ def _throw_and_delete(
 
     The order of the four looks is what the argument rests on: trash and blobs, then leases, then logs.
     """
-    items = [item for item in listed(store) if item.path.name not in report.put_back.values()]
+    items = [item for item in trash_items(store) if item.path.name not in report.put_back.values()]
     present = blobs(store)
     held = leased(store, now)
     states = fold(store) if foreseen is None else foreseen
@@ -322,7 +322,7 @@ def _throw_and_delete(
         with contextlib.suppress(FileNotFoundError):  # another collector was faster
             if sha256 in swept or now - store.disk.modified(path) >= rules.grace:
                 size = store.disk.size(path)
-                if report.dry_run or throw(store, sha256, now):
+                if report.dry_run or move_to_trash(store, sha256, now):
                     report.trashed[sha256] = size
     durable = False
     for item in items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -68,7 +69,7 @@ def version_row(version: Version) -> list[str]:
 VERSIONS_HEADER = ["version", "aliases", "tags", "registered (UTC)", "metrics", "size", "sha256"]
 
 
-def version_json(version: Version) -> dict[str, Any]:
+def version_json(version: Version) -> dict[str, object]:
     """Say one version as JSON values; a damaged manifest is None, and ``fault`` says what is wrong with it."""
     try:
         return version.to_json()
@@ -83,8 +84,46 @@ LATEST_MOVES = 20
 ALIASES_HEADER = ["alias", "version", "since (UTC)", "by", "protection", "versions before, oldest first"]
 
 
-def alias_report(store: Registry, name: str, alias: str | None = None) -> dict[str, Any]:
-    """Return ``alias``, or every one that was ever set or protected, as JSON values; of the moves of each the last 20.
+@dataclass(frozen=True, slots=True)
+class AliasMove:
+    """An entry of the log that moved an alias."""
+
+    entry: int
+    version: int | None
+    op: str
+    time: str
+    actor: str
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AliasHistory:
+    """What an alias means, how it is protected, how often it moved, and the last of these moves."""
+
+    alias: str
+    version: int | None
+    protected: bool
+    policy: Policy | None
+    moves: int
+    history: tuple[AliasMove, ...]
+
+    def row(self) -> list[str]:
+        """Return a row under `ALIASES_HEADER`."""
+        last = self.history[-1] if self.history else None
+        before = [_version(move.version) for move in self.history[:-1]]
+        return [
+            self.alias,
+            _version(self.version),
+            "" if last is None else time_text(last.time),
+            "" if last is None else f"{last.actor} on {last.host}",
+            policy_text(self.policy),
+            " ".join([*(["..."] if self.moves > len(self.history) else []), *before]),
+        ]
+
+
+def alias_histories(store: Registry, name: str, alias: str | None = None) -> list[AliasHistory]:
+    """Return ``alias``, or every one that was ever set or protected; of the moves of each the last 20.
 
     Raises
     ------
@@ -98,43 +137,10 @@ def alias_report(store: Registry, name: str, alias: str | None = None) -> dict[s
     found = []
     for each in known if alias is None else [alias]:
         policy, moves = store.policy(state, each), state.moves.get(each, [])
-        history = []
-        for move in moves[-LATEST_MOVES:]:
-            entry = store.entry(name, move.entry)
-            told = {"entry": entry.number, "version": move.version, "op": entry.change.op}
-            history.append(told | {key: getattr(entry, key) for key in ("time", "actor", "host", "reason")})
-        found.append(
-            {
-                "alias": each,
-                "version": state.target(each),
-                "protected": policy is not None,
-                "policy": None if policy is None else policy.model_dump(mode="json"),
-                "moves": len(moves),
-                "history": history,
-            }
-        )
-    return {"name": name, "aliases": found}
-
-
-def alias_rows(report: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row under `ALIASES_HEADER` for each alias of a report."""
-    rows = []
-    for each in report["aliases"]:
-        history = each["history"]
-        last = history[-1] if history else None
-        before = [_version(move["version"]) for move in history[:-1]]
-        more = ["..."] if each["moves"] > len(history) else []
-        rows.append(
-            [
-                each["alias"],
-                _version(each["version"]),
-                "" if last is None else time_text(last["time"]),
-                "" if last is None else f"{last['actor']} on {last['host']}",
-                policy_text(None if each["policy"] is None else Policy.model_validate(each["policy"])),
-                " ".join([*more, *before]),
-            ]
-        )
-    return rows
+        last = [(move.version, store.entry(name, move.entry)) for move in moves[-LATEST_MOVES:]]
+        history = tuple(AliasMove(e.number, v, e.change.op, e.time, e.actor, e.host, e.reason) for v, e in last)
+        found.append(AliasHistory(each, state.target(each), policy is not None, policy, len(moves), history))
+    return found
 
 
 def policy_of(terms: Mapping[str, Any]) -> Policy:

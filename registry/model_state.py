@@ -19,7 +19,7 @@ from rankmill.registry.stored_records import (
     Sweep,
     Tag,
     Unset,
-    as_json,
+    record_json,
 )
 
 NOTHING: dict[str, str] = {}
@@ -226,7 +226,7 @@ class State:
         if not fits:
             raise IntegrityError(otherwise)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON values, compact; `from_json` reads them."""
         return {
             "head": self.head,
@@ -235,7 +235,7 @@ class State:
             "attachments": self.versions.attachments(),
             "moves": self.moves,
             "tags": list(self.tags.items()),
-            "policies": {alias: policy and as_json(policy) for alias, policy in self.policies.items()},
+            "policies": {alias: policy and record_json(policy) for alias, policy in self.policies.items()},
             "gates": list(self.gates.items()),
             "reports": sorted(self.reports),
             "marked": list(self.marked.items()),

@@ -45,23 +45,8 @@ def promote(
 ) -> Move | int:
     """Let ``alias`` mean ``version``; the number of the entry that stands already if it does.
 
-    Parameters
-    ----------
-    policy
-        What a protected alias asks of the gate; None: it is open.
-    gate_at
-        Reads the gate's result from the entry of that number.
-    force
-        Promote without, and let the entry say so.
-
-    Raises
-    ------
-    UnknownModel
-        There is no such version.
-    ConflictError
-        ``alias`` does not mean what was expected.
-    PromotionRefused
-        The alias is protected, and the gate has not passed this version as it stands now.
+    ``policy`` is what a protected alias asks of the gate (None: it is open), ``gate_at`` reads the gate's result from the entry of that
+    number, ``force`` promotes without.  Errors are those of `rankmill.registry.model_registry.Registry.promote`.
     """
     check_bytes(name, state, version)
     current = state.target(alias)
@@ -117,14 +102,7 @@ def rollback(name: str, state: State, alias: str, to: int | None, expect: Expect
     """Let ``alias`` mean ``to`` again; by default the last version it meant that differs from the present one.
 
     After a promotion this undoes it; a second one comes back, since the last different version is then the one left.
-    Versions that were swept are passed over.
-
-    Raises
-    ------
-    UnknownModel
-        The alias was never set, never meant anything else, or never meant ``to``.
-    ConflictError
-        ``alias`` does not mean what was expected.
+    Versions that were swept are passed over.  UnknownModel if the alias was never set, never meant anything else, or never meant ``to``.
     """
     current = state.target(alias)
     check_expected(name, alias, current, expect)
@@ -145,15 +123,7 @@ def rollback(name: str, state: State, alias: str, to: int | None, expect: Expect
 
 
 def unset(name: str, state: State, alias: str, expect: Expected = ...) -> Unset | int:
-    """Let ``alias`` mean nothing; the number of the entry that stands already if it does.
-
-    Raises
-    ------
-    UnknownModel
-        The alias was never set.
-    ConflictError
-        ``alias`` does not mean what was expected.
-    """
+    """Let ``alias`` mean nothing; the number of the entry that stands already if it does.  UnknownModel if it was never set."""
     current = state.target(alias)
     check_expected(name, alias, current, expect)
     if alias not in state.moves:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import IntegrityError, InvalidName
 from rankmill.foundation.records import canonical_json
@@ -86,7 +86,7 @@ class Initialised:
     flushes_folders: bool
     """Whether the file system can be told to make names durable; else it has to do so by itself."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As JSON values."""
         return {
             "registry": str(self.root),

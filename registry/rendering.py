@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from rankmill.foundation.records import as_json
 
 if TYPE_CHECKING:
     from rankmill.registry.stored_records import Entry, Gate, Policy
@@ -47,9 +49,9 @@ def safe(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
-def print_json(value: dict[str, Any]) -> None:
-    """Print one JSON object on one line; characters that do not print are escaped."""
-    text = json.dumps(value, ensure_ascii=False)
+def print_json(value: object) -> None:
+    """Print a record, or a mapping that holds some, as one JSON object on one line; characters that do not print are escaped."""
+    text = json.dumps(as_json(value), ensure_ascii=False)
     typer.echo(text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
@@ -81,7 +83,7 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
     console.print(table)
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: Entry) -> Mapping[str, object]:
     """Give an entry of a log as JSON values, with the digest that names it."""
     return entry.to_json() | {"sha256": entry.digest}
 

@@ -75,7 +75,7 @@ class VersionDetails:
         self.circumstances = Circumstances.of(self.attachments.get(CIRCUMSTANCES))
         self.origin = Origin.of(self.attachments.get(ORIGIN))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Give all of it as JSON values."""
         version = self.version
         return version.to_json() | {
@@ -134,7 +134,7 @@ class VersionDetails:
         known |= set() if self.training is None else IN_WORDS
         return rows + [[safe(key), lines_of(value)] for key, value in self.facts.items() if key not in known]
 
-    def _circumstances_json(self) -> dict[str, Any] | None:
+    def _circumstances_json(self) -> dict[str, object] | None:
         if self.circumstances is None:
             return None
         read, written = as_json(self.circumstances), json.loads(self.attachments[CIRCUMSTANCES])

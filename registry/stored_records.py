@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
@@ -235,7 +235,7 @@ Change = Annotated[
 ]
 
 
-def as_json(record: Record) -> dict[str, JsonValue]:
+def record_json(record: Record) -> dict[str, JsonValue]:
     """As it stands in a file: only what was set, so that a field added later does not change the bytes of old entries."""
     return record.model_dump(mode="json", exclude_unset=True)
 
@@ -255,15 +255,15 @@ class Entry(Record):
     @property
     def digest(self) -> str:
         """Names this entry and, through ``prev``, everything before it."""
-        return hashlib.sha256(canonical_json(as_json(self))).hexdigest()
+        return hashlib.sha256(canonical_json(record_json(self))).hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """As it stands in the file, without the digest."""
-        return as_json(self)
+        return record_json(self)
 
     def to_bytes(self) -> bytes:
         """Return the file."""
-        return seal("entry", canonical_json(as_json(self)))
+        return seal("entry", canonical_json(record_json(self)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Entry:
@@ -279,6 +279,6 @@ class Entry(Record):
         except ValidationError as error:
             unknown = f"not an entry that this version of rankmill knows: {first_fault(error)}"
             raise LaterEntry(f"{unknown}; use the version that wrote it, or a later one") from None
-        if canonical_json(as_json(entry)) != body:
+        if canonical_json(record_json(entry)) != body:
             raise IntegrityError("the bytes were changed after they were written")
         return entry

@@ -114,7 +114,7 @@ class Version:
     def _swept(self, entry: int) -> UnknownModel:
         return UnknownModel(f"{self}: its bytes were swept in entry {entry} of the log")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Everything that is known of the version, as JSON values."""
         return {
             "name": self.name,

@@ -74,7 +74,7 @@ def one_is_in_the_trash(registry: Registry) -> None:
     """The bytes of version 3 have lain in the trash for long, though production means it."""
     three_versions(registry)
     store, sha256 = registry._store, registry.resolve("web@3", bare="latest").sha256
-    garbage.throw(store, sha256, clock(store) - 1000.0)
+    garbage.move_to_trash(store, sha256, clock(store) - 1000.0)
     for folder in (store.trash, store.blob_path(sha256).parent):
         store.fsync_folder(folder)
 

@@ -52,7 +52,7 @@ def tear(path: Path) -> None:
 
 
 def to_trash(registry: Registry, version: int) -> None:
-    garbage.throw(registry._store, blob(registry, version).name, time.time())
+    garbage.move_to_trash(registry._store, blob(registry, version).name, time.time())
 
 
 def damage_beside_a_copy(registry: Registry) -> None:

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.stored_records import Change, as_json
+from rankmill.registry.stored_records import Change, record_json
 from tests.registry.conftest import FACTS, QuickDisk
 from tests.registry.golden.write import seen
 
@@ -73,7 +73,7 @@ def test_the_newest_golden_registry_says_everything_that_a_log_can_say() -> None
     said: dict[str, set[str]] = {}
     for name in Registry(GOLDEN[-1]).names():
         for entry in Registry(GOLDEN[-1]).log(name):
-            said.setdefault(entry.change.op, set()).update(as_json(entry.change))
+            said.setdefault(entry.change.op, set()).update(record_json(entry.change))
     known = {op for record in get_args(get_args(Change)[0]) for op in get_args(record.model_fields["op"].annotation)}
     assert said.keys() == known
     for record in get_args(get_args(Change)[0]):

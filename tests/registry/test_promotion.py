@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rankmill.foundation.errors import ConflictError, IntegrityError, InvalidName, UnknownModel
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.stored_records import as_json
+from rankmill.registry.stored_records import record_json
 from tests.registry.conftest import FACTS, OpenRegistry, QuickDisk
 
 
@@ -32,7 +32,7 @@ def test_rollback_undoes_a_promotion(web: Registry) -> None:
 def test_the_log_tells_each_move(web: Registry) -> None:
     entry = web.rollback("web", reason="slow")
     assert entry == web.log("web")[-1]
-    assert as_json(entry.change) == {"op": "rollback", "alias": "production", "version": 2, "previous": 3}
+    assert record_json(entry.change) == {"op": "rollback", "alias": "production", "version": 2, "previous": 3}
     assert entry.reason == "slow"
 
 

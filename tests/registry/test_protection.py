@@ -8,7 +8,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError, PromotionRefused, UnknownModel
 from rankmill.registry.model_registry import Registry
-from rankmill.registry.stored_records import Entry, Gate, Move, Policy, as_json
+from rankmill.registry.stored_records import Entry, Gate, Move, Policy, record_json
 from tests.registry.conftest import FACTS, QuickDisk, outcome
 
 DATA, CONVENTION = "d" * 64, "c" * 64
@@ -48,7 +48,7 @@ def test_without_a_gate_nothing_moves(guarded: Registry) -> None:
 def test_what_has_passed_moves_and_cites_the_gate(guarded: Registry) -> None:
     result = gate(guarded, 1)
     entry = guarded.promote("web", 1)
-    assert as_json(entry.change) == {
+    assert record_json(entry.change) == {
         "op": "promote", "alias": "production", "version": 1, "previous": None, "gate": result.number
     }  # fmt: skip
     assert guarded.gate_report("web", result.number) == {"difference": 0.01}
@@ -187,7 +187,7 @@ def test_an_unset_alias_can_be_rolled_back_to_what_it_meant(guarded: Registry) -
     guarded.promote("web", 1, alias="canary")
     guarded.promote("web", 2, alias="canary")
     entry = guarded.unset("web", "canary")
-    assert as_json(entry.change) == {"op": "unset", "alias": "canary", "previous": 2}
+    assert record_json(entry.change) == {"op": "unset", "alias": "canary", "previous": 2}
     assert guarded.unset("web", "canary").number == entry.number, "it is so already"
     with pytest.raises(UnknownModel, match="canary"):
         guarded.resolve("web@canary", bare="latest")
