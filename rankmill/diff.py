@@ -189,11 +189,11 @@ def _data(old: Mapping[str, Any], new: Mapping[str, Any]) -> Values:
     files = [_files(facts) for facts in (was, now)]
     listed = None not in files
     before, after = (set(found or ()) for found in files)
-    told = {"added": sorted(after - before), "removed": sorted(before - after)} if listed else {}
+    listed_changes = {"added": sorted(after - before), "removed": sorted(before - after)} if listed else {}
     counts = {side: _mapping(facts.get("sources")).get("files") for side, facts in (("old", was), ("new", now))}
     return report | {
         "sources": counts
-        | {what: [{"name": name, "sha256": sha256} for name, sha256 in found] for what, found in told.items()}
+        | {what: [{"name": name, "sha256": sha256} for name, sha256 in found] for what, found in listed_changes.items()}
     }
 
 

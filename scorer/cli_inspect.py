@@ -382,7 +382,7 @@ def optimality(
 
     Example: rankmill inspect optimality web@latest --on web.dataset --split train --metric ndcg@10
     """
-    from rankmill.scorer.inspect.optimality import local_optimality
+    from rankmill.scorer.inspect.optimality import Moves, local_optimality
     from rankmill.scorer.inspect.reports import optimality_report
     from rankmill.scorer.metrics.queries import PreparedQueries
 
@@ -393,10 +393,10 @@ def optimality(
     documents = inspected.read(on, selection)
     wanted, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
+    moves = Moves(step=step, p0=p0, delta=delta, n_curves=curves, seed=seed)
     found = local_optimality(
-        inspected.paths, documents.values, graded, wanted, step=step, p0=p0, delta=delta, n_curves=curves, seed=seed,
-        n_threads=n_threads or available_cores(),
-    )  # fmt: skip
+        inspected.paths, documents.values, graded, wanted, moves, n_threads=n_threads or available_cores()
+    )
     _print(optimality_report(found, inspected.identity, words), documents, as_json=as_json)
 
 

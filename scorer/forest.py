@@ -242,10 +242,10 @@ class Forest:
             forest = cls(**{**header, **arrays, "feature_names": tuple(header["feature_names"])})
         except (ValueError, TypeError, RecursionError) as error:
             raise ModelFormatError(f"{where}: the model is not sound: {shortened(error)}") from error
-        told = header.get("trees_a_round", 1)
-        if forest._needs_format_2 != (number == 2) or forest.trees_a_round != told:
+        trees_a_round = header.get("trees_a_round", 1)
+        if forest._needs_format_2 != (number == 2) or forest.trees_a_round != trees_a_round:
             raise ModelFormatError(
-                f"{where}: {forest.n_outputs} outputs by the link {forest.link} with {told} trees a round are not written"
+                f"{where}: {forest.n_outputs} outputs by the link {forest.link} with {trees_a_round} trees a round are not written"
                 f" in model format {number}"
             )
         return forest

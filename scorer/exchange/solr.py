@@ -55,9 +55,9 @@ def write(forest: Forest, name: str, *, nearest: bool = False) -> Written:
         off = np.where(written + SLACK == cuts, 0.0, np.abs(written.astype(np.float64) + float(SLACK) - cuts))
     if np.any(off) and not nearest:
         raise _lost(forest, cuts, off)
-    said = dict(zip(cuts.tolist(), shortest32(written), strict=True))
+    thresholds = dict(zip(cuts.tolist(), shortest32(written), strict=True))
     names = forest.feature_names
-    trees = [{"weight": "1.0", "root": _root(tree, names, said, plain=plain)} for tree in with_base(forest)]
+    trees = [{"weight": "1.0", "root": _root(tree, names, thresholds, plain=plain)} for tree in with_base(forest)]
     used = forest.used_features or range(forest.n_features)
     model = {
         "class": "org.apache.solr.ltr.model.MultipleAdditiveTreesModel",
@@ -108,7 +108,7 @@ def _lost(forest: Forest, cuts: npt.NDArray[np.float32], off: npt.NDArray[np.flo
     )
 
 
-def _root(tree: PlainTree, names: tuple[str, ...], said: dict[float, float], *, plain: bool) -> dict[str, object]:
+def _root(tree: PlainTree, names: tuple[str, ...], thresholds: dict[float, float], *, plain: bool) -> dict[str, object]:
     """Return the tree as nested objects, built from the leaves up."""
     tree = tree.breadth_first()  # children come after their parents
     values = shortest32(tree.value)
@@ -130,7 +130,7 @@ def _root(tree: PlainTree, names: tuple[str, ...], said: dict[float, float], *, 
         missing = {} if plain else {"missing": "left" if missing_left else "right"}
         built[node] = {
             "feature": names[feature],
-            "threshold": java(said[cut]),
+            "threshold": java(thresholds[cut]),
             **missing,
             "left": built[left],
             "right": built[right],

@@ -197,12 +197,12 @@ def _base_score(shape: _Object, objective: str, version: int) -> tuple[float, li
 
     ``version`` is that of the XGBoost that wrote the file, 0 if it does not say.
     """
-    told = shape.text("base_score").strip("[]")  # a list of one since XGBoost 3.1
+    written = shape.text("base_score").strip("[]")  # a list of one since XGBoost 3.1
     try:
-        base = float(np.float32(told))
+        base = float(np.float32(written))
     except ValueError as error:
         raise ModelFormatError(
-            f"{shape.where}: expected one number as base_score, found {shortened(repr(told))}"
+            f"{shape.where}: expected one number as base_score, found {shortened(repr(written))}"
         ) from error
     if objective.startswith("rank:") or objective in IDENTITY or (objective == LOGIT_ONCE and version >= 2):
         return base, []

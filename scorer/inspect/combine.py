@@ -93,10 +93,7 @@ def combine(
     ValueError
         Shapes do not fit together.
     """
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise InputError(f"the weights from {low:g} to {high:g} are no range; give two numbers, the lower one first")
-    if metric.name == "balanced_error":
-        raise InputError(f"{metric} goes by scores above a threshold, not by ranks; choose a metric such as ndcg@10")
+    _check(metric, low, high)
     starts = np.asarray(starts, dtype=np.int64)
     queries = PreparedQueries(grades, starts, policy, doc_order=doc_order)
     scores = [np.ascontiguousarray(column, dtype=np.float64) for column in (first, second)]
@@ -124,6 +121,13 @@ def combine(
         metric=metric, weight=weight, interval=interval, value=value, range=(low, high), at_ends=at_ends, borders=borders,
         means=means, n_queries=int(counted.sum()),
     )  # fmt: skip
+
+
+def _check(metric: Metric, low: float, high: float) -> None:
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise InputError(f"the weights from {low:g} to {high:g} are no range; give two numbers, the lower one first")
+    if metric.name == "balanced_error":
+        raise InputError(f"{metric} goes by scores above a threshold, not by ranks; choose a metric such as ndcg@10")
 
 
 @dataclass(frozen=True, slots=True)

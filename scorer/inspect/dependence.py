@@ -103,16 +103,8 @@ def partial_dependence(
     if len(set(features)) < len(features):
         raise InputError(f"the feature {features[0]!r} was named twice; name two different ones")
     slots = [paths.slot_of(name) for name in features]
-    if points is None:
-        points = [steps_of(paths, slot) for slot in slots]
-    if len(points) != len(features):
-        raise ValueError(f"points of {len(points)} features, expected those of {len(features)}")
-    axes = [np.atleast_1d(np.asarray(axis, dtype=np.float32)) for axis in points]
-    if any(axis.ndim != 1 for axis in axes):
-        raise ValueError("points of a feature are one row of numbers")
+    axes = _axes(paths, slots, points)
     shape = tuple(len(axis) for axis in axes)
-    if np.prod(shape) > MAX_CELLS:
-        raise InputError(f"{' x '.join(map(str, shape))} points, at most {MAX_CELLS:,}; ask for fewer points")
     axis_codes = [
         np.zeros(len(x), np.uint16) if s is None else paths.codes_of(s, x) for s, x in zip(slots, axes, strict=True)
     ]
@@ -127,6 +119,23 @@ def partial_dependence(
         points=tuple(axes),
         outputs=outputs.reshape(-1, *shape) + paths.forest.base_score,
     )
+
+
+def _axes(
+    paths: Paths, slots: Sequence[int | None], points: Sequence[npt.ArrayLike] | None
+) -> list[npt.NDArray[np.float32]]:
+    """Return the values of each feature at which the dependence is asked for."""
+    if points is None:
+        points = [steps_of(paths, slot) for slot in slots]
+    if len(points) != len(slots):
+        raise ValueError(f"points of {len(points)} features, expected those of {len(slots)}")
+    axes = [np.atleast_1d(np.asarray(axis, dtype=np.float32)) for axis in points]
+    if any(axis.ndim != 1 for axis in axes):
+        raise ValueError("points of a feature are one row of numbers")
+    if np.prod([len(axis) for axis in axes]) > MAX_CELLS:
+        sizes = " x ".join(str(len(axis)) for axis in axes)
+        raise InputError(f"{sizes} points, at most {MAX_CELLS:,}; ask for fewer points")
+    return axes
 
 
 def steps_of(paths: Paths, slot: int | None) -> npt.NDArray[np.float32]:
@@ -267,15 +276,7 @@ def interactions(
     if len(set(names)) < len(names):
         raise InputError("a feature was named twice; name different ones")
     slots = [paths.slot_of(name) for name in names]
-    over_codes = codes if over == "documents" else None
-    if over_codes is None:
-        require_rows(paths, "take the means over the documents (--over documents)")
-    alone = {
-        slot: path_weights(paths, (slot,), over_codes, chosen=paths.holding(slot), n_threads=n_threads)
-        for slot in slots
-        if slot is not None
-    }
-    compared = _Compared(paths, codes, over_codes, output, alone, n_threads)
+    compared = _Compared.of(paths, codes, slots, over=over, output=output, n_threads=n_threads)
     singles = [Interaction((name,), *ratio) for name, ratio in zip(names, compared.with_any_other(slots), strict=True)]
     pairs = []
     for i, first in enumerate(slots):
@@ -301,6 +302,21 @@ class _Compared:
     output: int
     alone: dict[int, _Array]  # path_weights of each slot
     n_threads: int
+
+    @classmethod
+    def of(
+        cls, paths: Paths, codes: Codes, slots: Sequence[int | None], *, over: str, output: int, n_threads: int
+    ) -> _Compared:
+        """Weigh the paths by each of the slots alone."""
+        over_codes = codes if over == "documents" else None
+        if over_codes is None:
+            require_rows(paths, "take the means over the documents (--over documents)")
+        alone = {
+            slot: path_weights(paths, (slot,), over_codes, chosen=paths.holding(slot), n_threads=n_threads)
+            for slot in slots
+            if slot is not None
+        }
+        return cls(paths, codes, over_codes, output, alone, n_threads)
 
     def of_pair(self, pair: tuple[int, int]) -> tuple[float, float]:
         """H and strength of two slots.

@@ -30,8 +30,30 @@ from rankmill.scorer.metrics import Metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 
 MAX_BYTES = 1 << 30  # of the table of leaves, four bytes a document and tree
-STEP = 0.1
 CURVE = tuple(round(-3.0 + 0.25 * i, 2) for i in range(25))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """How the leaf values are moved; InputError where a number is out of its range."""
+
+    step: float = 0.1
+    """Length of every move, as a share of the length of the vector of contributions."""
+    p0: float = 0.01
+    """As many directions are drawn as show, where none rises, that p is below this .."""
+    delta: float = 0.01
+    """.. with confidence 1 - ``delta``."""
+    n_curves: int = 0
+    """Leaves to move one at a time, drawn from those that a document reaches."""
+    seed: int = 0
+    """Direction j is drawn by the key (seed, j)."""
+
+    def __post_init__(self) -> None:
+        directions_needed(self.p0, self.delta)
+        if not (math.isfinite(self.step) and self.step > 0.0):
+            raise InputError(f"the step must be a number above 0, got {self.step:g}")
+        if self.n_curves < 0:
+            raise InputError(f"the number of curves must be 0 or more, got {self.n_curves}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +128,8 @@ def local_optimality(
     values: npt.NDArray[np.float32],
     queries: PreparedQueries,
     metric: Metric,
+    moves: Moves = Moves(),
     *,
-    step: float = STEP,
-    p0: float = 0.01,
-    delta: float = 0.01,
-    n_curves: int = 0,
-    seed: int = 0,
     n_threads: int = 1,
 ) -> Optimality:
     """Test whether the leaf values of ``forest`` are a local maximum of ``metric`` on these documents.
@@ -122,34 +140,21 @@ def local_optimality(
         The trained model, or its paths.
     values
         Documents, as `Paths.codes` takes them; a maximum is to be expected on those it was trained on.
-    queries
-        Their grades, and the conventions of the metric.
-    metric
-        What is to be at a maximum.
-    step
-        Length of every move, as a share of the length of the vector of contributions.
-    p0, delta
-        As many directions are drawn as show, where none rises, that p is below ``p0`` with confidence 1 - ``delta``.
-    n_curves
-        Leaves to move one at a time, drawn from those that a document reaches.
-    seed
-        Direction j is drawn by the key (seed, j).
+    queries, metric
+        Their grades with the conventions of the metric, and what is to be at a maximum.
+    moves
+        How far the leaf values are moved, along how many directions.
     n_threads
         Threads to share the directions among, which change nothing.
 
     Raises
     ------
     InputError
-        A number is out of its range, no query counts, the forest has no split, or the table of leaves is too large.
+        No query counts, the forest has no split, or the table of leaves is too large.
     ValueError
         Shapes do not fit together.
     """
     paths = leaf_paths(forest)
-    n_directions = directions_needed(p0, delta)
-    if not (math.isfinite(step) and step > 0.0):
-        raise InputError(f"the step must be a number above 0, got {step:g}")
-    if n_curves < 0:
-        raise InputError(f"the number of curves must be 0 or more, got {n_curves}")
     if not paths.features:
         raise InputError("the model has no split: there are no leaf values to move")
     trial = _Trial(paths, paths.codes(values), queries, metric)
@@ -159,27 +164,14 @@ def local_optimality(
     length = float(np.sqrt(math.fsum((paths.value**2).tolist())))
 
     def along(direction: int) -> float:
-        moves = _gaussian(seed, direction, paths.n_paths)
-        moves *= step * length / np.sqrt(math.fsum((moves**2).tolist()))
-        return trial.mean(paths.value + moves)
+        change = _gaussian(moves.seed, direction, paths.n_paths)
+        change *= moves.step * length / np.sqrt(math.fsum((change**2).tolist()))
+        return trial.mean(paths.value + change)
 
-    reached = np.unique(trial.leaves)
-    chosen = reached[np.sort(np.argsort(_gaussian(seed, n_directions, len(reached)), kind="stable")[:n_curves])]
-    unit = length / math.sqrt(paths.n_paths)
-    moves = [(path, move * unit) for path in chosen.tolist() for move in CURVE]
-
-    def with_leaf(number: int) -> float:
-        path, move = moves[number]
-        changed = paths.value.copy()
-        changed[path] += move
-        return trial.mean(changed)
-
+    n_directions = directions_needed(moves.p0, moves.delta)
     means = np.array(on_threads(along, n_directions, n_threads))
-    curve = on_threads(with_leaf, len(moves), n_threads)
-    sign = 1.0 if metric.higher_is_better else -1.0
-    changes = sign * (means - value)
-    n_rising = int(np.count_nonzero(changes > 0.0))
-    n_unchanged = int(np.count_nonzero(changes == 0.0))
+    changes = (1.0 if metric.higher_is_better else -1.0) * (means - value)
+    n_rising, n_unchanged = int(np.count_nonzero(changes > 0.0)), int(np.count_nonzero(changes == 0.0))
     return Optimality(
         metric=str(metric),
         value=value,
@@ -189,17 +181,32 @@ def local_optimality(
         n_rising=n_rising,
         n_unchanged=n_unchanged,
         p=n_rising / n_directions,
-        interval=share_interval(n_rising, n_directions, delta),
-        confidence=1.0 - delta,
-        step=step,
+        interval=share_interval(n_rising, n_directions, moves.delta),
+        confidence=1.0 - moves.delta,
+        step=moves.step,
         changes=Changes(
             least=float(changes.min()), mean=math.fsum(changes.tolist()) / n_directions, greatest=float(changes.max())
         ),
-        moves=CURVE if n_curves else (),
-        curves=tuple(
-            trial.curve(path, curve[i * len(CURVE) : (i + 1) * len(CURVE)]) for i, path in enumerate(chosen.tolist())
-        ),
+        moves=CURVE if moves.n_curves else (),
+        curves=_leaf_curves(trial, length / math.sqrt(paths.n_paths), moves, n_directions, n_threads),
     )
+
+
+def _leaf_curves(trial: _Trial, unit: float, moves: Moves, n_directions: int, n_threads: int) -> tuple[LeafCurve, ...]:
+    """Move some of the leaves that documents reach one at a time, by ``CURVE`` times ``unit``."""
+    reached = np.unique(trial.leaves)
+    order = np.argsort(_gaussian(moves.seed, n_directions, len(reached)), kind="stable")
+    chosen = reached[np.sort(order[: moves.n_curves])].tolist()
+    cells = [(path, move * unit) for path in chosen for move in CURVE]
+
+    def with_leaf(number: int) -> float:
+        path, move = cells[number]
+        changed = trial.paths.value.copy()
+        changed[path] += move
+        return trial.mean(changed)
+
+    means = on_threads(with_leaf, len(cells), n_threads)
+    return tuple(trial.curve(path, means[i * len(CURVE) : (i + 1) * len(CURVE)]) for i, path in enumerate(chosen))
 
 
 class _Trial:
@@ -212,14 +219,14 @@ class _Trial:
                 f"{len(codes):,} documents in {n_trees:,} trees need {len(codes) * n_trees * 4 / 1e6:,.0f} MB, at most "
                 f"{MAX_BYTES / 1e6:,.0f} are taken; choose fewer queries or rounds"
             )
-        self._paths, self._queries, self._metric = paths, queries, metric
+        self.paths, self._queries, self._metric = paths, queries, metric
         self.leaves = paths.leaves(codes)
         first = queries.evaluate([metric], np.zeros(len(codes)))[metric]
         self.n_queries = int(np.count_nonzero(~np.isnan(first)))
 
     def mean(self, contributions: npt.NDArray[np.float64]) -> float:
         """Mean metric where the leaf of path p adds ``contributions[p]``."""
-        forest = self._paths.forest
+        forest = self.paths.forest
         outputs = np.empty((forest.n_outputs, len(self.leaves)), dtype=np.float64)
         _kernels.move_outputs(self.leaves, contributions, forest.n_outputs, outputs)
         outputs += forest.base_score
@@ -227,12 +234,12 @@ class _Trial:
 
     def curve(self, path: int, means: list[float]) -> LeafCurve:
         """Return the curve of a path's leaf."""
-        tree = int(self._paths.tree[path])
+        tree = int(self.paths.tree[path])
         return LeafCurve(
             tree=tree + 1,
-            leaf=int(self._paths.leaf[path] - self._paths.forest.tree_starts[tree]),
+            leaf=int(self.paths.leaf[path] - self.paths.forest.tree_starts[tree]),
             n_documents=int(np.count_nonzero(self.leaves == path)),
-            value=float(self._paths.value[path]),
+            value=float(self.paths.value[path]),
             means=tuple(means),
         )
 

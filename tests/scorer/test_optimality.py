@@ -11,7 +11,7 @@ import pytest
 
 from rankmill.foundation.errors import InputError
 from rankmill.scorer.inspect import optimality
-from rankmill.scorer.inspect.optimality import CURVE, directions_needed, local_optimality, share_interval
+from rankmill.scorer.inspect.optimality import CURVE, Moves, directions_needed, local_optimality, share_interval
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries, evaluate_queries, mean_of
 from rankmill.scorer.predict import predict
@@ -60,7 +60,7 @@ def test_a_model_at_its_maximum_passes() -> None:
     forest = random_forest(1, n_trees=30, max_leaves=12)
     x, _, starts = case(1, forest)
     grades = graded_by(forest, x, starts)
-    found = local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, step=1.0)
+    found = local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, Moves(step=1.0))
     assert found.value == 1.0
     assert (found.n_directions, found.n_rising, found.n_unchanged) == (459, 0, 0)
     assert found.passed
@@ -72,7 +72,7 @@ def test_a_model_at_its_maximum_passes() -> None:
 def test_a_model_that_has_learnt_nothing_does_not() -> None:
     forest = random_forest(2, n_trees=20, max_leaves=12)
     x, grades, starts = case(2, forest)
-    found = local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, p0=0.05, delta=0.05)
+    found = local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, Moves(p0=0.05, delta=0.05))
     assert not found.passed
     assert 0.2 < found.p < 0.8
     assert found.interval[0] < found.p < found.interval[1]
@@ -83,7 +83,7 @@ def test_a_step_too_small_to_change_anything_proves_nothing() -> None:
     forest = random_forest(3)
     x, grades, starts = case(3, forest)
     tied = np.zeros_like(x)  # every document in the same leaves
-    found = local_optimality(forest, tied, PreparedQueries(grades, starts, Policy()), METRIC, p0=0.2, delta=0.2)
+    found = local_optimality(forest, tied, PreparedQueries(grades, starts, Policy()), METRIC, Moves(p0=0.2, delta=0.2))
     assert found.n_unchanged == found.n_directions
     assert not found.passed
 
@@ -94,7 +94,7 @@ def test_each_move_is_that_of_a_model_with_other_leaves(linked: bool) -> None:
     forest = several_outputs(4) if linked else random_forest(4, n_trees=8)
     x, grades, starts = case(4, forest)
     found = local_optimality(
-        forest, x, PreparedQueries(grades, starts, Policy()), METRIC, p0=0.3, delta=0.3, n_curves=3, seed=5
+        forest, x, PreparedQueries(grades, starts, Policy()), METRIC, Moves(p0=0.3, delta=0.3, n_curves=3, seed=5)
     )
     leaves = np.flatnonzero(forest.node_feature < 0)
     tree = np.searchsorted(forest.tree_starts, leaves, side="right") - 1
@@ -131,10 +131,11 @@ def test_threads_change_nothing_and_the_seed_does() -> None:
     forest = random_forest(6, n_trees=8)
     x, grades, starts = case(6, forest)
 
-    def found(**options):
+    def found(seed=0, n_threads=1):
+        moves = Moves(p0=0.1, delta=0.1, n_curves=2, seed=seed)
         return local_optimality(
-            forest, x, PreparedQueries(grades, starts, Policy()), METRIC, p0=0.1, delta=0.1, n_curves=2, **options
-        )
+            forest, x, PreparedQueries(grades, starts, Policy()), METRIC, moves, n_threads=n_threads
+        )  # fmt: skip
 
     assert found() == found(n_threads=3)
     assert found(seed=1).changes != found().changes
@@ -144,13 +145,13 @@ def test_what_cannot_be_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     forest = random_forest(0)
     x, grades, starts = case(0, forest)
     with pytest.raises(InputError, match="step must be a number above 0, got 0"):
-        local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, step=0.0)
+        local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, Moves(step=0.0))
     with pytest.raises(InputError, match="no query counts in ndcg@5"):
         local_optimality(forest, x, PreparedQueries(0 * grades, starts, Policy()), METRIC)
     with pytest.raises(InputError, match="has no split"):
         local_optimality(forest.truncated(0), x, PreparedQueries(grades, starts, Policy()), METRIC)
     with pytest.raises(InputError, match="number of curves must be 0 or more"):
-        local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, n_curves=-1)
+        local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC, Moves(n_curves=-1))
     monkeypatch.setattr(optimality, "MAX_BYTES", 1000)
     with pytest.raises(InputError, match="240 documents in 6 trees need 0 MB"):
         local_optimality(forest, x, PreparedQueries(grades, starts, Policy()), METRIC)
