@@ -25,8 +25,7 @@ from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.history import CrossValidation, TrainingResult
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
-from rankmill.trainer.objectives.holding import bytes_held
-from rankmill.trainer.objectives.protocol import ROWS, Objective
+from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import BOTH, TrainParameters
 from rankmill.trainer.resuming import check_resumable
@@ -167,7 +166,7 @@ def plan_of(dataset: Dataset, parameters: TrainParameters, options: TrainingOpti
         n_features=len(dataset.feature_names),
         parameters=parameters,
         pool_bytes=options.histogram_memory,
-        column_bytes=bytes_held(whole) - whole.grades.nbytes + (0 if base is None else 8 * train.n_rows),
+        column_bytes=array_bytes(whole) - whole.grades.nbytes + (0 if base is None else 8 * train.n_rows),
         learnt_from=what_is_learnt_from(whole, own),
         given_pairs=given_pairs(rows),
         objective_bytes=objective.bytes_held(rows),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankmill.trainer.objectives.pointwise.l2 import SquaredError
+from rankmill.trainer.objectives.pointwise.regression import SquaredError
 from rankmill.trainer.objectives.protocol import ROWS, Objective
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rankmill.foundation.errors import TrainingDataRejected
-from rankmill.trainer.objectives.pointwise.l2 import SquaredError
+from rankmill.trainer.objectives.pointwise.regression import SquaredError
 from rankmill.trainer.objectives.protocol import NoOptions
 from rankmill.trainer.objectives.registry import objective_of
 from rankmill.trainer.parameters import TrainParameters

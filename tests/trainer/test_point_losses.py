@@ -319,7 +319,7 @@ def test_quantiles_have_the_same_bits_for_any_order_of_rows(written):
 def test_the_same_bits_for_any_team(written, monkeypatch):
     monkeypatch.setattr(pointwise_module, "LEAST_ROWS", 1)
     monkeypatch.setattr(pointwise_module, "LEAST_LEAF_ROWS", 1)
-    monkeypatch.setattr("rankmill.trainer.objectives.pointwise.huber.LEAST_ROWS", 1)
+    monkeypatch.setattr("rankmill.trainer.objectives.pointwise.regression.LEAST_ROWS", 1)
     rows, scores = case(written, n=50)
     leaves = [np.arange(0, 50, 2), np.arange(1, 25, 2), np.arange(25, 47, 2), np.array([47, 49])]
     same_bits_for_any_team(objective_on(written, rows), scores, leaves)

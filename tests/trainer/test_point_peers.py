@@ -135,7 +135,7 @@ def test_neither_threads_nor_going_on_change_a_byte(written, monkeypatch):
     names = (
         "document_loss.LEAST_ROWS",
         "document_loss.LEAST_LEAF_ROWS",
-        "huber.LEAST_ROWS",
+        "regression.LEAST_ROWS",
         "consistent._LEAST_LISTED",
     )
     for name in names:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,13 +15,13 @@ import numpy.typing as npt
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer import _kernels
-from rankmill.trainer.objectives.holding import bytes_held
 
 if TYPE_CHECKING:
     from rankmill.trainer.parameters import TrainParameters
     from rankmill.trainer.rows import RankedRows
     from rankmill.trainer.workers import Team
 
+Floats = npt.NDArray[np.float64]
 ROWS, QUERIES = "rows", "queries"
 
 
@@ -114,11 +116,11 @@ class Objective(ABC):
 
     def leaf_steps(
         self,
-        output: int,  # noqa: ARG002 - for those that have several
-        scores: npt.NDArray[np.float64],  # noqa: ARG002
-        rows: npt.NDArray[np.int32],  # noqa: ARG002
-        starts: npt.NDArray[np.int64],  # noqa: ARG002
-        team: Team,  # noqa: ARG002
+        output: int,
+        scores: npt.NDArray[np.float64],
+        rows: npt.NDArray[np.int32],
+        starts: npt.NDArray[np.int64],
+        team: Team,
     ) -> npt.NDArray[np.float64] | None:
         """Return the step (n_leaves,) of each leaf before shrinkage, or None for Newton's.
 
@@ -127,13 +129,7 @@ class Objective(ABC):
         """
         return None
 
-    def pair_curvatures(
-        self,
-        step: int,  # noqa: ARG002 - for those that have pairs
-        scores: npt.NDArray[np.float64],  # noqa: ARG002
-        least: float,  # noqa: ARG002
-        team: Team,  # noqa: ARG002
-    ) -> PairCurvatures:
+    def pair_curvatures(self, step: int, scores: npt.NDArray[np.float64], least: float, team: Team) -> PairCurvatures:
         """Return the pairs of the gradients of this step, for ``ole``.
 
         Pairs with a curvature below ``least`` are drawn with probability curvature / least, keyed by seed, step and
@@ -148,7 +144,7 @@ class Objective(ABC):
         scores: npt.NDArray[np.float64],
         leaf_of_row: npt.NDArray[np.int32],
         n_leaves: int,
-        whole: float,  # noqa: ARG002 - for those that sum in fixed point
+        whole: float,
         team: Team,
     ) -> npt.NDArray[np.float64]:
         """Return the curvature (n_leaves,) of the pairs of this step that lie inside each leaf.
@@ -172,8 +168,44 @@ class Objective(ABC):
 
     def bytes_held(self, rows: RankedRows) -> int:
         """Return the bytes of the arrays that it keeps besides those of ``rows``, which it was made of."""
-        return bytes_held(self, rows)
+        return array_bytes(self, rows)
 
-    def final_weights(self, n_rounds: int) -> tuple[float, float]:  # noqa: ARG002 - for those that average rounds
+    def final_weights(self, n_rounds: int) -> tuple[float, float]:
         """Return what every tree, and the start, are multiplied with after ``n_rounds`` rounds."""
         return 1.0, 1.0
+
+
+def array_bytes(owner: object, but_for: object = None) -> int:
+    """Return the bytes of all arrays that ``owner`` holds, each once, without those that ``but_for`` holds too.
+
+    Looks into attributes of our own classes, into mappings, tuples and lists, and at what methods are bound to; not into
+    closures.
+
+    >>> shared = np.zeros(10)
+    >>> array_bytes((shared[2:], np.zeros(3), [shared]), but_for=[shared])
+    24
+    """
+    seen: set[int] = set()
+    _array_bytes(but_for, seen)
+    return _array_bytes(owner, seen)
+
+
+def _array_bytes(thing: object, seen: set[int]) -> int:
+    while isinstance(thing, np.ndarray) and isinstance(thing.base, np.ndarray):
+        thing = thing.base
+    if id(thing) in seen:
+        return 0
+    seen.add(id(thing))
+    if isinstance(thing, np.ndarray):
+        return thing.nbytes
+    parts: list[object] = []
+    if isinstance(thing, Mapping):
+        parts = list(thing.values())
+    elif isinstance(thing, tuple | list):
+        parts = list(thing)
+    elif isinstance(thing, MethodType):
+        parts = [thing.__self__]
+    elif type(thing).__module__.partition(".")[0] == "rankmill":
+        names = {name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())}
+        parts = [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name, None) for name in names)]
+    return sum(_array_bytes(part, seen) for part in parts)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
-from rankmill.trainer.objectives.spelling import parse_spelling
+from rankmill.trainer.objectives.registry import parse_spelling
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
@@ -71,7 +71,7 @@ class UserObjective(Objective):
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
     Options: ClassVar[type[UserOptions]] = UserOptions
 
-    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: UserOptions) -> None:  # noqa: ARG002
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: UserOptions) -> None:
         if options.function not in _OBJECTIVES:
             raise InvalidParameter(
                 f"user({options.function}): no function of that name is known here; give it to"
@@ -86,7 +86,7 @@ class UserObjective(Objective):
         """Return 0."""
         return 0.0
 
-    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:  # noqa: ARG002
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Let the function write g and h, both (n_rows,)."""
         g[:] = h[:] = np.nan
         self._function(scores, self._targets, self._starts, g, h)
@@ -97,7 +97,7 @@ class UserObjective(Objective):
                 f"objective {self._called}: row {row}: expected a finite g and an h of 0 or more, found {g[row]} and {h[row]}"
             )
 
-    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:  # noqa: ARG002
+    def losses(self, scores: Floats) -> Floats:
         """Refuse: the function knows derivatives only."""
         raise InvalidParameter(f"objective {self._called} has no loss that could be measured; watch a metric")
 
@@ -276,12 +276,7 @@ def swap_filler(function: Any, grades: npt.NDArray[np.int32], starts: npt.NDArra
     """Return what writes a table of weights from a compiled delta: see ``Weighing.fill``."""
 
     def fill(
-        order: npt.NDArray[np.uint32],
-        first: int,
-        last: int,
-        depth: int,
-        cells: npt.NDArray[np.int64],
-        table: Floats,
+        order: npt.NDArray[np.uint32], first: int, last: int, depth: int, cells: npt.NDArray[np.int64], table: Floats
     ) -> None:
         longest = int(np.diff(starts[first : last + 1]).max(initial=0))
         bad = _kernels.user_swaps(

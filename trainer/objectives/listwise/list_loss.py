@@ -13,8 +13,8 @@ from rankmill.foundation.kernels.randoms import random_bits
 from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer.objectives.listwise import _kernels as _list_kernels
 from rankmill.trainer.objectives.pairwise import _kernels
-from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
-from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.protocol import QUERIES, Floats, Objective, PairCurvatures
+from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import check_weights, relative_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
@@ -24,7 +24,7 @@ DRAWS, PAIRS = 1, 2  # what a key is for, so that draws for one do not repeat th
 AT_REST = 0  # the step of what is drawn for a deviance: the same after every round
 
 
-def list_weights(rows: RankedRows) -> npt.NDArray[np.float64]:
+def list_weights(rows: RankedRows) -> Floats:
     """Return the weight of every list, (n_queries,): the mean of its documents' times its query's, relative to their mean.
 
     A query without documents counts 0.
@@ -62,7 +62,7 @@ def mixed_lists(rows: RankedRows) -> npt.NDArray[np.bool_]:
     return mixed
 
 
-def gains_of(rows: RankedRows, parameters: TrainParameters) -> npt.NDArray[np.float64]:
+def gains_of(rows: RankedRows, parameters: TrainParameters) -> Floats:
     """Return the gain of every document, (n_rows,), as ``parameters.gain`` says."""
     return gains(rows.grades, "exp" if parameters.gain == "exp" else "linear")
 
@@ -79,13 +79,13 @@ class ListLoss(Objective):
     _starts: npt.NDArray[np.int64]  # (n_queries + 1,)
     _seed: int
     _shares: QueryShares
-    weights: npt.NDArray[np.float64]  # (n_queries,) of the lists, 0 where one does not count
+    weights: Floats  # (n_queries,) of the lists, 0 where one does not count
 
     def start(self) -> float:
         """Return 0: only differences of scores matter to this loss."""
         return 0.0
 
-    def deviance(self, scores: npt.NDArray[np.float64]) -> float:
+    def deviance(self, scores: Floats) -> float:
         """Return the weighted mean of the losses of the lists that count."""
         return fsum(self.losses_at_rest(scores).tolist()) / fsum(self.weights.tolist())
 
@@ -95,14 +95,7 @@ class ListLoss(Objective):
         sizes = np.diff(self._starts)
         return int((sizes * (sizes - 1) // 2).sum())
 
-    def _product_pairs(
-        self,
-        step: int,
-        masses: npt.NDArray[np.float64],
-        scales: npt.NDArray[np.float64],
-        least: float,
-        team: Team,
-    ) -> PairCurvatures:
+    def _product_pairs(self, step: int, masses: Floats, scales: Floats, least: float, team: Team) -> PairCurvatures:
         """Return ``scales[q] masses[i] masses[j]`` of all pairs of the lists; those below ``least`` are drawn."""
         key = key_of(self._seed, step, PAIRS)
         return self._shares.pairs(
@@ -112,7 +105,7 @@ class ListLoss(Objective):
             ),
         )
 
-    def losses_at_rest(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def losses_at_rest(self, scores: Floats) -> Floats:
         """Return the losses (n_queries,) with draws, if there are any, that no step changes."""
         return self.losses(scores)
 

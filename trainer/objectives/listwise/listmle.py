@@ -18,8 +18,8 @@ from rankmill.trainer.objectives.listwise.list_loss import (
     list_weights,
     mixed_lists,
 )
-from rankmill.trainer.objectives.protocol import NoOptions, PairCurvatures
-from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.protocol import Floats, NoOptions, PairCurvatures
+from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
@@ -47,7 +47,7 @@ class ListMle(ListLoss):
 
     name: ClassVar[str] = "listmle"
 
-    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:
         self._starts, self._grades, self._seed = rows.starts, rows.grades, parameters.seed
         self.weights = np.where(mixed_lists(rows), list_weights(rows), 0.0)
         if not self.weights.any():
@@ -59,14 +59,7 @@ class ListMle(ListLoss):
         self._shares = QueryShares(np.diff(rows.starts), _LEAST_WORK)
         self._draw(AT_REST, self._order)
 
-    def gradients(
-        self,
-        step: int,
-        scores: npt.NDArray[np.float64],
-        g: npt.NDArray[np.float64],
-        h: npt.NDArray[np.float64],
-        team: Team,
-    ) -> None:
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, both (n_rows,), for the order of this step."""
         key = key_of(self._seed, step, DRAWS)
 
@@ -78,23 +71,17 @@ class ListMle(ListLoss):
 
         self._shares.each(team, share)
 
-    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def losses(self, scores: Floats) -> Floats:
         """Return -w log P of the order of the last step, (n_queries,)."""
         return self._losses(scores, self._order)
 
-    def losses_at_rest(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def losses_at_rest(self, scores: Floats) -> Floats:
         """Return -w log P of the order that is the same for all steps, (n_queries,)."""
         order = np.empty_like(self._order)
         self._draw(AT_REST, order)
         return self._losses(scores, order)
 
-    def pair_curvatures(
-        self,
-        step: int,
-        scores: npt.NDArray[np.float64],  # noqa: ARG002 - those of the last step
-        least: float,
-        team: Team,
-    ) -> PairCurvatures:
+    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
         """Return the curvatures of the pairs of the last step."""
         key = key_of(self._seed, step, PAIRS)
         return self._shares.pairs(
@@ -109,7 +96,7 @@ class ListMle(ListLoss):
         n_queries = len(self.weights)
         _kernels.shuffle_ties(self._sorted, self._grades, self._starts, 0, n_queries, key, order)
 
-    def _losses(self, scores: npt.NDArray[np.float64], order: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    def _losses(self, scores: Floats, order: npt.NDArray[np.int32]) -> Floats:
         out = np.empty(len(self.weights))
         _kernels.likelihood_losses(scores, self._starts, order, self.weights, out)
         return out

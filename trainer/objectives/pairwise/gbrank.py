@@ -14,7 +14,7 @@ from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
-from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, TrainParameters
 from rankmill.trainer.rows import RankedRows
@@ -125,13 +125,13 @@ class GbRank(Objective):
         g[:] = self._total * fitted - self._targets
         h[:] = self._total
 
-    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def losses(self, scores: Floats) -> Floats:
         """Return the loss of each query, (n_queries,), of averaged scores."""
         found = np.zeros(len(self._starts) - 1)
         self._run(scores, 0, len(found), found)
         return found
 
-    def deviance(self, scores: npt.NDArray[np.float64]) -> float:  # noqa: ARG002
+    def deviance(self, scores: Floats) -> float:
         """Refuse: the scores of training are sums, of which only averages have a loss."""
         raise InvalidParameter("gbrank has no deviance that could be watched while it averages rounds; watch a metric")
 

@@ -18,7 +18,7 @@ from rankmill.scorer.metrics.swaps import SwapDeltas
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.pairwise.preferences import Pairs, merged_pairs
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
-from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
@@ -194,14 +194,7 @@ class PairObjective(Objective):
             differ = weighing.values != weighing.values[self._starts[of_query]]
         return np.bincount(of_query[differ], minlength=n_queries) > 0
 
-    def gradients(
-        self,
-        step: int,
-        scores: npt.NDArray[np.float64],
-        g: npt.NDArray[np.float64],
-        h: npt.NDArray[np.float64],
-        team: Team,
-    ) -> None:
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, both (n_rows,); queries are shared out so that every worker has about as many pairs."""
         key, w, rules = self._key(step), self._weighing, self._rules
 
@@ -219,25 +212,19 @@ class PairObjective(Objective):
 
         self._shares.each(team, quick if self._quick else one_by_one)
 
-    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def losses(self, scores: Floats) -> Floats:
         """Return the loss of each query, (n_queries,), all weights included; the order is that of these scores."""
         found = np.zeros(len(self._starts) - 1)
         self._terms(_kernels.LOSSES, self._key(0), scores, 0, len(found), 0, losses=found)
         return found
 
-    def deviance(self, scores: npt.NDArray[np.float64]) -> float:
+    def deviance(self, scores: Floats) -> float:
         """Return the weighted mean loss of the queries that have pairs."""
         counted = self._scales != 0.0
         total = fsum(self._query_weights[counted].tolist()) if len(self._query_weights) else float(counted.sum())
         return fsum(self.losses(scores).tolist()) / total if total > 0.0 else 0.0
 
-    def pair_curvatures(
-        self,
-        step: int,
-        scores: npt.NDArray[np.float64],
-        least: float,
-        team: Team,
-    ) -> PairCurvatures:
+    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
         """Return the pairs of the gradients of this step, query by query; their arrays are written anew by the next call.
 
         Pairs whose curvature is below ``least`` are drawn, see :class:`Objective`.
@@ -276,14 +263,8 @@ class PairObjective(Objective):
         return PairCurvatures(out[0][:filled], out[1][:filled], out[2][:filled])
 
     def curvature_inside(
-        self,
-        step: int,
-        scores: npt.NDArray[np.float64],
-        leaf_of_row: npt.NDArray[np.int32],
-        n_leaves: int,
-        whole: float,
-        team: Team,
-    ) -> npt.NDArray[np.float64]:
+        self, step: int, scores: Floats, leaf_of_row: npt.NDArray[np.int32], n_leaves: int, whole: float, team: Team
+    ) -> Floats:
         """Return the curvature (n_leaves,) of the pairs inside each leaf; no pair is listed where they weigh by place.
 
         Sums are those of whole numbers, 2^61 for all pairs, so that they do not depend on who adds up what.
@@ -306,7 +287,7 @@ class PairObjective(Objective):
             )  # fmt: skip
 
         self._shares.each(team, share)
-        inside: npt.NDArray[np.float64] = sums.sum(axis=0) / scale
+        inside: Floats = sums.sum(axis=0) / scale
         return inside
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankmill.foundation.errors import TrainingDataRejected
+from rankmill.trainer.objectives.protocol import Floats
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.rows import Preferences
 
@@ -19,8 +20,8 @@ class Pairs:
     starts: npt.NDArray[np.int64]  # (n_queries + 1,), empty: there are none
     above: npt.NDArray[np.int32]  # (p,) rows
     below: npt.NDArray[np.int32]  # (p,) rows of the same queries
-    weight: npt.NDArray[np.float64]  # (p,)
-    target: npt.NDArray[np.float64]  # (p,) probability that ``above`` belongs above ``below``
+    weight: Floats  # (p,)
+    target: Floats  # (p,) probability that ``above`` belongs above ``below``
 
     @classmethod
     def none(cls) -> Pairs:
@@ -63,7 +64,7 @@ def merged_pairs(given: Preferences, starts: npt.NDArray[np.int64]) -> Pairs:
     new = np.ones(n, dtype=np.bool_)
     new[1:] = (np.diff(above[order]) != 0) | (np.diff(below[order]) != 0)
     number, kept = np.cumsum(new) - 1, order[new]
-    total: npt.NDArray[np.float64] = np.bincount(number, weights=weight[order], minlength=len(kept)).astype(np.float64)
+    total: Floats = np.bincount(number, weights=weight[order], minlength=len(kept)).astype(np.float64)
     wanted = np.bincount(number, weights=(weight * target)[order], minlength=len(kept))
     mean = np.clip(wanted / np.where(total > 0.0, total, 1.0), 0.0, 1.0)
     counts = np.bincount(query[kept], minlength=len(starts) - 1)

@@ -15,7 +15,7 @@ from rankmill.scorer.metrics.arrangement import count_pairs, grade_levels
 from rankmill.scorer.metrics.discount import gains
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective, PairCurvatures
-from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
@@ -107,13 +107,13 @@ class YetiRank(Objective):
             team, lambda first, last, _: self._run(_kernels.GRADIENTS, step, scores, first, last, g=g, h=h)
         )
 
-    def losses(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def losses(self, scores: Floats) -> Floats:
         """Return the loss of each query, (n_queries,), in the permutations of step 0 of these scores."""
         found = np.zeros(len(self._mixed))
         self._run(_kernels.LOSSES, 0, scores, 0, len(found), losses=found)
         return found
 
-    def deviance(self, scores: npt.NDArray[np.float64]) -> float:
+    def deviance(self, scores: Floats) -> float:
         """Return the weighted mean loss of the queries that hold two grades."""
         weights = self._query_weights if len(self._query_weights) else np.ones(len(self._mixed))
         total = fsum(weights[self._mixed].tolist())

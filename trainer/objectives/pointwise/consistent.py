@@ -12,10 +12,9 @@ from rankmill.scorer.metrics.discount import discounts, gains
 from rankmill.trainer.objectives.listwise.list_loss import list_weights
 from rankmill.trainer.objectives.pointwise import _kernels as kernels
 from rankmill.trainer.objectives.pointwise.document_loss import Floats, Pointwise
-from rankmill.trainer.objectives.pointwise.l2 import SquaredError
-from rankmill.trainer.objectives.pointwise.poisson import Poisson
+from rankmill.trainer.objectives.pointwise.regression import Poisson, SquaredError
 from rankmill.trainer.objectives.protocol import QUERIES, NoOptions, Objective
-from rankmill.trainer.objectives.sharing import QueryShares
+from rankmill.trainer.objectives.query_shares import QueryShares
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
@@ -116,7 +115,7 @@ class ConsistentCosine(Objective):
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
     Options: ClassVar[type[Any]] = NoOptions
 
-    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:
         self._starts = rows.starts
         self._targets = normalised_gains(rows, parameters)
         relevant = np.empty(rows.n_queries, dtype=np.float64)
@@ -129,14 +128,7 @@ class ConsistentCosine(Objective):
         _check_gains(self._weights)
         return 1.0
 
-    def gradients(
-        self,
-        step: int,  # noqa: ARG002 - nothing is drawn
-        scores: Floats,
-        g: Floats,
-        h: Floats,
-        team: Team,
-    ) -> None:
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, queries shared out among the workers."""
 
         def share(first: int, last: int, _: int) -> None:

@@ -47,7 +47,7 @@ class CoxPH(Objective):
     stops_by_deviance: ClassVar[bool] = True  # the highest scores have the earliest times, which are the lowest targets
     criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
 
-    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:  # noqa: ARG002
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:
         self._times = np.ascontiguousarray(rows.targets, dtype=np.float64)
         self._weights = document_weights(rows)
         n = len(self._times)
@@ -67,14 +67,7 @@ class CoxPH(Objective):
             )
         return 0.0
 
-    def gradients(
-        self,
-        step: int,  # noqa: ARG002 - nothing is drawn
-        scores: Floats,
-        g: Floats,
-        h: Floats,
-        team: Team,  # noqa: ARG002 - sums go from row to row
-    ) -> None:
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h in two passes over the rows by time."""
         hazards, _, slopes, bends, _ = self._risks(scores, self._order)
         kernels.hazard(self._events, self._weights, self._order, hazards, slopes, bends, g, h)
@@ -92,12 +85,7 @@ class CoxPH(Objective):
         return 2.0 * (fsum(self.losses(scores).tolist()) - entropy) / max(1, len(self._times))
 
     def leaf_steps(
-        self,
-        output: int,  # noqa: ARG002 - there is one
-        scores: Floats,
-        rows: npt.NDArray[np.int32],
-        starts: npt.NDArray[np.int64],
-        team: Team,  # noqa: ARG002
+        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
     ) -> Floats:
         """Return the joint Newton step of all leaves."""
         leaf_of = np.empty(len(scores), dtype=np.int32)

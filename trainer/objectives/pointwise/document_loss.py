@@ -38,12 +38,12 @@ class Pointwise(Objective):
     learns_labels: ClassVar[bool] = True
     deviance_factor: ClassVar[float] = 1.0
 
-    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:  # noqa: ARG002
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:
         self._targets = self._targets_of(rows, parameters)
         self._weights = document_weights(rows)  # empty: all 1
         self._offsets = np.empty(0) if rows.offsets is None else np.ascontiguousarray(rows.offsets, dtype=np.float64)
 
-    def _targets_of(self, rows: RankedRows, parameters: TrainParameters) -> Floats:  # noqa: ARG002
+    def _targets_of(self, rows: RankedRows, parameters: TrainParameters) -> Floats:
         """Return what is learnt, (n_rows,)."""
         return np.ascontiguousarray(rows.targets, dtype=np.float64)
 
@@ -55,14 +55,7 @@ class Pointwise(Objective):
     def _lose(self, scores: Floats, out: Floats) -> None:
         """Write the terms of all rows, weighted."""
 
-    def gradients(
-        self,
-        step: int,  # noqa: ARG002 - nothing is drawn
-        scores: Floats,
-        g: Floats,
-        h: Floats,
-        team: Team,
-    ) -> None:
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
         """Write g and h, rows shared out among the workers."""
         team.share(len(self._targets), LEAST_ROWS, lambda first, last, _: self._derive(scores, first, last, g, h))
 

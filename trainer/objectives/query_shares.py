@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rankmill.trainer.objectives.protocol import PairCurvatures
+from rankmill.trainer.objectives.protocol import Floats, PairCurvatures
 from rankmill.trainer.workers import Team
 
 # kernel(first query, last query, ends, fill, first rows, second rows, curvatures): counts pairs, or writes them
@@ -20,7 +20,7 @@ PairKernel = Callable[
         bool,
         npt.NDArray[np.int32],
         npt.NDArray[np.int32],
-        npt.NDArray[np.float64],
+        Floats,
     ],
     object,
 ]

@@ -1,0 +1,181 @@
+"""Cross entropy between two distributions over a list: ListNet (Cao et al. 2007) and XE-NDCG (Bruch 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.listwise import _kernels
+from rankmill.trainer.objectives.listwise.list_loss import DRAWS, ListLoss, gains_of, key_of, list_weights, mixed_lists
+from rankmill.trainer.objectives.protocol import Floats, PairCurvatures
+from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
+
+TARGETS = ("gain", "exp_grade")
+_LEAST_WORK = 20_000  # documents a worker: some 300 us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListNetOptions:
+    """``target``: a document's share of the gains of its list, or of the exp(grade), which ListNet was published with.
+
+    Raises
+    ------
+    InvalidParameter
+        ``target`` is neither ``gain`` nor ``exp_grade``.
+    """
+
+    target: str = "gain"
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise InvalidParameter(f"target must be one of {', '.join(TARGETS)}, got {self.target!r}")
+
+
+class ListNet(ListLoss):
+    """Minimise the sum over lists of ``-w sum t_i log p_i``, p the softmax of the scores (METHODS 3.18).
+
+    g = w (p - t), h = w p (1 - p), pairs curve by w p_i p_j: all exact.  Targets t sum to 1 over a list; one without any
+    gain has none and does not count.  Uses ``gain`` and, for samples of pairs, ``seed`` of the parameters.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Bad weights, or no query that counts holds two grades.
+    """
+
+    name: ClassVar[str] = "listnet"
+    Options: ClassVar[type[ListNetOptions]] = ListNetOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: ListNetOptions) -> None:
+        self._starts, self._seed = rows.starts, parameters.seed
+        mixed_lists(rows)
+        self._targets = np.empty(rows.n_rows)
+        if options.target == "gain":
+            values = gains_of(rows, parameters)
+        else:
+            values = np.empty(rows.n_rows)
+            _kernels.exponentials_of_lists(rows.grades.astype(np.float64), rows.starts, values)
+        sums = np.empty(rows.n_queries)
+        _kernels.shares_of_lists(values, rows.starts, self._targets, sums)
+        self.weights = np.where(sums > 0.0, list_weights(rows), 0.0)
+        if not self.weights.any():
+            raise TrainingDataRejected("no list with a gain has a weight above 0, so there is nothing to learn")
+        self._shares = QueryShares(np.diff(rows.starts), _LEAST_WORK)
+
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
+        """Write g and h, both (n_rows,)."""
+        self._shares.each(
+            team,
+            lambda first, last, _: _kernels.softmax_gradients(
+                scores, self._starts, first, last, self._targets, self.weights, g, h
+            ),
+        )
+
+    def losses(self, scores: Floats) -> Floats:
+        """Return the cross entropy of every list times its weight, (n_queries,)."""
+        out = np.empty(len(self.weights))
+        _kernels.softmax_losses(scores, self._starts, self._targets, self.weights, out)
+        return out
+
+    def pair_curvatures(self, step: int, scores: Floats, least: float, team: Team) -> PairCurvatures:
+        """Return w p_i p_j of all pairs of a list."""
+        masses, spare = np.empty(len(scores)), np.empty(len(scores))
+        self._shares.each(
+            team,
+            lambda first, last, _: _kernels.softmax_masses(
+                scores, self._starts, first, last, self.weights, spare, masses
+            ),
+        )
+        return self._product_pairs(step, masses, self.weights, least, team)
+
+
+class Softmax(ListNet):
+    """:class:`ListNet` under the name that other trainers give it."""
+
+    name: ClassVar[str] = "softmax"
+
+
+_MOST_TERMS = 10
+_LEAST_DRAWN_WORK = 10_000  # documents a worker: some 300 us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XendcgOptions:
+    """``terms``, 1 to 10: of the series below that make up g; LightGBM has 3, with 1 it is the gradient itself.
+
+    Raises
+    ------
+    InvalidParameter
+        ``terms`` is outside its bounds.
+    """
+
+    terms: int = 3
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.terms <= _MOST_TERMS:
+            raise InvalidParameter(f"terms must be between 1 and {_MOST_TERMS}, got {self.terms}")
+
+
+class RankXendcg(ListLoss):
+    r"""Minimise the sum over lists of ``-w sum t_i log p_i`` with t_i = (2^y_i - u_i) / (the sum of these over the list).
+
+    p is the softmax of the scores, u uniform in (0, 1), drawn for each step and keyed by (seed, step, query, place in the
+    list): the draw depends on the order of rows.  With linear gain 2^y is y + 1.  h = w p (1 - p) is exact; **g is the
+    gradient only for terms = 1**.  Otherwise it is the gradient times diag(H) H^-1 to so many terms of
+    Neumann's series, which is how LightGBM minimises (Bruch 2020, appendix), so that steps -g / h account for the other
+    documents; it sums to 0 all the same.  Since g is no derivative, ``ole`` has no meaning here.
+
+    ``losses`` are those of the draws of the last step; the deviance takes every u as 1/2.  Uses ``gain`` and ``seed``.
+
+    Raises
+    ------
+    TrainingDataRejected
+        Bad weights, or no query holds two grades.
+    """
+
+    name: ClassVar[str] = "rank_xendcg"
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")
+    Options: ClassVar[type[XendcgOptions]] = XendcgOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: XendcgOptions) -> None:
+        self._starts, self._seed, self._terms = rows.starts, parameters.seed, options.terms
+        mixed_lists(rows)
+        self.weights = list_weights(rows)
+        self._gains = gains_of(rows, parameters)
+        self._at_rest = np.empty(rows.n_rows)
+        _kernels.shares_of_lists(self._gains + 0.5, rows.starts, self._at_rest, np.empty(rows.n_queries))
+        self._targets = self._at_rest.copy()
+        sizes = np.diff(rows.starts)
+        self._shares = QueryShares(sizes, _LEAST_DRAWN_WORK)
+        self._work = Workspaces(((3 * int(sizes.max(initial=0)),), np.float64))
+
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
+        """Write g and h, both (n_rows,), for the draws of this step."""
+        key = key_of(self._seed, step, DRAWS)
+
+        def share(first: int, last: int, worker: int) -> None:
+            _kernels.draw_targets(self._gains, self._starts, first, last, key, self._targets)
+            _kernels.preconditioned_gradients(
+                scores, self._starts, first, last, self._targets, self.weights, self._terms, self._work.of(worker)[0], g, h
+            )  # fmt: skip
+
+        self._shares.each(team, share)
+
+    def losses(self, scores: Floats) -> Floats:
+        """Return the cross entropy of every list times its weight, (n_queries,), with the targets of the last step."""
+        return self._losses(scores, self._targets)
+
+    def losses_at_rest(self, scores: Floats) -> Floats:
+        """Return the same with every u at 1/2."""
+        return self._losses(scores, self._at_rest)
+
+    def _losses(self, scores: Floats, targets: Floats) -> Floats:
+        out = np.empty(len(self.weights))
+        _kernels.softmax_losses(scores, self._starts, targets, self.weights, out)
+        return out

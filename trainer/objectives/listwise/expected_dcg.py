@@ -1,0 +1,264 @@
+"""DCG or nDCG expected over random orders: drawn by Plackett and Luce's model, or by noise on the scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar
+
+import numpy as np
+
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.scorer.metrics.discount import discounts
+from rankmill.scorer.metrics.metric import Metric, parse_metric
+from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.metrics.queries import PreparedQueries
+from rankmill.trainer.objectives.listwise import _expected_kernels
+from rankmill.trainer.objectives.listwise.list_loss import (
+    AT_REST,
+    DRAWS,
+    ListLoss,
+    gains_of,
+    key_of,
+    list_weights,
+    mixed_lists,
+)
+from rankmill.trainer.objectives.protocol import Floats
+from rankmill.trainer.objectives.query_shares import QueryShares, Workspaces
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
+
+_WHOLE_LIST = 2**31 - 1
+
+
+class ExpectedDcg(ListLoss):
+    """``w (1 - E nDCG@k)`` or ``w (ideal DCG@k - E DCG@k)``, as ``metric`` says, summed over the lists of two grades.
+
+    Attributes
+    ----------
+    gains
+        (n_rows,) of the documents.
+    rewards
+        (n_rows,) gains less the smallest of the list: DCG of these differs from DCG by a constant of the list.
+    scales
+        (n_queries,) what an ideal DCG less a DCG is multiplied with, 0 where a list does not count.
+    ideal
+        (n_queries,) DCG@k of the best order.
+    """
+
+    criteria: ClassVar[tuple[str, ...]] = ("rwse", "se")  # a surrogate h has no exact second derivative of the loss
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters) -> None:
+        metric = parse_metric(parameters.metric)
+        if metric.name not in {"ndcg", "dcg"}:
+            raise InvalidParameter(
+                f"metric {parameters.metric!r} cannot be optimised by {self.name}; expected ndcg, dcg, ndcg@k or dcg@k"
+                " (any metric may be the stop metric)"
+            )
+        self._starts, self._seed = rows.starts, parameters.seed
+        self.cutoff = metric.k or _WHOLE_LIST
+        sizes = np.diff(rows.starts)
+        self.longest = int(sizes.max(initial=0))
+        self.places = min(self.longest, self.cutoff)
+        self.discounts = discounts(self.longest + 1)
+        self.gains = gains_of(rows, parameters)
+        self.rewards = self.gains.copy()
+        filled = sizes > 0
+        lowest = np.minimum.reduceat(self.gains, rows.starts[:-1][filled])
+        self.rewards -= np.repeat(lowest, sizes[filled])
+        policy = Policy(gain="exp" if parameters.gain == "exp" else "linear")
+        self.ideal = PreparedQueries(rows.grades, rows.starts, policy).divisor(Metric("ndcg", metric.k))
+        self.weights = np.where(mixed_lists(rows) & (self.ideal > 0.0), list_weights(rows), 0.0)
+        if not self.weights.any():
+            raise TrainingDataRejected("no list of two gains has a weight above 0, so there is nothing to learn")
+        self.scales = self.weights
+        if metric.name == "ndcg":
+            self.scales = self.weights / np.where(self.ideal > 0.0, self.ideal, 1.0)
+
+
+_MOST_SAMPLES, _MOST_EXACT = 100_000, 12
+_LEAST_WORK = 10_000  # draws, or pairs, a worker: some 300 us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApxDcgOptions:
+    """How the expectation is taken.
+
+    Attributes
+    ----------
+    samples
+        Orders drawn for every list at every step, 2 to 100000.
+    exact
+        Lists of at most so many documents are not sampled, 0 to 12: n documents cost n 2^n.
+
+    Raises
+    ------
+    InvalidParameter
+        A value is outside its bounds.
+    """
+
+    samples: int = 16
+    exact: int = 7
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.samples <= _MOST_SAMPLES:
+            raise InvalidParameter(f"samples must be between 2 and {_MOST_SAMPLES}, got {self.samples}")
+        if not 0 <= self.exact <= _MOST_EXACT:
+            raise InvalidParameter(f"exact must be between 0 and {_MOST_EXACT}, got {self.exact}")
+
+
+class ApxDcg(ExpectedDcg):
+    r"""Maximise E[DCG@k] or E[nDCG@k] over orders drawn with strengths exp(s) (METHODS 3.19); the slides take f > 0 itself.
+
+    An order is drawn from the top, each place from what is left with probabilities in proportion to strength.  With
+    G_p the DCG from place p on and p_i^(p) the probability of i at place p, the gradient is that of the score function,
+    d log P / d s_i = 1 - sum of p_i^(p) over the places up to that of i, place by place:
+
+        dE / ds_i = E[sum_p (G_p - b_p) ([i stands at p] - p_i^(p))]
+
+    Lists of up to ``exact`` documents take the expectation itself, over the sets that can stand before a place (2^n
+    of them do what n! orders would).  Longer ones take the mean over ``samples`` orders, keyed by (seed, step, query, place in
+    the list), with b_p the mean of G_p over the other samples: right on average, and it sums to 0 over the list in every
+    draw.  Draws depend on the order of rows.
+
+    The loss is not convex: **h is a surrogate**, positive wherever g is not 0,
+
+        h_i = E[sum_p p_i^(p) (1 - p_i^(p)) (gain_i + mean gain at p) / 2 (discount_p - mean of the later discounts)],
+
+    sums over the places up to that of i, gains less the smallest of the list.  It is the size that g_i would have if
+    a document were to gain the difference of the discounts by standing at p and not later, with 1/2 (a + b) for
+    |a - b|, times 1 - p: steps g / h are about 2 at most, as LambdaMART's are.  (The curvature of the bound that Jensen's
+    inequality gives, G_p in place of the last two factors, is a true one, but ten times as large: training crawls.)  So
+    ``ole`` is not for this loss.
+
+    A list of one grade does not count.  ``losses`` are exact for short lists, and for others estimated by draws that
+    no step changes.  Uses ``metric`` (ndcg, dcg, with or without cutoff), ``gain`` and ``seed``.
+
+    Raises
+    ------
+    InvalidParameter
+        Another metric.
+    TrainingDataRejected
+        Bad weights, or no query that counts holds two grades.
+    """
+
+    name: ClassVar[str] = "apxdcg"
+    Options: ClassVar[type[ApxDcgOptions]] = ApxDcgOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: ApxDcgOptions) -> None:
+        super().__init__(rows, parameters)
+        self._options = options
+        sizes = np.diff(rows.starts)
+        work = np.where(sizes <= options.exact, sizes << np.minimum(sizes, options.exact), 2 * sizes * options.samples)
+        self._shares = QueryShares(np.where(self.scales > 0.0, work, 1), _LEAST_WORK)
+        room = max(self.longest, options.samples, 2**options.exact)
+        self._work = Workspaces(
+            ((9, room), np.float64), ((2, self.longest), np.int32), ((options.samples, self.places), np.int32)
+        )
+
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
+        """Write g and h, both (n_rows,), for the draws of this step."""
+        key, options = key_of(self._seed, step, DRAWS), self._options
+
+        def share(first: int, last: int, worker: int) -> None:
+            floats, whole, orders = self._work.of(worker)
+            _expected_kernels.expected_dcg_gradients(
+                scores, self._starts, first, last, self.rewards, self.discounts, self.cutoff, self.scales,
+                options.exact, options.samples, key, floats, whole, orders, g, h,
+            )  # fmt: skip
+
+        self._shares.each(team, share)
+
+    def losses(self, scores: Floats) -> Floats:
+        """Return the expected metric's distance from its ideal, times the weight, (n_queries,)."""
+        out, options = np.empty(len(self.weights)), self._options
+        floats, whole, _ = self._work.of(0)
+        _expected_kernels.expected_dcg_losses(
+            scores, self._starts, self.gains, self.discounts, self.cutoff, self.scales, self.ideal, options.exact,
+            options.samples, key_of(self._seed, AT_REST, DRAWS), floats, whole, out,
+        )  # fmt: skip
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StochasticRankOptions:
+    """``noise``, above 0: the standard deviation of what is added to scores; ``samples``, 1 to 100000, a list and step.
+
+    Raises
+    ------
+    InvalidParameter
+        A value is outside its bounds.
+    """
+
+    noise: float = 1.0
+    samples: int = 8
+
+    def __post_init__(self) -> None:
+        if not (self.noise > 0.0 and isfinite(self.noise)):
+            raise InvalidParameter(f"noise must be a number above 0, got {self.noise}")
+        if not 1 <= self.samples <= _MOST_SAMPLES:
+            raise InvalidParameter(f"samples must be between 1 and {_MOST_SAMPLES}, got {self.samples}")
+
+
+class StochasticRank(ExpectedDcg):
+    r"""Maximise the mean of DCG@k or nDCG@k of ``s + noise z``, z independent and standard normal.
+
+    What is taken from Ustimenko & Prokhorenkova is the smoothed metric and the estimate of its gradient by **coordinate
+    conditional sampling**: for each of ``samples`` draws of z and each document i, its own z_i is integrated out. With the
+    others fixed at x_j = s_j + noise z_j, DCG jumps by (gain_i - gain_j)(discount_r - discount_{r+1}) where i passes
+    the document j at rank r of the others, so
+
+        d/ds_i = mean over draws of  sum_j jump_ij phi((x_j - s_i) / noise) / noise,
+
+    which is right on average.  The mean over the list, 0 for the true gradient, is taken away.  What is **not**
+    taken is their scale-free smoothing (noise that grows with the scores, and the shift that makes it consistent) and
+    the Langevin noise of their boosting.  Draws are keyed by (seed, step, query, place in the list), so they depend on
+    the order of rows.
+
+    The loss is not convex: **h is a surrogate**, the same sum with \|jump\| phi / noise^2, as a pair of LambdaMART has
+    sigma times its slope.  So ``ole`` is not for it.  A list of one grade does not count; ``losses`` are estimated by
+    draws that no step changes, and are steps in the scores.  Uses ``metric`` (ndcg, dcg, with or without cutoff),
+    ``gain`` and ``seed``.
+
+    Raises
+    ------
+    InvalidParameter
+        Another metric.
+    TrainingDataRejected
+        Bad weights, or no query that counts holds two grades.
+    """
+
+    name: ClassVar[str] = "stochasticrank"
+    Options: ClassVar[type[StochasticRankOptions]] = StochasticRankOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: StochasticRankOptions) -> None:
+        super().__init__(rows, parameters)
+        self._options = options
+        sizes = np.diff(rows.starts)
+        work = options.samples * sizes * (np.minimum(sizes, self.cutoff) + 4)
+        self._shares = QueryShares(np.where(self.scales > 0.0, work, 1), _LEAST_WORK)
+        self._work = Workspaces(((2, self.longest), np.float64), ((3, self.longest), np.int32))
+
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
+        """Write g and h, both (n_rows,), for the draws of this step."""
+        key, options = key_of(self._seed, step, DRAWS), self._options
+
+        def share(first: int, last: int, worker: int) -> None:
+            floats, whole = self._work.of(worker)
+            _expected_kernels.smoothed_dcg_gradients(
+                scores, self._starts, first, last, self.gains, self.discounts, self.cutoff, self.scales,
+                options.noise, options.samples, key, floats, whole, g, h,
+            )  # fmt: skip
+
+        self._shares.each(team, share)
+
+    def losses(self, scores: Floats) -> Floats:
+        """Return the estimated metric's distance from its ideal, times the weight, (n_queries,)."""
+        out, options = np.empty(len(self.weights)), self._options
+        floats, whole = self._work.of(0)
+        _expected_kernels.smoothed_dcg_losses(
+            scores, self._starts, self.gains, self.discounts, self.cutoff, self.scales, self.ideal, options.noise,
+            options.samples, key_of(self._seed, AT_REST, DRAWS), floats, whole, out,
+        )  # fmt: skip
+        return out

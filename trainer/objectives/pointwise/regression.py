@@ -1,0 +1,288 @@
+"""Labels as numbers: squared, absolute and Huber's error, quantiles, counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
+from rankmill.trainer.objectives.pointwise import _kernels as kernels
+from rankmill.trainer.objectives.pointwise.document_loss import LEAST_ROWS, Floats, Pointwise, share_leaves
+from rankmill.trainer.objectives.protocol import NoOptions
+from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.rows import RankedRows
+from rankmill.trainer.workers import Team
+
+
+class SquaredError(Pointwise):
+    """Minimise the sum of ``w (y - s)^2 / 2`` (METHODS 3.1; Friedman 2001): g = w (s - y), h = w.
+
+    Deviance: the weighted mean of (y - s)^2.
+    """
+
+    name: ClassVar[str] = "l2"
+    deviance_factor: ClassVar[float] = 2.0
+
+    def start(self) -> float:
+        """Return the weighted mean of the targets less their offsets."""
+        rest = self._targets - self._offsets if len(self._offsets) else self._targets
+        return float(kernels.weighted_mean(rest, self._weights))
+
+    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+        kernels.squared_error(scores, self._targets, self._weights, first, last, g, h)
+
+    def _lose(self, scores: Floats, out: Floats) -> None:
+        kernels.squared_losses(scores, self._targets, self._weights, out)
+
+
+class Residuals:
+    """Weighted quantiles of the residuals y - s, in leaves and over all rows; sorted exactly, whatever their order was."""
+
+    def __init__(self, targets: Floats, weights: Floats, offsets: Floats) -> None:
+        self._targets, self._weights = targets, weights
+        self._offsets = offsets if len(offsets) else np.zeros(len(targets))
+        n = len(targets)
+        self._space = np.empty(n), np.empty(n), np.empty(n), np.empty(n)  # no memory before they are written
+
+    def of_start(self, alpha: float) -> float:
+        """Return the quantile of y - o."""
+        rows = np.arange(len(self._targets), dtype=np.int32)
+        starts = np.array([0, len(rows)], dtype=np.int64)
+        return float(self.of_leaves(alpha, self._offsets, rows, starts, Team(1))[0])
+
+    def of_leaves(
+        self, alpha: float, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
+    ) -> Floats:
+        """Return the quantile of each leaf's residuals, (n_leaves,)."""
+        return self._leaves(alpha, None, scores, rows, starts, team)
+
+    def of_leaves_clipped(
+        self, delta: float, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
+    ) -> Floats:
+        """Return each leaf's median, and added to it the mean of what residuals lie off it, at most delta of each."""
+        return self._leaves(0.5, delta, scores, rows, starts, team)
+
+    def of_sizes(self, alpha: float, scores: Floats) -> float:
+        """Return the quantile of |y - s| over all rows."""
+        return float(kernels.quantile_of_sizes(scores, self._targets, self._weights, alpha, *self._space))
+
+    def _leaves(
+        self,
+        alpha: float,
+        delta: float | None,
+        scores: Floats,
+        rows: npt.NDArray[np.int32],
+        starts: npt.NDArray[np.int64],
+        team: Team,
+    ) -> Floats:
+        out = np.zeros(len(starts) - 1, dtype=np.float64)
+        values, mass, spare_values, spare_mass = self._space
+
+        def share(first: int, last: int) -> None:
+            kernels.leaf_quantiles(
+                scores, self._targets, self._weights, alpha, rows, starts, first, last, values, mass,
+                spare_values, spare_mass, out,
+            )  # fmt: skip
+            if delta is not None:
+                kernels.leaf_clipped_means(starts, first, last, values, mass, delta, out)
+
+        share_leaves(team, starts, share)
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantileOptions:
+    """Which quantile: 0.9 is the value that nine labels of ten stay below."""
+
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_alpha("quantile", self.alpha)
+
+
+def check_alpha(name: str, alpha: float) -> None:
+    """Raise InvalidParameter unless alpha is between 0 and 1, both excluded."""
+    if not 0.0 < alpha < 1.0:
+        raise InvalidParameter(f"{name}: alpha must be above 0 and below 1, got {alpha}")
+
+
+class Quantile(Pointwise):
+    """Minimise ``w (alpha max(y - s, 0) + (1 - alpha) max(s - y, 0))``: the alpha-quantile of y (METHODS 3.3).
+
+    Source: gbm guide 4.5, where z is the gradient and leaves are quantiles of the residuals, not of z.  g = -w alpha
+    where y > s, w (1 - alpha) where y < s, 0 where they are equal.  The second derivative is 0 wherever there is one;
+    the h written is the weight w, so criterion ``se`` is the only one with a meaning: the others would be the same
+    under another name, and are refused.  Start and leaves are weighted quantiles of the residuals; where a value holds
+    just alpha of the weight, the middle between it and the next one.
+    """
+
+    name: ClassVar[str] = "quantile"
+    criteria: ClassVar[tuple[str, ...]] = ("se",)
+    additive: ClassVar[bool] = False
+    Options: ClassVar[type[Any]] = QuantileOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: QuantileOptions) -> None:
+        super().__init__(rows, parameters, options)
+        self._alpha = options.alpha
+        self._slopes = options.alpha, 1.0 - options.alpha  # of the loss above and below the score
+        self._residuals = Residuals(self._targets, self._weights, self._offsets)
+
+    def start(self) -> float:
+        """Return the weighted quantile of y - o."""
+        return self._residuals.of_start(self._alpha)
+
+    def leaf_steps(
+        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
+    ) -> Floats:
+        """Return the weighted quantile of each leaf's residuals."""
+        return self._residuals.of_leaves(self._alpha, scores, rows, starts, team)
+
+    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+        kernels.check_function(scores, self._targets, self._weights, *self._slopes, first, last, g, h)
+
+    def _lose(self, scores: Floats, out: Floats) -> None:
+        kernels.check_losses(scores, self._targets, self._weights, *self._slopes, out)
+
+
+class Laplace(Quantile):
+    """Minimise ``w |y - s|`` (METHODS 3.2; gbm guide 4.4, where leaves are medians of the residuals, not of z).
+
+    g = -w sign(y - s).  Start and leaves are weighted medians of the residuals; h and criteria as for
+    :class:`Quantile`, which for alpha = 1/2 is half of this loss.
+    """
+
+    name: ClassVar[str] = "laplace"
+    Options: ClassVar[type[Any]] = NoOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: NoOptions) -> None:
+        super().__init__(rows, parameters, QuantileOptions(alpha=0.5))
+        self._slopes = 1.0, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuberOptions:
+    """Which part of the residuals, the smallest ones, counts with its square."""
+
+    alpha: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_alpha("huber", self.alpha)
+
+
+class Huber(Pointwise):
+    """Minimise ``w r^2 / 2`` where |r| <= delta, ``w delta (|r| - delta / 2)`` beyond; r = y - s (METHODS 3.4).
+
+    Source: Friedman 2001, algorithm 4 (M-TreeBoost).  delta is the weighted alpha-quantile of |r| over all rows, found
+    anew for every gradient; ``losses`` and leaves use the one of the last gradient (before any, that of the scores
+    given), ``deviance`` always that of the scores given, so that it depends on nothing before.  g = w clip(s - y,
+    +-delta).  The second derivative is w within delta and 0 beyond; the h written is w everywhere, so ``se`` is the
+    only criterion.  Start: the weighted median of y - o, as there is no delta yet.  Leaves: the weighted median of
+    their residuals plus the weighted mean of clip(r - median, +-delta), Friedman's one step towards the minimum.
+    """
+
+    name: ClassVar[str] = "huber"
+    criteria: ClassVar[tuple[str, ...]] = ("se",)
+    additive: ClassVar[bool] = False
+    Options: ClassVar[type[Any]] = HuberOptions
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: HuberOptions) -> None:
+        super().__init__(rows, parameters, options)
+        self._alpha = options.alpha
+        self._residuals = Residuals(self._targets, self._weights, self._offsets)
+        self._delta: float | None = None
+
+    def start(self) -> float:
+        """Return the weighted median of y - o."""
+        return self._residuals.of_start(0.5)
+
+    def gradients(self, step: int, scores: Floats, g: Floats, h: Floats, team: Team) -> None:
+        """Find delta, then write g and h."""
+        self._delta = delta = self._residuals.of_sizes(self._alpha, scores)
+
+        def share(first: int, last: int, _: int) -> None:
+            kernels.huber(scores, self._targets, self._weights, delta, first, last, g, h)
+
+        team.share(len(scores), LEAST_ROWS, share)
+
+    def deviance(self, scores: Floats) -> float:
+        """Return the weighted mean loss, delta being the quantile at these scores."""
+        frozen, self._delta = self._delta, None
+        try:
+            return super().deviance(scores)
+        finally:
+            self._delta = frozen
+
+    def leaf_steps(
+        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
+    ) -> Floats:
+        """Return Friedman's step of each leaf, with the delta of the last gradient."""
+        return self._residuals.of_leaves_clipped(self._delta_at(scores), scores, rows, starts, team)
+
+    def _delta_at(self, scores: Floats) -> float:
+        return self._residuals.of_sizes(self._alpha, scores) if self._delta is None else self._delta
+
+    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+        kernels.huber(scores, self._targets, self._weights, self._delta_at(scores), first, last, g, h)
+
+    def _lose(self, scores: Floats, out: Floats) -> None:
+        kernels.huber_losses(scores, self._targets, self._weights, self._delta_at(scores), out)
+
+
+LIMIT = 19.0  # scores beyond +-19 count as that much, as in gbm and R's glm
+
+
+class Poisson(Pointwise):
+    """Minimise ``w (e^s - y s)``, y a count or any number from 0 on (METHODS 3.7; gbm guide 4.7).
+
+    g = w (e^s - y), h = w e^s; beyond +-19 the exponential goes on as a straight line, so that g stays the derivative
+    of the loss, and h is the one at +-19.  Start and leaves are exact: ``log(sum w y / sum w e^s)``, held so that no
+    score of the leaf passes +-19, which is also where a leaf without any count goes.  Deviance: twice the weighted
+    mean of the loss (without the term log y! that no score changes).
+    """
+
+    name: ClassVar[str] = "poisson"
+    deviance_factor: ClassVar[float] = 2.0
+
+    def __init__(self, rows: RankedRows, parameters: TrainParameters, options: Any) -> None:
+        super().__init__(rows, parameters, options)
+        bad = ~(self._targets >= 0.0)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise TrainingDataRejected(
+                f"{self.name} expects labels of 0 or more, found {self._targets[row]} in row {row};"
+                " learn labels of either sign by l2"
+            )
+
+    def start(self) -> float:
+        """Return log(sum w y / sum w e^o), within +-19."""
+        seen = self._targets > 0.0
+        if not (seen.any() if len(self._weights) == 0 else (seen & (self._weights > 0.0)).any()):
+            raise TrainingDataRejected(f"{self.name} finds nothing to learn: every label is 0")
+        n = len(self._targets)
+        scores = self._offsets if len(self._offsets) else np.zeros(n)
+        steps = self._steps(scores, np.arange(n, dtype=np.int32), np.array([0, n], dtype=np.int64), Team(1))
+        return float(steps[0])
+
+    def leaf_steps(
+        self, output: int, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team
+    ) -> Floats:
+        """Return the exact step of each leaf."""
+        return self._steps(scores, rows, starts, team)
+
+    def _steps(self, scores: Floats, rows: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], team: Team) -> Floats:
+        out = np.empty(len(starts) - 1, dtype=np.float64)
+
+        def share(first: int, last: int) -> None:
+            kernels.counts_steps(scores, self._targets, self._weights, LIMIT, rows, starts, first, last, out)
+
+        share_leaves(team, starts, share)
+        return out
+
+    def _derive(self, scores: Floats, first: int, last: int, g: Floats, h: Floats) -> None:
+        kernels.counts(scores, self._targets, self._weights, LIMIT, first, last, g, h)
+
+    def _lose(self, scores: Floats, out: Floats) -> None:
+        kernels.counts_losses(scores, self._targets, self._weights, LIMIT, out)
