@@ -220,5 +220,5 @@ class Origin(Record):
 
 def origin_bytes(name: str, version: int, entry: Entry, earlier: bytes | None) -> bytes:
     """Return the attachment for ``version`` of model ``name``, registered by ``entry`` with the attachment ``earlier``."""
-    told = {"name": name, "version": version, "entry": entry.to_json(), "sha256": entry.digest}
-    return canonical_json(told if earlier is None else told | {"before": json.loads(earlier)})
+    facts = {"name": name, "version": version, "entry": entry.to_json(), "sha256": entry.digest}
+    return canonical_json(facts if earlier is None else facts | {"before": json.loads(earlier)})

@@ -39,7 +39,7 @@ from rankmill.registry.bundle_format import (
     origin_bytes,
 )
 from rankmill.registry.commit_log import Log, is_due, write_checkpoint
-from rankmill.registry.leases import kept, lease
+from rankmill.registry.leases import keep_blobs, lease
 from rankmill.registry.model_state import Registered, State
 from rankmill.registry.names import check_alias
 from rankmill.registry.stored_records import Entry, Gate, Manifest, Register, first_fault
@@ -251,7 +251,7 @@ def _import_history(store: Store, log: Log, opened: OpenedBundle) -> Imported:
             log.settle(state)
             mended = _put_lost_blobs(store, opened, state.blobs())
             return done(0, state.head, mended)
-        with _kept(store, opened, opened.state.blobs()):
+        with _keep_blobs_of(store, opened, opened.state.blobs()):
             added = _add(store, log, entries[state.head :])
         if added:
             if is_due(len(entries), state.head):
@@ -306,7 +306,7 @@ def _import_version(store: Store, log: Log, opened: OpenedBundle, reason: str) -
         )
 
     came = f"{contents.name}@{change.version}"
-    with _kept(store, opened, {change.model, change.manifest, *own.values()}), kept(store, [origin]):
+    with _keep_blobs_of(store, opened, {change.model, change.manifest, *own.values()}), keep_blobs(store, [origin]):
         entry = log.commit(decide, reason or f"imported from {came}")
     assert isinstance(entry.change, Register)  # noqa: S101 (for the type checker)
     return Imported("version", log.name, came, int(added), entry.number, entry.change.version)
@@ -319,8 +319,8 @@ def _origin_of(opened: OpenedBundle) -> bytes:
 
 
 @contextlib.contextmanager
-def _kept(store: Store, opened: OpenedBundle, wanted: set[str]) -> Iterator[None]:
-    """Do as `rankmill.registry.leases.kept`, with blobs that lie in a file and are read one at a time."""
+def _keep_blobs_of(store: Store, opened: OpenedBundle, wanted: set[str]) -> Iterator[None]:
+    """Do as `rankmill.registry.leases.keep_blobs`, with blobs that lie in a file and are read one at a time."""
     with lease(store, wanted):
         _put_blobs(store, opened, wanted)
         yield

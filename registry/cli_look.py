@@ -178,6 +178,6 @@ def verify(
         return
     if len(report.unread) == len(report.findings):  # nothing that was read is wrong
         first = report.unread[0]
-        told = f"{first.strerror}; files that could not be read, and so were not checked: {len(report.unread)}"
-        raise OSError(first.errno, told, str(first.filename))
+        message = f"{first.strerror}; files that could not be read, and so were not checked: {len(report.unread)}"
+        raise OSError(first.errno, message, str(first.filename))
     raise IntegrityError(f"{registry}: findings: {len(report.findings)}; the first: {safe(report.findings[0])}")

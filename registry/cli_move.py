@@ -193,8 +193,8 @@ def tag(
     for entry in written:
         typer.echo(safe(f"{version.name}: {what_of(entry)} (entry {entry.number} of the log)"))
     if not written:
-        told = ", ".join(f"{key}={value}" for key, value in sorted(now.items()))
-        typer.echo(safe(f"{version}: {told or 'no tags'}"))
+        shown = ", ".join(f"{key}={value}" for key, value in sorted(now.items()))
+        typer.echo(safe(f"{version}: {shown or 'no tags'}"))
 
 
 def _expected(text: str | None) -> Expected:

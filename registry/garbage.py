@@ -18,7 +18,7 @@ lock.  This is the argument; ``tests/registry/test_retention_interleavings.py`` 
 
 4. *The order of looks.*  A collector looks (a) which files lie in the trash, (b) which leases there are, (c) what the
    logs refer to, and only then deletes: of the files of (a) those that neither (b) nor (c) names, and that have lain
-   there for the time of grace.  Whoever refers to a blob (``leases.kept``) (1) writes a lease, (2) sees the blob in its
+   there for the time of grace.  Whoever refers to a blob (``leases.keep_blobs``) (1) writes a lease, (2) sees the blob in its
    place or puts it there, (3) commits the entry, (4) sees whether the blob is still in its place and else puts it again
    from memory, (5) gives up the lease.
 

@@ -128,7 +128,7 @@ def lease(store: Store, digests: Iterable[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept(store: Store, blobs: Sequence[bytes]) -> Iterator[list[str]]:
+def keep_blobs(store: Store, blobs: Sequence[bytes]) -> Iterator[list[str]]:
     """Put blobs that the block's commit refers to, and see to it that they are there after it.
 
     The lease is written before anybody looks which of them are there already: a collector that has not seen it has not

@@ -22,7 +22,7 @@ from rankmill.registry.bundle_import import Imported, OpenedBundle, import_bundl
 from rankmill.registry.commit_log import Log, every_log
 from rankmill.registry.fsck import FsckReport, VerifyReport, fsck, verify
 from rankmill.registry.garbage import Collected, collect
-from rankmill.registry.leases import kept, lease
+from rankmill.registry.leases import keep_blobs, lease
 from rankmill.registry.model_state import State
 from rankmill.registry.names import (
     LATEST,
@@ -129,21 +129,25 @@ class Registry:
         self._store.sweep()
         keys = sorted(further)
 
-        with kept(self._store, [model, facts, *(further[key] for key in keys)]) as (sha256, manifest_sha256, *others):
+        with keep_blobs(self._store, [model, facts, *(further[key] for key in keys)]) as (
+            sha256,
+            manifest_sha256,
+            *others,
+        ):
             attached = dict(zip(keys, others, strict=True))
 
             def decide(state: State) -> Register | int:
                 for number, row in enumerate(state.versions.values(), start=1):
                     if row.manifest == manifest_sha256 and row.model == sha256 and number not in state.swept:
                         return row.entry
-                told = {"attachments": attached} if attached else {}  # what is not set is not in the entry's bytes
+                optional = {"attachments": attached} if attached else {}  # what is not set is not in the entry's bytes
                 return Register(
                     op="register",
                     version=len(state.versions) + 1,
                     model=sha256,
                     size=len(model),
                     manifest=manifest_sha256,
-                    **told,
+                    **optional,
                 )
 
             entry = log.commit(decide, reason)
@@ -360,7 +364,7 @@ class Registry:
             stands = before is not None and gate_of(log, before) == gate and not lapsed(state, alias, before, gate)
             return before if before is not None and stands else gate
 
-        with kept(self._store, [data]):
+        with keep_blobs(self._store, [data]):
             return log.commit(decide, reason)
 
     def gate_report(self, name: str, entry: int) -> dict[str, Any]:

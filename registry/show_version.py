@@ -128,8 +128,8 @@ class VersionDetails:
             ["metrics", "\n".join(self._metric_lines())],
         ]
         if self.attachments:
-            told = [f"{name}: {size_text(len(data))}" for name, data in self.attachments.items()]
-            rows.append(["attachments", ", ".join(told)])
+            sizes = [f"{name}: {size_text(len(data))}" for name, data in self.attachments.items()]
+            rows.append(["attachments", ", ".join(sizes)])
         known = {"features", "dataset_digest", "parameters", "metrics"}
         known |= set() if self.training is None else IN_WORDS
         return rows + [[safe(key), lines_of(value)] for key, value in self.facts.items() if key not in known]
