@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankmill.foundation.errors import DataRejected, DatasetFormatError
-from rankmill.foundation.memory import DEFAULT_MEMORY
+from rankmill.foundation.process_memory import DEFAULT_MEMORY
 from rankmill.foundation.storage.publish import file_digest, fsync_folder, keep_by_digest, write_atomically
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline import _kernels

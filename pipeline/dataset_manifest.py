@@ -258,7 +258,7 @@ def path_in(dataset: Path, name: str) -> Path:
     return earlier if not path.exists() and earlier.exists() else path
 
 
-def wherever(shard: Path, read: Callable[[Path], T]) -> T:
+def read_even_if_replaced(shard: Path, read: Callable[[Path], T]) -> T:
     """Return ``read(shard)``; if the shard has been replaced since its dataset was opened, read it where it was moved to.
 
     Raises

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.memory import checked_memory, fitting_threads
+from rankmill.foundation.process_memory import checked_memory, fitting_threads
 from rankmill.pipeline.sources.batch import BATCH_BYTES
 
 if TYPE_CHECKING:

@@ -21,8 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import DatasetFormatError, InputError
-from rankmill.foundation.memory import checked_memory
-from rankmill.pipeline.dataset_manifest import JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, path_in, wherever
+from rankmill.foundation.process_memory import checked_memory
+from rankmill.pipeline.dataset_manifest import (
+    JUDGMENT_REJECTS_NAME,
+    PAIR_REJECTS_NAME,
+    REJECTS_NAME,
+    path_in,
+    read_even_if_replaced,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -137,7 +143,7 @@ def _restrict(connection: Any, views: Mapping[str, tuple[str, Sequence[Path]]]) 
 def _views(dataset: Dataset) -> Iterator[tuple[str, tuple[str, Sequence[Path]]]]:
     """Yield for each view its name, its statement and the files that it reads."""
     manifest = dataset.manifest
-    features = [wherever(dataset.features_path(shard), _there) for shard in manifest.shards]
+    features = [read_even_if_replaced(dataset.features_path(shard), _there) for shard in manifest.shards]
     place = _place(dataset, features)
     ids = ["qid", "doc_id", "grade", *dataset.optional_columns]
     values = [f"nullif({_name(name)}, 'nan'::FLOAT) AS {_name(name)}" for name in manifest.features]

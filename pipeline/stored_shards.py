@@ -37,7 +37,7 @@ from rankmill.pipeline.dataset_manifest import (
     ShardStatistics,
     UnjudgedShard,
     path_in,
-    wherever,
+    read_even_if_replaced,
 )
 from rankmill.pipeline.sources.times import TIME
 
@@ -75,7 +75,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the columns ``names`` of ``file``, only rows where ``keep``."""
     done = 0
-    with decoding(file), wherever(file, open_parquet) as reader:
+    with decoding(file), read_even_if_replaced(file, open_parquet) as reader:
         for batch in reader.iter_batches(batch_size=batch_rows, columns=names):
             mask = None if keep is None else keep[done : done + batch.num_rows]
             done += batch.num_rows
@@ -171,7 +171,7 @@ class StoredShards:
         """Raise DatasetFormatError unless all these files are there with the size they were written with."""
         for file, size in self.files():
             try:
-                found = wherever(file, lambda path: path.stat().st_size)
+                found = read_even_if_replaced(file, lambda path: path.stat().st_size)
             except FileNotFoundError:
                 found = None
             if found != size:
@@ -189,7 +189,7 @@ class StoredShards:
         if file in self._whole:
             return
         try:
-            digest = wherever(file, file_digest)
+            digest = read_even_if_replaced(file, file_digest)
         except FileNotFoundError:
             raise DatasetFormatError(f"{file}: shard is missing; {cure}") from None
         if digest != file.stem:
@@ -200,7 +200,7 @@ class StoredShards:
         """Return ``columns`` of ``file``, all for None."""
         self.check(file)
         with decoding(file):
-            table = wherever(file, lambda path: pq.read_table(path, columns=columns, partitioning=None))
+            table = read_even_if_replaced(file, lambda path: pq.read_table(path, columns=columns, partitioning=None))
         return table if columns is None else table.select(columns)
 
     def statistics_table(self, shard: Shard) -> pa.Table:
@@ -224,24 +224,14 @@ class StoredShards:
         self.check(file)
         yield from blocks(file, list(self.manifest.features), None, batch_rows, np.float32)
 
-    def stored_rows(self, shard: Shard, batch_rows: int) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
-        """Yield (ids, grades and optional columns, features (m, F)) of all rows of ``shard``, in canonical order."""
-        file, names = self.features_path(shard), list(self.manifest.features)
-        self.check(file)
-        with decoding(file), wherever(file, open_parquet) as reader:
-            for batch in reader.iter_batches(batch_size=batch_rows):
-                yield (
-                    batch.select(["qid", "doc_id", "grade", *self.optional_columns]),
-                    row_major(batch, names, np.float32),
-                )
-
-    def unjudged_rows(
-        self, shard: UnjudgedShard, batch_rows: int
+    def stored_rows(
+        self, shard: Shard | UnjudgedShard, batch_rows: int
     ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
-        """Yield (ids and optional columns, features (m, F)) of the rows of ``shard``, in canonical order."""
-        file, names = self.unjudged_path(shard), list(self.manifest.features)
+        """Yield (ids, grades if judged, and optional columns; features (m, F)) of all rows of ``shard``, in canonical order."""
+        file = self.features_path(shard) if isinstance(shard, Shard) else self.unjudged_path(shard)
+        names = list(self.manifest.features)
         self.check(file)
-        with decoding(file), wherever(file, open_parquet) as reader:
+        with decoding(file), read_even_if_replaced(file, open_parquet) as reader:
             for batch in reader.iter_batches(batch_size=batch_rows):
                 narrow = [name for name in batch.schema.names if name not in set(names)]
                 yield batch.select(narrow), row_major(batch, names, np.float32)

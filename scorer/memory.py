@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.memory import MIN_MEMORY, fitting_threads
+from rankmill.foundation.process_memory import MIN_MEMORY, fitting_threads
 
 MB = 1_000_000
 MIB = 1 << 20

@@ -288,24 +288,17 @@ def read_bucket(
     bucket: int,
     width: int,
     absent: float,
-    extras: tuple[str, ...],
     *,
     labels_are_grades: bool = False,
     values_alone: bool = False,
     into: npt.NDArray[np.float32] | None = None,
 ) -> BucketRows:
-    """Read the rows of ``bucket``, in the order in which they were spilled.
+    """Read the rows of bucket number ``bucket``, in the order in which they were spilled.
 
     Parameters
     ----------
-    spill
-        Where they are.
-    bucket
-        Its number.
     width, absent
         Number of features of all rows, and the value of those that a narrower row leaves out.
-    extras
-        Optional columns to read.
     labels_are_grades
         Whether the grades are to be taken from the labels, all of which are whole numbers.
     values_alone
@@ -319,7 +312,7 @@ def read_bucket(
     grade = np.empty(n, dtype=np.int32)
     source = np.empty(n, dtype=np.int32)
     digest = np.empty((n, 2), dtype=np.uint64)
-    columns = {name: np.empty(n, dtype=TYPES[name].to_pandas_dtype()) for name in extras}
+    columns = {name: np.empty(n, dtype=TYPES[name].to_pandas_dtype()) for name in spill.extras}
     low = 0
     for rows, values in padded(spill, bucket, width, absent, into):
         high = low + len(rows.grade)

@@ -147,7 +147,6 @@ def read_settled(bucket: Bucket) -> SettledBucket:
         bucket.number,
         len(layout.features),
         layout.absent,
-        bucket.spill.extras,
         labels_are_grades=layout.labels_are_grades and settling is None,
         values_alone=settling is not None,
         into=bucket.values,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.foundation.memory import release_freed
 from rankmill.foundation.options import spelled
+from rankmill.foundation.process_memory import release_freed
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import PAIR_REJECTS_NAME, REJECTS_NAME, path_in

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankmill.foundation.errors import DataRejected
-from rankmill.foundation.memory import release_freed
+from rankmill.foundation.process_memory import release_freed
 from rankmill.pipeline.dataset_manifest import FEATURES, JUDGMENT_REJECTS_NAME, PAIR_REJECTS_NAME, REJECTS_NAME, SPLITS
 from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.group.settled_bucket import Layout

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankmill.foundation.memory import return_large_arrays
+from rankmill.foundation.process_memory import return_large_arrays
 from rankmill.foundation.storage.staging import staging_folder
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.digests import SourceDigests

@@ -101,7 +101,7 @@ def stored_rows(
 def unjudged_rows(dataset: Dataset, shard: UnjudgedShard, extras: Collection[str]) -> Iterator[RowBatch]:
     """Yield the rows of ``shard``, a few at a time; what is stored of queries only (their weights and times) is 0."""
     size = max(1, BATCH_BYTES // 4 // (4 * len(dataset.feature_names)))
-    for narrow, values in dataset.unjudged_rows(shard, size):
+    for narrow, values in dataset.stored_rows(shard, size):
         n = len(values)
         yield RowBatch(
             qid=cast("pa.StringArray", narrow.column("qid")),

@@ -136,7 +136,7 @@ _MOST_LISTED = 100  # artefacts in a line; the lineage has all
 
 def peak_memory() -> int:
     """Return the most bytes that this process has had so far."""
-    from rankmill.foundation.memory import peak_bytes
+    from rankmill.foundation.process_memory import peak_bytes
 
     return peak_bytes()
 

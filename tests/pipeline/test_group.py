@@ -144,10 +144,10 @@ def test_rows_that_came_one_by_one_are_read_in_their_order(tmp_path, monkeypatch
     for k in range(20):
         qid, doc_id = pa.array([f"q{k}"]), pa.array([f"d{k}"]) if k % 3 else None
         spill.add(RowBatch(qid=qid, doc_id=doc_id, grade=None, values=np.full((1, 1), k, dtype=np.float32)), k)
-    whole = read_bucket(spill, 0, 1, 0.0, ())
+    whole = read_bucket(spill, 0, 1, 0.0)
     assert whole.qid.to_pylist() == [f"q{k}" for k in range(20)]
     for most in (2, 3, 19, 20):
         monkeypatch.setattr(bucket_module, "_MOST_PARTS", most)
-        found = read_bucket(spill, 0, 1, 0.0, ())
+        found = read_bucket(spill, 0, 1, 0.0)
         assert (found.qid, found.doc_id) == (whole.qid, whole.doc_id)
         assert (found.source == whole.source).all()
