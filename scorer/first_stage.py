@@ -105,7 +105,7 @@ class FirstStage:
             del parts
             own_first, own_second, new = _ascending(own_first, own_second)
             if not new.all():
-                _tell_repeated(path, own_first[~new], own_second[~new])
+                _refuse_repeated(path, own_first[~new], own_second[~new])
             if len(first):
                 own_first, own_second, new = _ascending(
                     np.concatenate([first, own_first]), np.concatenate([second, own_second])
@@ -257,7 +257,7 @@ def _ascending(first: Hashes, second: Hashes) -> tuple[Hashes, Hashes, Mask]:
     return first, second, np.concatenate([[True], ~same])
 
 
-def _tell_repeated(path: Path, first: Hashes, second: Hashes) -> None:
+def _refuse_repeated(path: Path, first: Hashes, second: Hashes) -> None:
     """Raise CandidatesRejected for the first line of a run with one of the documents of these hashes a second time."""
     first, second, new = _ascending(first, second)  # one may be there three times
     repeated = FirstStage([path], first[new], second[new])

@@ -23,8 +23,8 @@ from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.delimited import DelimitedCells, DelimitedSource
 from rankmill.pipeline.sources.files import check_file, uncompressed
 from rankmill.pipeline.sources.grades import GradeRules
-from rankmill.pipeline.sources.problems import Problems
 from rankmill.pipeline.sources.role_columns import read_parts
+from rankmill.pipeline.sources.table_rows import Problems
 from rankmill.pipeline.sources.trec_run import read_ranked_lines
 from rankmill.pipeline.sources.words import QRELS, word_lines
 from rankmill.scorer.ranked_file import is_ranked_folder

@@ -18,7 +18,7 @@ from rankmill.pipeline.ingest.stored_input import Counts, StoredPairs, places_am
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.rejects import read_rejects
 from rankmill.pipeline.sources.files import format_of
-from rankmill.pipeline.sources.jsonl.keys import naturally_sorted
+from rankmill.pipeline.sources.jsonl.json_keys import naturally_sorted
 from rankmill.pipeline.validate import sources_disagree
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.group.settled_bucket import Layout
 from rankmill.pipeline.group.shard_writer import write_shards
 from rankmill.pipeline.ingest.described import described, row_files
-from rankmill.pipeline.ingest.reading import read_all
+from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.judgments.judgment_files import SPILLED as JUDGMENTS
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments
 from rankmill.pipeline.judgments.tally import Tally

@@ -23,8 +23,8 @@ from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.columns import TableColumns
 from rankmill.pipeline.sources.open_source import NarrowFile
 from rankmill.pipeline.sources.parts import NUMBERS, PAIR_PARTS
-from rankmill.pipeline.sources.problems import Problems
 from rankmill.pipeline.sources.role_columns import read_parts
+from rankmill.pipeline.sources.table_rows import Problems
 from rankmill.pipeline.sources.words import PAIRS
 
 if TYPE_CHECKING:

@@ -145,7 +145,7 @@ class Quarantine:
         return len(self._found) > self.limit
 
     @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         """How many more bad rows there may be, here or in this part."""
         return max(0, self.limit - len(getattr(self._own, "found", self._found)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ from rankmill.pipeline.sources.batch import (
 )
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
 from rankmill.pipeline.sources.parts import IDS, OPTIONAL, PAIR_PARTS, PARTS
-from rankmill.pipeline.sources.problems import Mask, Problems
 from rankmill.pipeline.sources.role_columns import are_ids, are_numbers, as_floats, feature_numbers, read_parts
+from rankmill.pipeline.sources.table_rows import Mask, Problems, TableRows
 from rankmill.pipeline.sources.times import TIME, is_timelike
 
 if TYPE_CHECKING:
@@ -44,20 +44,6 @@ STRIP = 1024  # rows that are filled together
 
 ColumnsOf = Callable[[Path, Sequence[str], ReadOptions, Callable[[TableColumns], list[ColumnProblem]]], TableColumns]
 """Says what the columns of a table are for in some role, by their names and by what is wrong with their values."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableRows:
-    """Some rows of a table, or lines of words, in the order of the file."""
-
-    columns: Mapping[str, pa.Array[Any]]
-    """(n,) cells, by the part that the column plays."""
-    place: npt.NDArray[np.int64]
-    """(n,) ascending: which row or line of the file each is."""
-    problems: Problems
-    """What is wrong with them so far."""
-    put_aside: Callable[[Problems], None]
-    """Puts the rows with problems aside."""
 
 
 class TableSource:

@@ -113,7 +113,7 @@ def table_columns(
     names, problems = _usable_names(header, options)
     ignored = tuple(name for name in names if _is_ignored(name, options))
     rest = [name for name in names if name not in ignored]
-    column_of = _told(path, names, ignored, options)
+    column_of = _assigned(path, names, ignored, options)
     free = set(rest) - set(column_of.values())
     column_of |= {part: part for part in PARTS if part not in options.columns and part in free}
     if options.time_column is not None and not (options.time_optional and options.time_column not in rest):
@@ -280,7 +280,7 @@ def _is_ignored(name: str, options: ReadOptions) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in options.ignore)
 
 
-def _told(path: Path, names: Sequence[str], ignored: Sequence[str], options: ReadOptions) -> dict[str, str]:
+def _assigned(path: Path, names: Sequence[str], ignored: Sequence[str], options: ReadOptions) -> dict[str, str]:
     """Return the parts of ``--columns`` in the order of PARTS; those that no column is to play are left out."""
     for part, name in options.columns.items():
         if name in ignored:

@@ -24,12 +24,12 @@ from rankmill.pipeline.arrow import as_array, parts_of
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged, read_blocks
-from rankmill.pipeline.sources.columnar import ColumnsOf, TableRows, TableSource
+from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.parts import OPTIONAL
-from rankmill.pipeline.sources.problems import Problems
 from rankmill.pipeline.sources.role_columns import feature_numbers
+from rankmill.pipeline.sources.table_rows import Problems, TableRows
 from rankmill.pipeline.sources.times import times_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class DelimitedCells:
         for batch in self._cells(max(block_bytes // _READ_AHEAD, _LEAST_BLOCK, 64 * len(self.header))):
             yield first, batch
             first += len(batch)
-            if self._n_bad > self._quarantine.room:  # reporting them is the end
+            if self._n_bad > self._quarantine.remaining:  # reporting them is the end
                 self._report_all()
         if self._n_bad:
             self._report_all()

@@ -267,7 +267,7 @@ class _Parser:
         )
         put_aside: list[tuple[int, int]] = []  # rows before the line, where it begins
         problems: list[_Problem] = []
-        room = self._quarantine.room
+        room = self._quarantine.remaining
         while True:
             _kernels.parse_lines(
                 text, block.stop, self._options.index_base, self._top, self._options.highest_grade, self._rules.maps_numbers, real, self._grouped, _kernels.POWERS,

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from rankmill.pipeline.options import Format
     from rankmill.pipeline.sources.batch import Source
-    from rankmill.pipeline.sources.columnar import ColumnsOf, TableRows, TableSource
+    from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
+    from rankmill.pipeline.sources.table_rows import TableRows
     from rankmill.pipeline.sources.words import WordForm
 
 
@@ -73,7 +74,7 @@ def _open_table(
 
         return ArrowSource(path, options, quarantine, columns_of)
     if chosen == "jsonl":
-        from rankmill.pipeline.sources.jsonl.source import JsonSource
+        from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 
         return JsonSource(path, options, quarantine, columns_of)
     from rankmill.pipeline.sources.delimited import DelimitedSource
@@ -128,7 +129,7 @@ class NarrowFile:
 
 def share_features(sources: Sequence[Source], others: Iterable[str] = ()) -> None:
     """Give all files of JSON lines among ``sources`` the features that any of them has, and ``others``."""
-    from rankmill.pipeline.sources.jsonl.source import JsonSource
+    from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 
     found = [source for source in sources if isinstance(source, JsonSource)]
     names = {*others, *(name for source in found for name in source.columns or ())}

@@ -87,7 +87,7 @@ class ParquetSource(ColumnarSource):
         file = pq.ParquetFile(self.path, metadata=metadata, pre_buffer=False)
 
         def read(columns: list[str]) -> pa.Table:
-            with _told_if_damaged(self.path):
+            with _refusing_damaged(self.path):
                 table = file.read_row_groups(groups, columns=columns, use_threads=False).slice(skipped)
             if len(table) != n:
                 raise DataRejected(f"{self.path}: the Parquet data are damaged: a column has too few values")
@@ -122,7 +122,7 @@ def _together(sizes: Sequence[int], enough: int, most: int) -> Iterator[tuple[li
 
 
 @contextmanager
-def _told_if_damaged(path: Path) -> Iterator[None]:
+def _refusing_damaged(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -163,7 +163,7 @@ def read_batches(
     batches = file.iter_batches(batch_size=rows, columns=of_columns, row_groups=of_groups)
     first = rows_before + 1
     while True:
-        with _told_if_damaged(path):
+        with _refusing_damaged(path):
             batch = next(batches, None)
         if batch is None:
             return

@@ -22,7 +22,7 @@ from rankmill.pipeline.sources.times import NO_TIME, TIME, TIME_RULE, times_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from rankmill.pipeline.sources.problems import Problems
+    from rankmill.pipeline.sources.table_rows import Problems
 
 _ORDER = (*IDS, "grade", *NUMBERS, TIME)
 _GRADES = GradeRules()

@@ -18,8 +18,7 @@ from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES
 from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import Quarantine, shorten
 from rankmill.pipeline.sources.blocks import Block, copy_tokens, read_blocks
-from rankmill.pipeline.sources.columnar import TableRows
-from rankmill.pipeline.sources.problems import Problems
+from rankmill.pipeline.sources.table_rows import Problems, TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

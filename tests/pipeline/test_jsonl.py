@@ -18,7 +18,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
-from rankmill.pipeline.sources.jsonl.source import JsonSource
+from rankmill.pipeline.sources.jsonl.json_lines import JsonSource
 from rankmill.pipeline.sources.open_source import open_source, share_features
 from rankmill.scorer.opening import open_sources
 from tests import naive_json

@@ -14,7 +14,7 @@ from rankmill.foundation.threads import ahead, in_order
 from rankmill.pipeline.group import bucket_rows as spill_module
 from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.ingest.reading import read_all
+from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 from rankmill.pipeline.sources import blocks as blocks_module
 from rankmill.pipeline.sources import delimited as delimited_module

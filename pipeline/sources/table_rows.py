@@ -1,14 +1,17 @@
-"""What is wrong with rows of a batch: one problem a row, the first that was found."""
+"""Some rows of a file as columns, and what is wrong with them: one problem a row, the first that was found."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+    import pyarrow as pa
 
 Mask = npt.NDArray[np.bool_]
 
@@ -50,3 +53,17 @@ class Problems:
     def sorted(self) -> list[Problem]:
         """Return all of them in the order of the rows."""
         return sorted(self._found)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Some rows of a table, or lines of words, in the order of the file."""
+
+    columns: Mapping[str, pa.Array[Any]]
+    """(n,) cells, by the part that the column plays."""
+    place: npt.NDArray[np.int64]
+    """(n,) ascending: which row or line of the file each is."""
+    problems: Problems
+    """What is wrong with them so far."""
+    put_aside: Callable[[Problems], None]
+    """Puts the rows with problems aside."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rankmill.pipeline.sources.batch import shorten
 from rankmill.pipeline.sources.jsonl._kernels import DEEPEST
-from rankmill.pipeline.sources.jsonl.keys import FEATURES
+from rankmill.pipeline.sources.jsonl.json_keys import FEATURES
 from rankmill.pipeline.sources.parts import IDS
 from rankmill.pipeline.sources.times import TIME
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rankmill.pipeline.sources.columns import TableColumns
-    from rankmill.pipeline.sources.jsonl.keys import Keys
+    from rankmill.pipeline.sources.jsonl.json_keys import Keys
 
 _EXPECTED = {
     "Extra data": "one object a line",
