@@ -93,7 +93,7 @@ def rerank_all(path: Path, model: Path, out: Path, memory: str) -> None:
     """Re-rank as a user would."""
     from rankmill.scorer.rerank import rerank
 
-    rerank(path, model, out, top_k=100, memory_limit=memory, overwrite=True)
+    rerank(path, model, out, top_k=100, memory=memory, overwrite=True)
 
 
 def main() -> None:

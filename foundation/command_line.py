@@ -63,14 +63,14 @@ def _parameters_of(group: Grouped) -> Iterator[inspect.Parameter]:
         flags = list(said.flags)
         if kind is bool and default is False and not flags:
             flags = [f"--{each.name.replace('_', '-')}"]
-        shown = default not in EMPTY and group.changes is None
-        if said.repeat or default in EMPTY[1:] or group.changes is not None or said.read is not None:
+        shown = default not in EMPTY and not group.changes
+        if said.repeat or default in EMPTY[1:] or group.changes or said.read is not None:
             default, kind = None if default is not ... else ..., kind | None if default is not ... else kind
         elif said.size:
             default = str(default)
         declared = typer.Option(
             *flags,
-            help=said.help + _otherwise(group, each.name),
+            help=said.help,
             metavar=said.metavar or "|".join(filter(None, said.choices)) or None,
             rich_help_panel=said.panel,
             show_default=shown,
@@ -106,8 +106,3 @@ def _read(group: Grouped, given: Mapping[str, Any]) -> dict[str, Any]:
             plain = tuple(value) if isinstance(value, list) else value
             found[each.name] = plain if said.read is None else said.read(value)
     return found
-
-
-def _otherwise(group: Grouped, name: str) -> str:
-    held = "" if group.changes is None else group.changes.only.get(name, "")
-    return held and f"  Left out: {held}."

@@ -25,7 +25,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
@@ -97,6 +97,14 @@ def option(
     return declared
 
 
+def option_like(group: Any, name: str, *, default: Any, otherwise: str = "") -> Any:
+    """Declare an option as that of ``group`` with this name, with another default; ``otherwise`` says what holds where it is left out."""
+    said = next(option_of(each) for each in declared_in(group) if each.name == name)
+    helped = said.help + (f"  Left out: {otherwise}." if otherwise else "")
+    declared: Any = field(default=default, metadata={_METADATA: replace(said, help=helped)})
+    return declared
+
+
 def group(*, default_factory: type) -> Any:
     """Declare a field that holds another group of options, ``default_factory``, whose options count as those of the outer one."""
     return field(default_factory=default_factory, metadata={_GROUP: default_factory})
@@ -109,14 +117,11 @@ class Without:
         self.names = names
 
 
+@dataclass(frozen=True, slots=True)
 class ChangesOf:
-    """Marks what holds only the options of ``group`` that were given, by name: ``Annotated[Mapping[str, Any], ChangesOf(Policy)]``.
+    """Marks what holds only the options of ``group`` that were given, by name: ``Annotated[Mapping[str, Any], ChangesOf(Policy)]``."""
 
-    With ``only`` it is these options, and help says what holds where one is left out: ``ChangesOf(ReadOptions, absent="as in training")``.
-    """
-
-    def __init__(self, group: type, **only: str) -> None:
-        self.group, self.only = group, only
+    group: type
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +130,15 @@ class Grouped:
 
     kind: type
     options: tuple[Field[Any], ...]
-    changes: ChangesOf | None
+    changes: bool
 
     def made_of(self, given: Mapping[str, Any]) -> Any:
         """Return the group, or only what is given of it."""
         found = {each.name: given[each.name] for each in self.options if each.name in given}
-        return found if self.changes is not None else made_of(self.kind, found)
+        return found if self.changes else made_of(self.kind, found)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, group, field))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, option_like, group, field))
 def options(kind: type[T]) -> type[T]:
     """Make ``kind`` a group of options: a frozen dataclass that checks itself.
 
@@ -175,9 +180,7 @@ def grouped(hint: Any) -> Grouped | None:
         return None
     left_out = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
     found = [each for each in declared_in(kind) if each.name not in left_out]
-    if changes is not None and changes.only:
-        found = [each for each in found if each.name in changes.only]
-    return Grouped(kind, tuple(found), changes)
+    return Grouped(kind, tuple(found), changes is not None)
 
 
 def values_of(made: Any) -> dict[str, Any]:
@@ -198,6 +201,18 @@ def types_in(kind: Any) -> dict[str, Any]:
         if _GROUP in each.metadata:
             found |= types_in(each.metadata[_GROUP])
     return found
+
+
+def made_from(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Return the group of options that arguments by name ask for; InvalidParameter for a name that is none of them."""
+    known = [each.name for each in declared_in(kind)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            raise InvalidParameter(
+                f"unknown option {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
+            )
+    return made_of(kind, given)
 
 
 def made_of(kind: type[T], given: Mapping[str, Any]) -> T:

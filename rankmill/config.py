@@ -18,10 +18,11 @@ from rankmill.foundation.errors import ConfigError
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import LIMITS, MAX_CONSTANT_RISE, MAX_COST_RATIO
-from rankmill.pipeline.options import BinOptions, Format, IngestOptions
+from rankmill.pipeline.options import BinOptions, IngestOptions
 from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import DEFAULT_METRICS, Policy
 from rankmill.scorer.metrics.conventions import OURS
+from rankmill.scorer.options import RerankOptions
 from rankmill.trainer.cli import HISTOGRAM_MEMORY
 from rankmill.trainer.parameters import TrainParameters
 
@@ -131,12 +132,11 @@ class Rerank:
 
     candidates: Texts
     out: str = RANKED
-    format: Format = "auto"
-    columns: dict[str, str] = Field(default_factory=dict)
     run: tuple[str, ...] = ()
-    lacking: Literal["reject", "drop"] = "reject"
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    memory: str = "2GB"
+    options: Annotated[
+        RerankOptions,
+        Without("absent", "index_base", "n_features", "n_rounds", "n_threads", "announce", "run", "overwrite", "fresh"),
+    ] = Field(default=RerankOptions())
 
     @property
     def in_work(self) -> bool:

@@ -16,12 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 from rankmill.config import Config
 from rankmill.foundation.errors import ConfigError, InputError, RankmillError
 from rankmill.foundation.options import Grouped, grouped, types_in
-from rankmill.foundation.units import parse_size
 from rankmill.gate.gate_rules import METRIC
 from rankmill.other_libraries import unknown_name
 from rankmill.pipeline.sources.parts import check_columns
 from rankmill.registry.names import check_alias, check_name
-from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics import parse_metric
 from rankmill.scorer.metrics.conventions import named_convention
 from rankmill.trainer.early_stopping import parse_measure
@@ -132,13 +130,12 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
         if config.gate is not None and config.gate.alias == alias:
             raise ConfigError(f"{path}: [promote] and [gate] both move {alias}; leave [promote] out")
     if config.rerank is not None:
-        if config.rerank.lacking != "reject" and not config.rerank.run:
+        reranking = config.rerank.options
+        if reranking.lacking != "reject" and not config.rerank.run:
             raise ConfigError(
                 f"{path}: rerank.lacking says what becomes of documents of a run; name it with rerank.run"
             )
-        memory, columns = config.rerank.memory, config.rerank.columns
-        rows.append(("[rerank]", lambda: MemoryPlan.of(parse_size(memory, "memory"))))
-        rows.append(("[rerank]", lambda: check_columns(columns, ())))
+        rows.append(("[rerank]", lambda: check_columns(reranking.columns or {}, ())))
         rows.append(("[rerank]", config.rerank.check_out))
     for where, check in rows:
         try:

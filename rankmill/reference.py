@@ -9,6 +9,7 @@ from typing import Any
 from rankmill.foundation.options import Option, declared_in, default_of, option_of
 from rankmill.pipeline.options import BinOptions, IngestOptions
 from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.options import RerankOptions
 from rankmill.trainer.parameters import TrainParameters
 
 HEAD = """\
@@ -34,6 +35,7 @@ PAGES = (
     Page("Ingest", IngestOptions, "`data ingest`", "[ingest]", "`IngestOptions`, `ReadOptions`"),
     Page("Bins", BinOptions, "`data bin`", "[bin]", "`bin_dataset`"),
     Page("Training", TrainParameters, "`train`, `cv`, `tune`", "[train]", "`TrainParameters`, `Ranker`"),
+    Page("Re-ranking", RerankOptions, "`rerank`", "[rerank]", "`RerankOptions`, `rerank`"),
     Page(
         "Metric conventions",
         Policy,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rankmill.foundation.command_line import AsJson, takes_options
+from rankmill.foundation.options import values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.scorer.options import (
+    CandidateOptions,
     ConventionName,
     Conventions,
     ModelOption,
-    NThreads,
     Qrels,
-    Reading,
+    RerankOptions,
     Split,
-    as_candidate_options,
 )
 
 app = typer.Typer()
@@ -42,25 +43,7 @@ def rerank(
         Path,
         typer.Option("--out", "-o", help="Folder for Parquet shards, or one .parquet, .csv, .tsv or .run (TREC) file."),
     ],
-    top_k: Annotated[int | None, typer.Option(help="Write only the first so many of each query.")] = None,
-    memory: Annotated[str, typer.Option(help="Bound of the whole process, 512MB at least.")] = "2GB",
-    reading: Reading,
-    run: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="TREC run of a first stage, or a folder of them: only its documents are ranked, by their rows in CANDIDATES.  "
-            "Repeat for several."
-        ),
-    ] = None,
-    lacking: Annotated[
-        str, typer.Option(help="Documents of --run that have no row in CANDIDATES: reject, or drop and count them.")
-    ] = "reject",
-    n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the model.")] = None,
-    n_threads: NThreads = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over, where a run that was killed could be gone on with.")
-    ] = False,
+    options: RerankOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -78,17 +61,14 @@ def rerank(
     from rankmill.scorer import rerank as reranking
     from rankmill.scorer.model_service import find_model, find_models
 
-    options: Any = as_candidate_options(reading)
-    options |= {"top_k": top_k, "memory_limit": memory, "n_rounds": n_rounds}
-    options |= {"run": run or (), "lacking": lacking}
-    options |= {"n_threads": n_threads, "overwrite": overwrite, "fresh": fresh, "announce": True}
+    asked = values_of(replace(options, announce=True))
     if len(model) == 1:
         forest, identity = find_model(model[0], registry)
-        report = reranking.rerank(candidates, forest, out, identity=identity, **options)
+        report = reranking.rerank(candidates, forest, out, identity=identity, **asked)
         typer.echo(report.to_json() if as_json else report.render())
         return
     models = find_models(model, registry)
-    reports = dict(zip(models, reranking.rerank_several(candidates, models, out, **options), strict=True))
+    reports = dict(zip(models, reranking.rerank_several(candidates, models, out, **asked), strict=True))
     if as_json:
         typer.echo(reranking.reports_to_json(out, reports))
     else:
@@ -131,9 +111,7 @@ def evaluate(
             help="Slice the queries by a column of the subject, by query_size, or by grade_mix; repeat for several.",
         ),
     ] = None,
-    reading: Reading,
-    n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the model.")] = None,
-    n_threads: NThreads = 0,
+    options: CandidateOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -159,8 +137,8 @@ def evaluate(
         trained = trained_model(forest, identity, registry, model)
     evaluation = evaluating.evaluate(
         subject, model=forest, qrels=qrels, metrics=metric or DEFAULT_METRICS, split=split, trained=trained,
-        convention=convention, complete=complete, n_rounds=n_rounds, n_threads=n_threads, by=by or (), announce=True,
-        **conventions, **as_candidate_options(reading),
+        convention=convention, complete=complete, by=by or (),
+        **conventions, **values_of(replace(options, announce=True)),
     )  # fmt: skip
     if per_query is not None:
         evaluating.write_per_query(evaluation, per_query)
@@ -207,7 +185,7 @@ def compare(
         ),
     ] = None,
     split: Split = None,
-    qrels: Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the files.")] = None,
+    qrels: Qrels = None,
     baseline: Annotated[int, typer.Option(metavar="N", min=1, help="The others are compared with the N-th.")] = 1,
     metric: Annotated[
         list[str] | None,
@@ -227,9 +205,7 @@ def compare(
     complete: Annotated[
         bool, typer.Option("--complete", help="With --qrels: count judged queries that a run lacks.")
     ] = False,
-    reading: Reading,
-    n_rounds: Annotated[int | None, typer.Option(help="Use only so many rounds of the models.")] = None,
-    n_threads: NThreads = 0,
+    options: CandidateOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -249,7 +225,7 @@ def compare(
     comparison = comparing.compare(
         [find_ranking(subject, registry, seeds=on is not None and seeds) for subject in subjects],
         on=on, split=split, metrics=metric or DEFAULT_METRICS, baseline=baseline - 1, worst=worst, qrels=qrels,
-        convention=convention, complete=complete, n_rounds=n_rounds, n_threads=n_threads, announce=True,
-        **conventions, **as_candidate_options(reading),
+        convention=convention, complete=complete,
+        **conventions, **values_of(replace(options, announce=True)),
     )  # fmt: skip
     typer.echo(comparison.to_json() if as_json else comparison.render(), nl=as_json)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rankmill.foundation.command_line import AsJson, takes_options
-from rankmill.foundation.cores import available_cores
+from rankmill.foundation.options import Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
-from rankmill.scorer.options import ConventionName, NThreads, Reading, Split, as_candidate_options
+from rankmill.scorer.options import CandidateOptions, ConventionName, Split
 
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest
@@ -71,10 +71,10 @@ class _Inspected:
         return documents
 
 
-def _selection(reading: Mapping[str, Any], qid: list[str] | None, **options: Any) -> Selection:
+def _selection(options: CandidateOptions, qid: list[str] | None, **chosen: Any) -> Selection:
     from rankmill.scorer.inspect.documents import Selection
 
-    return Selection(qids=tuple(qid or ()), announce=True, **as_candidate_options(reading), **options)
+    return Selection(qids=tuple(qid or ()), **values_of(replace(options, announce=True)), **chosen)
 
 
 def _print(report: Report, documents: Documents | None, *, as_json: bool) -> None:
@@ -123,9 +123,7 @@ def dependence(
     qid: Qid = None,
     queries: NQueries = 200,
     seed: Seed = 0,
-    reading: Reading,
-    n_rounds: NRounds = None,
-    n_threads: NThreads = 0,
+    options: CandidateOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -141,20 +139,20 @@ def dependence(
     from rankmill.scorer.inspect.dependence import partial_dependence, some_steps
     from rankmill.scorer.inspect.reports import dependence_report
 
-    inspected = _Inspected(model, registry, n_rounds)
+    inspected = _Inspected(model, registry, options.n_rounds)
     paths = inspected.paths
     if on is None and (split is not None or qid):
         raise InputError("--split and --qid choose documents: name them with --on CANDIDATES")
     documents = None
     if on is not None:
         selection = _selection(
-            reading, qid, split=split, n_queries=queries, seed=seed,
+            options, qid, split=split, n_queries=queries, seed=seed,
         )  # fmt: skip
         documents = inspected.read(on, selection)
     values = None if documents is None else documents.values
     shown = (20 if len(features) == 1 else 8) if points is None else points
     axes = [some_steps(paths, paths.slot_of(name), shown) for name in features]
-    found = partial_dependence(paths, features, points=axes, values=values, n_threads=n_threads or available_cores())
+    found = partial_dependence(paths, features, points=axes, values=values, n_threads=options.threads)
     _print(dependence_report(found, inspected.identity), documents, as_json=as_json)
 
 
@@ -176,9 +174,7 @@ def interaction(
     qid: Qid = None,
     queries: NQueries = 50,
     seed: Seed = 0,
-    reading: Reading,
-    n_rounds: NRounds = None,
-    n_threads: NThreads = 0,
+    options: CandidateOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -189,14 +185,14 @@ def interaction(
     from rankmill.scorer.inspect.dependence import interactions
     from rankmill.scorer.inspect.reports import interaction_report
 
-    inspected = _Inspected(model, registry, n_rounds)
+    inspected = _Inspected(model, registry, options.n_rounds)
     selection = _selection(
-        reading, qid, split=split, n_queries=queries, seed=seed,
+        options, qid, split=split, n_queries=queries, seed=seed,
     )  # fmt: skip
     documents = inspected.read(on, selection)
     found = interactions(
         inspected.paths, documents.values, features=features or None, over=over, output=output,
-        n_threads=n_threads or available_cores(),
+        n_threads=options.threads,
     )  # fmt: skip
     n_documents = len(documents.doc_ids)
     report = interaction_report(
@@ -220,9 +216,7 @@ def shap(
     qid: Qid = None,
     queries: NQueries = 100,
     seed: Seed = 0,
-    reading: Reading,
-    n_rounds: NRounds = None,
-    n_threads: NThreads = 0,
+    options: CandidateOptions,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
@@ -240,13 +234,13 @@ def shap(
         checked_name(out)
         if out.exists() and not overwrite:
             raise InputError(f"{out}: exists already; choose another name, or replace it with --overwrite")
-    inspected = _Inspected(model, registry, n_rounds)
+    inspected = _Inspected(model, registry, options.n_rounds)
     explainer = Explainer(inspected.paths)
     selection = _selection(
-        reading, qid, split=split, n_queries=queries, seed=seed,
+        options, qid, split=split, n_queries=queries, seed=seed,
     )  # fmt: skip
     documents = inspected.read(on, selection)
-    found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=n_threads or available_cores())
+    found = explain_documents(explainer, documents, centred=not raw, out=out, n_threads=options.threads)
     report = shap_report(found, inspected.identity, top=top, out=None if out is None else str(out))
     _print(report, documents, as_json=as_json)
 
@@ -265,8 +259,7 @@ def why(
     output: Output = 0,
     top: Top = 15,
     split: Split = None,
-    reading: Reading,
-    n_rounds: NRounds = None,
+    options: Annotated[CandidateOptions, Without("n_threads")],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -279,10 +272,10 @@ def why(
     from rankmill.scorer.inspect.reports import why_report
     from rankmill.scorer.inspect.shap import Explainer
 
-    inspected = _Inspected(model, registry, n_rounds)
+    inspected = _Inspected(model, registry, options.n_rounds)
     explainer = Explainer(inspected.paths)
     selection = _selection(
-        reading, [qid], split=split
+        options, [qid], split=split
     )  # fmt: skip
     documents = inspected.read(on, selection)
     scores = inspected.paths.scores(documents.values)
@@ -312,7 +305,7 @@ def combine(
     qid: Qid = None,
     queries: NQueries = 1000,
     seed: Seed = 0,
-    reading: Reading,
+    options: Annotated[CandidateOptions, Without("n_rounds", "n_threads")],
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -328,7 +321,7 @@ def combine(
     from rankmill.scorer.inspect.reports import combination_report
 
     selection = _selection(
-        reading, qid, split=split, n_queries=queries, seed=seed,
+        options, qid, split=split, n_queries=queries, seed=seed,
     )  # fmt: skip
     first, path = _Inspected(model, registry), Path(other)
     ranker: ModelIdentity | str
@@ -370,9 +363,7 @@ def optimality(
     qid: Qid = None,
     queries: NQueries = 200,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Which queries and directions are drawn.")] = 0,
-    reading: Reading,
-    n_rounds: NRounds = None,
-    n_threads: NThreads = 0,
+    options: CandidateOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -386,16 +377,16 @@ def optimality(
     from rankmill.scorer.inspect.reports import optimality_report
     from rankmill.scorer.metrics.queries import PreparedQueries
 
-    inspected = _Inspected(model, registry, n_rounds)
+    inspected = _Inspected(model, registry, options.n_rounds)
     selection = _selection(
-        reading, qid, split=split, n_queries=queries, seed=seed,
+        options, qid, split=split, n_queries=queries, seed=seed,
     )  # fmt: skip
     documents = inspected.read(on, selection)
     wanted, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
     moves = Moves(step=step, p0=p0, delta=delta, n_curves=curves, seed=seed)
     found = local_optimality(
-        inspected.paths, documents.values, graded, wanted, moves, n_threads=n_threads or available_cores()
+        inspected.paths, documents.values, graded, wanted, moves, n_threads=options.threads
     )
     _print(optimality_report(found, inspected.identity, words), documents, as_json=as_json)
 

@@ -27,7 +27,8 @@ from rankmill.scorer.metrics import DEFAULT_METRICS, Metric, Policy, parse_metri
 from rankmill.scorer.metrics._kernels import count_tied
 from rankmill.scorer.metrics.conventions import OURS, Convention, as_convention, named_convention
 from rankmill.scorer.metrics.significance import BOOTSTRAP_SEED, REPLICATES, percentile_interval
-from rankmill.scorer.opening import CandidateOptions, DatasetSource, PathLike, files_of, open_sources, paths_of
+from rankmill.scorer.opening import DatasetSource, PathLike, files_of, open_sources, paths_of, read_options
+from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.query_columns import column_of_candidates, column_of_dataset, column_of_scored
 from rankmill.scorer.ranked_file import SCORED_ROW
@@ -105,7 +106,7 @@ def evaluate(
     **options
         ``metrics``, such as ``["ndcg@10", "map"]`` (see `rankmill.scorer.metrics.parse_metric`); ``convention``, "rankmill" or
         the name of a tool (see `rankmill.scorer.metrics.conventions`); the fields of `rankmill.scorer.metrics.Policy`, which
-        override the convention; the fields of `EvaluationOptions` and `rankmill.scorer.opening.CandidateOptions`.  Where
+        override the convention; the fields of `EvaluationOptions` and `rankmill.scorer.options.CandidateOptions`.  Where
         nothing says ``max_grade``, it is that of the model's training data, else the highest grade there is.
 
     Raises
@@ -183,14 +184,14 @@ def _score_candidates(
 ) -> _Opened:
     if isinstance(subject, pa.Table):
         raise InputError("a table of scores needs no model; leave the model out, or name files of candidates")
-    reading, paths = options.reading(forest), paths_of(subject)
+    reading, paths = read_options(options, forest), paths_of(subject)
     dataset, scope = chosen_queries(paths, options.split, [trained])
     predictor = Predictor(forest, n_rounds=options.n_rounds)
     sources: list[Source]
     column: Callable[[str], pl.DataFrame]
     if dataset is None or scope is None:
-        sources = open_sources(files_of(paths), options.input_format, reading, announce=options.announce)
-        column = partial(column_of_candidates, files_of(paths), options.input_format, reading)
+        sources = open_sources(files_of(paths), options.format, reading, announce=options.announce)
+        column = partial(column_of_candidates, files_of(paths), options.format, reading)
     else:
         sources = [DatasetSource(dataset, scope.split, predictor.feature_names)]
         column = partial(column_of_dataset, dataset, scope.split)

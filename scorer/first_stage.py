@@ -10,7 +10,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,11 @@ from rankmill.pipeline.arrow import as_array
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.sources.batch import ColumnBatch, FeaturePart, RowBatch
 from rankmill.pipeline.sources.trec_run import read_ranked_lines
+from rankmill.scorer.options import Lacking
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Lacking = Literal["reject", "drop"]
-LACKING: tuple[Lacking, ...] = ("reject", "drop")
 
 BYTES_OF_A_DOCUMENT = 17
 _BLOCK_BYTES = 1 << 20

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
-from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InputError
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.options import Format, ReadOptions
@@ -19,62 +18,29 @@ from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.columns import TableColumns, guesses_line, guesses_of
 from rankmill.pipeline.sources.files import find_files
 from rankmill.scorer.forest import Forest
+from rankmill.scorer.options import CandidateOptions
 
 PathLike = str | os.PathLike[str]
 BATCH_ROWS = 65_536  # of a dataset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateOptions:
-    """How candidates are read and scored.
+def read_options(options: CandidateOptions, forest: Forest) -> ReadOptions:
+    """Return how to read candidates of ``forest``: what is None is as in its training, else the reader's default.
 
-    Attributes
-    ----------
-    input_format
-        The format of all files; ``auto`` goes by their suffixes.
-    absent, index_base, n_features
-        How to read text (see `rankmill.pipeline.sources.batch.ReadOptions`); None takes what the model was trained with.
-    columns
-        The columns of tables that are qid, doc_id and grade, by other names; the rest is inferred.
-    n_rounds
-        Use only the first so many rounds of the model; None: all.
-    n_threads
-        Worker threads; 0 takes all cores.
-    announce
-        Print on stderr which columns were inferred, and of a re-ranking its memory plan and speed.
+    Grades mean what they meant in the judgments that it was trained on.
     """
-
-    input_format: Format = "auto"
-    absent: Literal["zero", "missing"] | None = None
-    index_base: Literal[0, 1] | None = None
-    n_features: int | None = None
-    columns: Mapping[str, str] | None = None
-    n_rounds: int | None = None
-    n_threads: int = 0
-    announce: bool = False
-
-    @property
-    def threads(self) -> int:
-        """The number of threads that this means here."""
-        return self.n_threads or available_cores()
-
-    def reading(self, forest: Forest) -> ReadOptions:
-        """Return how to read candidates of ``forest``: what is None is as in its training, else the reader's default.
-
-        Grades mean what they meant in the judgments that it was trained on.
-        """
-        told: dict[str, Any] = {"absent": self.absent, "index_base": self.index_base, "negative_grades": None}
-        known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
-        known = {key: value for key, value in known.items() if value is not None}
-        words = forest.info.get("grades")
-        return ReadOptions(
-            grades=tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
-            n_features=self.n_features,
-            grade_required=False,
-            columns=self.columns or {},
-            known_features=frozenset(forest.feature_names),
-            **known,
-        )
+    told: dict[str, Any] = {"absent": options.absent, "index_base": options.index_base, "negative_grades": None}
+    known: dict[str, Any] = {key: forest.info.get(key) if value is None else value for key, value in told.items()}
+    known = {key: value for key, value in known.items() if value is not None}
+    words = forest.info.get("grades")
+    return ReadOptions(
+        grades=tuple((word, int(str(grade))) for word, grade in words.items()) if isinstance(words, dict) else (),
+        n_features=options.n_features,
+        grade_required=False,
+        columns=options.columns or {},
+        known_features=frozenset(forest.feature_names),
+        **known,
+    )
 
 
 def paths_of(subject: PathLike | Sequence[PathLike]) -> list[Path]:

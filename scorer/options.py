@@ -1,29 +1,18 @@
-"""Options that several commands of scoring share, as their parameters are annotated."""
+"""The options of scoring candidates and of re-ranking, declared once, and what several commands share.  Nothing heavy is imported."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from rankmill.foundation.options import ChangesOf
-from rankmill.pipeline.options import IngestOptions
+from rankmill.foundation.cores import available_cores
+from rankmill.foundation.options import ChangesOf, option, option_like, options
+from rankmill.pipeline.options import Absent, Format, IngestOptions, ReadOptions
 from rankmill.scorer.metrics.policy import Policy
-
-Reading = Annotated[
-    Mapping[str, Any],
-    ChangesOf(
-        IngestOptions,
-        format="",
-        absent="as in training",
-        index_base="as in training",
-        n_features="",
-        columns="",
-    ),
-]
-"""How candidates are read, where it differs from what the model was trained with."""
 
 Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]
 """What rules over the convention of metrics."""
@@ -48,7 +37,58 @@ Split = Annotated[
 ]
 Qrels = Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the file.")]
 
+Lacking = Literal["reject", "drop"]
 
-def as_candidate_options(reading: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a command was told of reading candidates as the arguments of `rerank` and `evaluate`."""
-    return {"input_format" if name == "format" else name: value for name, value in reading.items()}
+
+@options
+class CandidateOptions:
+    """How candidates are read and scored; ``announce`` prints on stderr which columns were inferred, and how far a re-ranking is."""
+
+    format: Format = option_like(IngestOptions, "format", default="auto")
+    absent: Absent | None = option_like(ReadOptions, "absent", default=None, otherwise="as in training")
+    index_base: Literal[0, 1] | None = option_like(ReadOptions, "index_base", default=None, otherwise="as in training")
+    n_features: int | None = option_like(ReadOptions, "n_features", default=None)
+    columns: Mapping[str, str] | None = option_like(ReadOptions, "columns", default=None)
+    n_rounds: int | None = option(default=None, help="Use only so many rounds of the model.")
+    n_threads: int = option(default=0, help="Threads; 0: the cores there are.  Never changes the result.", least=0)
+    announce: bool = option(
+        default=False, help="Print on stderr what was inferred, and progress.", on_command_line=False
+    )
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that this means here."""
+        return self.n_threads or available_cores()
+
+
+@options
+class RerankOptions(CandidateOptions):
+    """How to re-rank.
+
+    With ``top_k`` it is also written how often each grade occurs in a query's whole list (``_grades.pq``, or
+    ``OUT.grades.parquet`` beside a single file OUT), so that an evaluation of the written part still knows the ideal list.  A
+    document of ``run`` may be in several runs, once in each; it must have one row.  A killed run with the same model, candidates
+    and options is resumed unless ``fresh``; the bytes are the same.
+    """
+
+    top_k: int | None = option(default=None, help="Write only the first so many of each query.", least=1)
+    memory: int = option(
+        default="2GB", help="Bound of the whole process, 512MB at least.", size=True, least=512 * 10**6
+    )
+    run: str | os.PathLike[str] | tuple[str | os.PathLike[str], ...] = option(
+        default=(),
+        help="TREC run of a first stage, or a folder of them: only its documents are ranked, by their rows in CANDIDATES."
+        "  Repeat for several.",
+        read=lambda paths: tuple(map(Path, paths)),
+        repeat=True,
+        metavar="FILE",
+    )
+    lacking: Lacking = option(
+        default="reject",
+        help="Documents of a run that have no row in CANDIDATES: reject, or drop and count them.",
+        choices=get_args(Lacking),
+    )
+    overwrite: bool = option(
+        default=False, help="Replace OUT if it exists; a folder only if it is one of ranked lists."
+    )
+    fresh: bool = option(default=False, help="Start over, where a run that was killed could be gone on with.")

@@ -18,20 +18,20 @@ from typing import Any
 
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.process_memory import peak_bytes
+from rankmill.foundation.options import made_from, spelled
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
-from rankmill.foundation.units import parse_size
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.sources.batch import Source
 from rankmill.pipeline.sources.columns import guesses_of
-from rankmill.scorer import memory
-from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, LACKING, FirstStage, Lacking
+from rankmill.scorer.first_stage import BYTES_OF_A_DOCUMENT, FirstStage
 from rankmill.scorer.forest import Forest
 from rankmill.scorer.journal import Journal, OfModel, Shard, run_key
 from rankmill.scorer.memory import MB, MemoryPlan
 from rankmill.scorer.model_service import ModelIdentity
-from rankmill.scorer.opening import CandidateOptions, PathLike, files_of, open_sources, paths_of, say, shared_options
+from rankmill.scorer.opening import PathLike, files_of, open_sources, paths_of, read_options, say, shared_options
+from rankmill.scorer.options import RerankOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.ranked_file import MANIFEST, SEVERAL, checked_suffix
 from rankmill.scorer.ranked_writer import RankedFiles, publish_file, write_lists
@@ -42,37 +42,6 @@ from rankmill.scorer.sorting import Spill
 FORMAT = 1
 CHECKPOINT_ROWS = 1_000_000
 """After so many candidates what is known of them is made durable: a later run need not score them again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankOptions(CandidateOptions):
-    """How to re-rank, beside how candidates are read (`CandidateOptions`).
-
-    Attributes
-    ----------
-    top_k
-        Write only the first so many of each query, and beside them how often each grade occurs in the query's whole
-        list (``_grades.pq``, or ``OUT.grades.parquet`` beside a single file OUT), so that an evaluation of the
-        written part still knows the ideal list.
-    memory_limit
-        Bytes that the whole process may take, or a text such as "2GB"; at least 512 MB.
-    run
-        TREC runs of a first stage, or folders of them: only the documents that they list are ranked, and written as if
-        the candidates had their rows alone.  A document may be in several runs, once in each; it must have one row.
-    lacking
-        What to do about documents of ``run`` without a row: "reject" them, or "drop" them and say how many.
-    overwrite
-        Replace an existing output; a folder only if it is one of ranked lists.
-    fresh
-        Start over.  Else a killed run with the same model, candidates and options is resumed; the bytes are the same.
-    """
-
-    top_k: int | None = None
-    memory_limit: int | str = memory.DEFAULT
-    run: PathLike | Sequence[PathLike] = ()
-    lacking: Lacking = "reject"
-    overwrite: bool = False
-    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +110,7 @@ def rerank(
     identity
         What to record about the model; its digest if left out.
     **options
-        The fields of `RerankOptions` and of `rankmill.scorer.opening.CandidateOptions`, such as ``top_k=100``.
+        The fields of `rankmill.scorer.options.RerankOptions`, such as ``top_k=100``.
 
     Raises
     ------
@@ -156,7 +125,9 @@ def rerank(
         The candidates break their format.
     """
     forest = model if isinstance(model, Forest) else Forest.load(model)
-    (report,) = _rerank(candidates, {"": (forest, identity)}, Path(out), RerankOptions(**options), several=False)
+    (report,) = _rerank(
+        candidates, {"": (forest, identity)}, Path(out), made_from(RerankOptions, options), several=False
+    )
     return report
 
 
@@ -180,7 +151,7 @@ def rerank_several(
     for label in models:
         if not label or label.startswith(".") or "/" in label:
             raise InputError(f"{label!r} is no name for a folder in {os.fspath(out)}; give the model file another name")
-    return _rerank(candidates, models, Path(out), RerankOptions(**options), several=True)
+    return _rerank(candidates, models, Path(out), made_from(RerankOptions, options), several=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,15 +189,10 @@ def _planned(
     *,
     several: bool,
 ) -> _Plan:
-    limit = options.memory_limit
-    plan = MemoryPlan.of(parse_size(limit, "--memory") if isinstance(limit, str) else limit)
-    if options.top_k is not None and options.top_k < 1:
-        raise InputError(f"--top-k must be 1 or more, got {options.top_k}")
+    plan = MemoryPlan.of(options.memory)
     paths, runs = files_of(paths_of(candidates)), files_of(paths_of(options.run))
-    if options.lacking not in LACKING:
-        raise InputError.unknown("value of --lacking", options.lacking, LACKING)
     if options.lacking == "drop" and not runs:
-        raise InputError("--lacking says what becomes of documents of a run; name it with --run")
+        raise InputError(f"{spelled('lacking')} says what becomes of documents of a run; name it with {spelled('run')}")
     check_apart(target, [*paths, *runs])
     check_target(target, overwrite=options.overwrite, several=several)
     ranking = {
@@ -237,8 +203,8 @@ def _planned(
         )
         for label, (forest, identity) in models.items()
     }
-    reading = shared_options({label: options.reading(model.forest) for label, model in ranking.items()})
-    sources = open_sources(paths, options.input_format, reading, announce=options.announce)
+    reading = shared_options({label: read_options(options, model.forest) for label, model in ranking.items()})
+    sources = open_sources(paths, options.format, reading, announce=options.announce)
     stage = FirstStage.read(runs, plan.run_bytes) if runs else None
     if stage is not None:
         plan = plan.with_run(len(stage) * BYTES_OF_A_DOCUMENT)
@@ -249,7 +215,7 @@ def _planned(
             "format": FORMAT,
             "models": [[label, *asdict(model.identity).values()] for label, model in ranking.items()],
             "reading": repr(read_as | {"known_features": sorted(reading.known_features)}),
-            "input_format": options.input_format,
+            "input_format": options.format,
             "n_rounds": options.n_rounds,
             "top_k": options.top_k,
             "block_bytes": plan.block_bytes,

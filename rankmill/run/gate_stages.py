@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
-from rankmill.foundation.units import parse_size
 from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
 from rankmill.registry import Version
 from rankmill.registry.names import PRODUCTION
@@ -18,7 +17,8 @@ from rankmill.run.stage_facts import GateFacts, PromoteFacts
 from rankmill.scorer.first_stage import FirstStage
 from rankmill.scorer.memory import MemoryPlan
 from rankmill.scorer.metrics.conventions import OURS, named_convention
-from rankmill.scorer.opening import CandidateOptions, open_sources
+from rankmill.scorer.opening import open_sources, read_options
+from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scoring import check_first_rows
 
@@ -254,10 +254,10 @@ def try_candidates(work: Work, version: Version) -> None:
         return
     forest = work.forest_of(version)
     ingest = work.config.ingest.options.read
-    reading = CandidateOptions(absent=ingest.absent, index_base=ingest.index_base, columns=section.columns)
-    options = reading.reading(forest)
-    sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.format, options)
+    reading = CandidateOptions(absent=ingest.absent, index_base=ingest.index_base, columns=section.options.columns)
+    options = read_options(reading, forest)
+    sources = open_sources(list(work.expand("rerank.candidates", section.candidates)), section.options.format, options)
     if section.run:
-        room = MemoryPlan.of(parse_size(section.memory, "memory")).run_bytes
+        room = MemoryPlan.of(section.options.memory).run_bytes
         FirstStage.read(work.expand("rerank.run", section.run), room)
     check_first_rows(sources, Predictor(forest), options)

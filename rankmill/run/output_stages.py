@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rankmill.foundation.options import values_of
 from rankmill.gate.recording import gate_in
 from rankmill.pipeline.sources.columns import guesses_line
 from rankmill.pipeline.sources.query_sizes import find_sizes
@@ -61,12 +63,12 @@ class Rerank(Stage):
         inputs = {
             "model": f"{stands} {stands.sha256}" if stands is not None else "",
             **as_options(
-                out=section.out, format=section.format, columns=section.columns, top_k=section.top_k,
+                out=section.out, format=section.options.format, columns=section.options.columns, top_k=section.options.top_k,
                 absent=self.work.config.ingest.options.read.absent, index_base=self.work.config.ingest.options.read.index_base,
             ),
         }  # fmt: skip
         if self.runs:
-            inputs |= as_options(lacking=section.lacking)
+            inputs |= as_options(lacking=section.options.lacking)
         inputs |= {f"run {self.work.named(path)}": self.work.digests.of(path) for path in self.runs}
         for path in self.files:
             for file in (path, find_sizes(path)):
@@ -88,19 +90,13 @@ class Rerank(Stage):
         section, stands = self.section, standing(self.work)
         assert stands is not None  # noqa: S101 (`skip_reason` has looked)
         out = self.work.path / section.out
+        read = self.work.config.ingest.options.read
+        text: Any = {"absent": read.absent, "index_base": read.index_base}
         ranked = rerank(
             self.files,
             self.work.forest_of(stands),
             out,
-            top_k=section.top_k,
-            memory_limit=section.memory,
-            input_format=section.format,
-            absent=self.work.config.ingest.options.read.absent,
-            index_base=self.work.config.ingest.options.read.index_base,
-            columns=section.columns,
-            run=self.runs,
-            lacking=section.lacking,
-            overwrite=True,
+            **values_of(replace(section.options, run=self.runs, overwrite=True, **text)),
             identity=ModelIdentity(sha256=stands.sha256, name=stands.name, number=stands.number),
         )
         if ranked.columns_guessed:

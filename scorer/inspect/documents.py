@@ -22,7 +22,8 @@ from rankmill.pipeline.sources.batch import RowBatch, Source
 from rankmill.pipeline.sources.grades import UNKNOWN_GRADE
 from rankmill.scorer.candidates import locate_features, named_by_row
 from rankmill.scorer.inspect.paths import Paths
-from rankmill.scorer.opening import CandidateOptions, DatasetSource, files_of, open_sources
+from rankmill.scorer.opening import DatasetSource, files_of, open_sources, read_options
+from rankmill.scorer.options import CandidateOptions
 from rankmill.scorer.predict import Predictor
 from rankmill.scorer.scored_file import read_scored
 from rankmill.scorer.seen import Scope, TrainedModel, chosen_queries, scope_of_candidates
@@ -106,12 +107,12 @@ def read_documents(
     if selection.n_queries < 0:
         raise InputError(f"--queries must be 0 or more, got {selection.n_queries}")
     predictor = Predictor(paths.forest)
-    options = selection.reading(paths.forest)
+    options = read_options(selection, paths.forest)
     models, files = models or [TrainedModel.of(paths.forest)], [Path(path) for path in subject]
     where = ", ".join(map(str, subject))
     dataset, scope = chosen_queries(files, selection.split, models, selection.qids)
     sources: list[Source] = (
-        open_sources(files_of(files), selection.input_format, options, announce=selection.announce)
+        open_sources(files_of(files), selection.format, options, announce=selection.announce)
         if dataset is None or scope is None
         else [DatasetSource(dataset, scope.split, predictor.feature_names)]
     )

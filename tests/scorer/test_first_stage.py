@@ -65,7 +65,7 @@ def test_the_bytes_are_those_of_a_file_with_just_those_rows(tmp_path, forest, su
             monkeypatch.setattr(MemoryPlan, "of", lambda total, block=block: MemoryPlan(total, block, 64 << 20))
             report = rerank.rerank(
                 files[::-1], forest, tmp_path / "out", run=stage, top_k=top_k, n_threads=n_threads, overwrite=True,
-                memory_limit=10**9,
+                memory=10**9,
             )  # fmt: skip
             assert tree_of(tmp_path / "out") == expected
             assert (report.rows, report.lacking) == (facts, 0)

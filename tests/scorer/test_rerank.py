@@ -111,7 +111,7 @@ def test_the_same_bytes_for_any_memory_threads_and_blocks(tmp_path, forest, monk
         monkeypatch.setattr(MemoryPlan, "of", lambda total, block=block: MemoryPlan(total, block, 64 << 20))
         monkeypatch.setattr(sorting, "BATCH_ROWS", max(2, block // 100))
         monkeypatch.setattr(sorting, "PARTS_OF_THE_LIMIT", block)
-        rerank(source, forest, tmp_path / "out", top_k=20, n_threads=n_threads, memory_limit=limit, overwrite=True)
+        rerank(source, forest, tmp_path / "out", top_k=20, n_threads=n_threads, memory=limit, overwrite=True)
         assert tree_of(tmp_path / "out") == first
 
 
@@ -312,7 +312,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, forest, rows, monkeypatch):
     with pytest.raises(InputError, match="--top-k must be 1 or more, got 0"):
         rerank(source, forest, tmp_path / "out", top_k=0)
     with pytest.raises(InputError, match="--memory must be at least 512MB, got 100MB"):
-        rerank(source, forest, tmp_path / "out", memory_limit="100MB")
+        rerank(source, forest, tmp_path / "out", memory="100MB")
     with pytest.raises(InputError, match=r"cannot write \.xlsx"):
         rerank(source, forest, tmp_path / "out.xlsx")
     with pytest.raises(InputError, match="expected a model file, found none"):
@@ -559,7 +559,7 @@ def peak_of_a_fresh_process(*arguments, n_threads=0):
     """Re-rank in a process of its own with warm kernels and return (its output, peak resident bytes)."""
     code = (
         "import sys; from rankmill.scorer.rerank import rerank; "
-        "report = rerank(sys.argv[1], sys.argv[2], sys.argv[3], memory_limit=sys.argv[4], overwrite=True, "
+        "report = rerank(sys.argv[1], sys.argv[2], sys.argv[3], memory=sys.argv[4], overwrite=True, "
         "n_threads=int(sys.argv[5])); "
         "print(report.rows, [l.split()[1] for l in open('/proc/self/status') if l.startswith('VmHWM')][0])"
     )

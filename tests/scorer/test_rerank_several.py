@@ -51,7 +51,7 @@ def test_each_list_has_the_bytes_of_a_run_of_its_own(tmp_path, rows, forests, su
     before = tree_of(tmp_path / "all")
     with pytest.raises(InputError, match="exists already"):
         rerank_several(source, models, tmp_path / "all", top_k=top_k)
-    rerank_several(source, models, tmp_path / "all", top_k=top_k, overwrite=True, n_threads=1, memory_limit="600MB")
+    rerank_several(source, models, tmp_path / "all", top_k=top_k, overwrite=True, n_threads=1, memory="600MB")
     assert tree_of(tmp_path / "all") == before
     with pytest.raises(
         InputError, match=r"all: has the lists of several models; name one of them: .*all/none, .*all/one"

@@ -194,7 +194,7 @@ def test_processes_killed_at_random_moments(tmp_path):
             writer.write_table(table, row_group_size=5000)
     code = (
         "import sys; from rankmill.scorer import rerank, ranked_writer; rerank.CHECKPOINT_ROWS = 50_000; "
-        "ranked_writer.SHARD_ROWS = 40_000; rerank.rerank(*sys.argv[1:], memory_limit='512MB', n_threads=2)"
+        "ranked_writer.SHARD_ROWS = 40_000; rerank.rerank(*sys.argv[1:], memory='512MB', n_threads=2)"
     )
 
     def start(out):
