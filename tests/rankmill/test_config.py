@@ -168,7 +168,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         (
             "rest",
             "[rerank]\ncandidates = ['a']\nmemory = '1MB'",
-            "[rerank] --memory must be at least 512MB, got 1MB",
+            "[rerank] memory must be at least 512MB, got 1,000,000 bytes",
         ),
         (
             "rest",

@@ -144,7 +144,7 @@ def test_runs_that_cannot_be_used_are_refused(tmp_path, forest):
     with pytest.raises(InputError, match=r"the 100 documents up to here .*room for 99; give more --memory"):
         FirstStage.read([run], 99 * BYTES_OF_A_DOCUMENT)
     assert len(FirstStage.read([run], 100 * BYTES_OF_A_DOCUMENT)) == 100
-    with pytest.raises(InputError, match="--lacking"):
+    with pytest.raises(InputError, match="lacking says"):
         rerank.rerank(source, forest, tmp_path / "out", lacking="drop")
     with pytest.raises(InputError, match="did you mean 'drop'"):
         rerank.rerank(source, forest, tmp_path / "out", run=run, lacking="drp")

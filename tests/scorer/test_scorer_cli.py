@@ -110,7 +110,7 @@ def test_option_values_that_are_unknown(workplace):
     for option, value, message in (
         ("--absent", "zeros", "did you mean 'zero'"),
         ("--format", "letter", "did you mean 'letor'"),
-        ("--index-base", "2", "must be 0 or 1"),
+        ("--index-base", "2", "must be in 0 .. 1"),
         ("--memory", "lots", "expected a size such as 2GB"),
     ):
         with pytest.raises(Exception, match=message):
