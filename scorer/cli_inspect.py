@@ -385,9 +385,7 @@ def optimality(
     wanted, policy, words = _policy(metric, convention, inspected.paths.forest, documents)
     graded = PreparedQueries(documents.graded(), documents.starts, policy, doc_order=documents.order())
     moves = Moves(step=step, p0=p0, delta=delta, n_curves=curves, seed=seed)
-    found = local_optimality(
-        inspected.paths, documents.values, graded, wanted, moves, n_threads=options.threads
-    )
+    found = local_optimality(inspected.paths, documents.values, graded, wanted, moves, n_threads=options.threads)
     _print(optimality_report(found, inspected.identity, words), documents, as_json=as_json)
 
 
