@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InputError
-from rankmill.foundation.process_memory import peak_bytes
 from rankmill.foundation.options import made_from, spelled
+from rankmill.foundation.process_memory import peak_bytes
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import file_digest
 from rankmill.foundation.storage.staging import staging_folder
