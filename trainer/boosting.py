@@ -20,7 +20,6 @@ from rankmill.scorer.forest import Forest
 from rankmill.trainer import _kernels as row_kernels
 from rankmill.trainer.assembly import forest_of, trees_a_round
 from rankmill.trainer.checkpoints import Checkpoint
-from rankmill.trainer.criteria import criterion_of, takes_exact_steps
 from rankmill.trainer.early_stopping import EarlyStopping
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.growing.histogram import total_of
@@ -29,7 +28,7 @@ from rankmill.trainer.history import GRADIENTS, METRICS, TRAIN, VALID_SPLITS, Ro
 from rankmill.trainer.layout import ROW
 from rankmill.trainer.line_search import best_step
 from rankmill.trainer.objectives.protocol import QUERIES, PairCurvatures
-from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.resuming import check_resumable, trees_of

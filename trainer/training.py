@@ -18,7 +18,6 @@ from rankmill.trainer.bin_cache import CachedBins
 from rankmill.trainer.boosting import FEWEST_DRAWN_PAIRS, directions_of
 from rankmill.trainer.checkpoints import Checkpoints
 from rankmill.trainer.combined_forests import BaseModel, after_base
-from rankmill.trainer.criteria import criterion_of, takes_exact_steps
 from rankmill.trainer.early_stopping import DEVIANCE, parse_measure
 from rankmill.trainer.fitting import cross_validate_rows, fit
 from rankmill.trainer.growing.grower import Grower
@@ -26,7 +25,7 @@ from rankmill.trainer.growing.histogram import HistogramPool
 from rankmill.trainer.history import CrossValidation, TrainingResult
 from rankmill.trainer.layout import BLOCK_WIDTH, blocks_shape
 from rankmill.trainer.objectives.protocol import ROWS, Objective, array_bytes
-from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import BOTH, TrainParameters
 from rankmill.trainer.resuming import check_resumable
 from rankmill.trainer.rows import TrainingData

@@ -6,10 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from rankmill.trainer.criteria import criterion_of, takes_exact_steps
 from rankmill.trainer.growing.grower import Grower
 from rankmill.trainer.layout import BlockedBins
-from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.objectives.registry import criterion_of, objective_of, takes_exact_steps
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team
 from tests.trainer.planted import rows_of, small_data

@@ -1,4 +1,7 @@
-"""Objectives by their names, one line each, and how they are written: ``quantile(alpha=0.9)``.  Nothing is imported before it is asked for."""
+"""Objectives by their names, one line each; how they are written, ``quantile(alpha=0.9)``; which criteria they permit.
+
+Nothing is imported before it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -128,6 +131,43 @@ def objective_of(rows: RankedRows, parameters: TrainParameters) -> Objective:
     name, given = parse_spelling(parameters.objective)
     kind = objective_class(name)
     return kind(rows, parameters, options_of(name, kind.Options, given))
+
+
+def criterion_of(objective: Objective, parameters: TrainParameters) -> str:
+    """Return ``se``, ``rwse`` or ``ole`` for this training.
+
+    The exact second derivative of a loss that is a sum of terms with one score each is the sum of its h, so ``ole`` is
+    ``rwse`` there (Xia et al., Theorem 1).
+
+    Raises
+    ------
+    InvalidParameter
+        The objective does not permit it.
+    """
+    wanted = parameters.criterion or objective.criteria[0]
+    if wanted not in objective.criteria:
+        raise InvalidParameter(
+            f"criterion {wanted!r} is not for {objective.name}, which permits {', '.join(objective.criteria)}"
+            "; docs/objectives.md says why"
+        )
+    if wanted == "ole" and objective.additive:
+        return "rwse"
+    if wanted == "ole" and parameters.grow == "oblivious":
+        raise InvalidParameter("criterion 'ole' is for trees that split leaf by leaf; grow is 'oblivious'")
+    return wanted
+
+
+def takes_exact_steps(objective: Objective, criterion: str, parameters: TrainParameters) -> bool:
+    """Tell whether pairs inside a leaf are left out of its curvature; by default where splits are chosen in that way.
+
+    Raises
+    ------
+    InvalidParameter
+        The objective has no pairs.
+    """
+    if parameters.leaf == "exact" and "ole" not in objective.criteria:
+        raise InvalidParameter(f"leaf 'exact' is not for {objective.name}, which has no pair curvatures; use newton")
+    return not objective.additive and (parameters.leaf or ("exact" if criterion == "ole" else "newton")) == "exact"
 
 
 def parse_spelling(written: str) -> tuple[str, dict[str, str]]:
