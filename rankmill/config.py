@@ -23,8 +23,7 @@ from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import DEFAULT_METRICS, Policy
 from rankmill.scorer.metrics.conventions import OURS
 from rankmill.scorer.options import RerankOptions
-from rankmill.trainer.cli import HISTOGRAM_MEMORY
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import MachineOptions, SeedOptions, TrainParameters
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 PREVIOUS = "previous"  # in place of the path of a former dataset
@@ -61,17 +60,9 @@ class Train:
 
     name: str
     parameters: TrainParameters = Field(default_factory=TrainParameters)
-    eval_metrics: tuple[str, ...] = ()
-    n_threads: Annotated[int, Field(ge=0)] = 0
-    histogram_memory: str = HISTOGRAM_MEMORY
+    machine: Annotated[MachineOptions, Without("bin_cache")] = Field(default_factory=MachineOptions)
     base_model: str | None = None  # a model of the registry, or a file
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = ()  # in place of `seed`
-    choose: Literal["best", "average"] = "best"
-
-    @property
-    def pool_bytes(self) -> int:
-        """Bound of the memory for histograms."""
-        return parse_size(self.histogram_memory, "histogram_memory")
+    seeds: SeedOptions = Field(default_factory=SeedOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

@@ -10,7 +10,7 @@ from rankmill.foundation.options import Option, declared_in, default_of, option_
 from rankmill.pipeline.options import BinOptions, IngestOptions
 from rankmill.scorer.metrics.policy import Policy
 from rankmill.scorer.options import RerankOptions
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import CheckpointOptions, SeedOptions, TrainParameters, TuneOptions
 
 HEAD = """\
 # Options
@@ -35,6 +35,9 @@ PAGES = (
     Page("Ingest", IngestOptions, "`data ingest`", "[ingest]", "`IngestOptions`, `ReadOptions`"),
     Page("Bins", BinOptions, "`data bin`", "[bin]", "`bin_dataset`"),
     Page("Training", TrainParameters, "`train`, `cv`, `tune`", "[train]", "`TrainParameters`, `Ranker`"),
+    Page("Machine and checkpoints of a training", CheckpointOptions, "`train`", "[train]", "`TrainingOptions`"),
+    Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
+    Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
     Page("Re-ranking", RerankOptions, "`rerank`", "[rerank]", "`RerankOptions`, `rerank`"),
     Page(
         "Metric conventions",
@@ -55,7 +58,7 @@ def _section(page: Page) -> str:
     lines = [
         f"\n## {page.title}",
         "",
-        f"Commands: {page.commands}. Section: `{page.section}`. Python: {page.python}.",
+        f"Commands: {page.commands}. {section}Python: {page.python}.",
         "",
     ]
     lines += ["| option | default | allowed | what it does |", "|---|---|---|---|"]

@@ -30,9 +30,9 @@ from rankmill.trainer.checkpoints import Checkpoints, FinishedTrainings, trainin
 from rankmill.trainer.combined_forests import BaseModel, after_base, average
 from rankmill.trainer.early_stopping import stop_measure
 from rankmill.trainer.history import TRAIN, Curves, RoundRecord, TrainingResult
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import SeedOptions, TrainParameters
 from rankmill.trainer.round_metrics import measure
-from rankmill.trainer.seeds import ONE_SEED, SeedOptions, best_of, check_choice, checked_seeds, noise_floor
+from rankmill.trainer.seeds import ONE_SEED, best_of, check_choice, checked_seeds, noise_floor
 from rankmill.trainer.training import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, OnRound, TrainingOptions
 from rankmill.trainer.version_facts import (

@@ -23,8 +23,7 @@ from rankmill.foundation.storage.publish import write_atomically
 from rankmill.pipeline.dataset import Dataset
 from rankmill.scorer.forest import Forest
 from rankmill.trainer.history import CrossValidation, Curves, TrainingResult
-from rankmill.trainer.parameters import PRESET, TrainParameters
-from rankmill.trainer.training_options import CHECKPOINT_SECONDS
+from rankmill.trainer.parameters import CHECKPOINT_SECONDS, PRESET, TrainParameters
 from rankmill.trainer.version_facts import Intervals, intervals_of
 
 SUFFIX = ".checkpoint"

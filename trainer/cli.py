@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from rankmill.foundation.command_line import takes_options
-from rankmill.foundation.options import Without
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.foundation.options import Without, values_of
+from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
+from rankmill.trainer.parameters import CheckpointOptions, MachineOptions, SeedOptions, TrainParameters
 
 app = typer.Typer()
 
@@ -26,8 +27,6 @@ LogEvery = Annotated[
         show_default=False,
     ),
 ]
-_THREADS = "Threads; 0: the cores this process may use.  Never changes the model."
-HISTOGRAM_MEMORY = "512MiB"  # DEFAULT_POOL_BYTES as people write it
 
 
 @app.command()
@@ -36,33 +35,9 @@ def train(
     *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
     name: Annotated[str, typer.Option(help="Register the model under this name.")],
-    registry: Annotated[
-        Path, typer.Option(envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
-    ] = Path("registry-data"),
+    registry: RegistryFolder = DEFAULT_FOLDER,
     parameters: TrainParameters,
-    eval_metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Measured after every round as well; repeat for several.  Never changes the model."),
-    ] = None,
-    n_threads: Annotated[int, typer.Option(help=_THREADS)] = 0,
-    bin_cache: Annotated[
-        Path | None,
-        typer.Option(
-            file_okay=False,
-            metavar="DIR",
-            help="Map the bins from a file in this folder instead of holding them in memory.  It is built at the first"
-            " training and used again while data and bins are the same; files of other data are left: delete them as"
-            " you like.  Never changes the model.",
-            show_default=False,
-        ),
-    ] = None,
-    histogram_memory: Annotated[
-        str,
-        typer.Option(
-            help="Bound of the memory for histograms; with less, training takes longer.  Oblivious trees take what they"
-            " need.  Never changes the model."
-        ),
-    ] = HISTOGRAM_MEMORY,
+    options: CheckpointOptions,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -81,33 +56,7 @@ def train(
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N,..",
-            help="Train with each of these seeds, such as 1,2,3, and register what --choose says; --seed is passed over.",
-            show_default=False,
-        ),
-    ] = None,
-    choose: Annotated[
-        str,
-        typer.Option(
-            help="Of several seeds: best, the model that is best on the valid split, or average, one model whose scores are"
-            " the means of all."
-        ),
-    ] = "best",
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            file_okay=False,
-            metavar="DIR",
-            help="Keep in this folder what is trained so far, so that the same command goes on after a kill; emptied of it"
-            " when the model is registered.  Never changes the model.",
-            show_default=False,
-        ),
-    ] = None,
-    checkpoint_every: Annotated[float, typer.Option(min=0.0, help="Seconds between two checkpoints.")] = 300.0,
-    profile: Annotated[bool, typer.Option("--profile", help="Show where the time of a round went.")] = False,
+    seeds: SeedOptions,
     log_every: LogEvery = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -120,33 +69,22 @@ def train(
     More rounds: rankmill train web.dataset --name web --resume web@latest --n-rounds 1000
     Three seeds as one model: rankmill train web.dataset --name web --seeds 1,2,3 --choose average
     """
-    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry
     from rankmill.registry.names import check_name
     from rankmill.trainer.checkpoints import FinishedTrainings
-    from rankmill.trainer.seeds import SeedOptions, parse_seeds
     from rankmill.trainer.training_options import TrainingOptions
     from rankmill.trainer.training_service import starting_model, train_and_register
 
     check_name(name)
-    options = TrainingOptions(
-        eval_metrics=eval_metric or (),
-        resume=starting_model(resume, registry),
-        base_model=starting_model(base_model, registry),
-        n_threads=n_threads,
-        bin_cache=bin_cache,
-        histogram_memory=parse_size(histogram_memory, "--histogram-memory"),
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        profile=profile,
+    training = TrainingOptions(
+        **values_of(options), resume=starting_model(resume, registry), base_model=starting_model(base_model, registry)
     )
-    chosen = SeedOptions(seeds=() if seeds is None else parse_seeds(seeds), choose=choose)
     trained = train_and_register(
-        Dataset.open(dataset), name, Registry(registry), parameters, options, chosen, log_every=log_every
+        Dataset.open(dataset), name, Registry(registry), parameters, training, seeds, log_every=log_every
     )
-    if checkpoint is not None:
-        FinishedTrainings(checkpoint).remove(trained.candidate.keys)
+    if options.checkpoint is not None:
+        FinishedTrainings(options.checkpoint).remove(trained.candidate.keys)
     result = trained.candidate.result
     if not as_json:
         typer.echo(trained.report.render())
@@ -167,15 +105,7 @@ def cv(
     *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
     parameters: CrossValidated,
-    eval_metric: Annotated[
-        list[str] | None, typer.Option(help="Measured after every round as well; repeat for several.")
-    ] = None,
-    n_threads: Annotated[int, typer.Option(help=_THREADS)] = 0,
-    bin_cache: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, metavar="DIR", help="As rankmill train has it.", show_default=False),
-    ] = None,
-    histogram_memory: Annotated[str, typer.Option(help="Bound of the memory for histograms.")] = HISTOGRAM_MEMORY,
+    options: MachineOptions,
     log_every: LogEvery = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, curves included.")] = False,
 ) -> None:
@@ -187,7 +117,6 @@ def cv(
     Example: rankmill cv web.dataset --folds 5 --metric ndcg@10 --n-rounds 300
     """
     from rankmill.foundation.kernels.compiling import compilation_announced
-    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
     from rankmill.trainer.progress import TrainingProgress, to_stderr
     from rankmill.trainer.training import cross_validate, plan_of
@@ -195,15 +124,8 @@ def cv(
 
     opened, parameters = Dataset.open(dataset), replace(parameters, rounds_by="cv")
     progress = TrainingProgress(parameters.n_rounds, n_trainings=parameters.folds, log_every=log_every)
-    options = TrainingOptions(
-        eval_metrics=eval_metric or (),
-        n_threads=n_threads,
-        bin_cache=bin_cache,
-        histogram_memory=parse_size(histogram_memory, "--histogram-memory"),
-        on_round=progress.update,
-        on_message=to_stderr,
-    )
-    to_stderr(plan_of(opened, parameters, options).render())
+    training = TrainingOptions(**values_of(options), on_round=progress.update, on_message=to_stderr)
+    to_stderr(plan_of(opened, parameters, training).render())
     with compilation_announced(to_stderr), progress:
-        found = cross_validate(opened, parameters, options)
+        found = cross_validate(opened, parameters, training)
     typer.echo(json.dumps(found.to_dict(), sort_keys=True) if as_json else found.render())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankmill.foundation.command_line import takes_options
-from rankmill.trainer.cli import HISTOGRAM_MEMORY
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.foundation.options import Without, values_of
+from rankmill.trainer.parameters import MachineOptions, TrainParameters, TuneOptions
 
 if TYPE_CHECKING:
     from rankmill.trainer.tuning.trials import Outcome, Task
@@ -48,38 +48,8 @@ def tune(
         ),
     ] = None,
     parameters: TrainParameters,
-    trials: Annotated[int, typer.Option(help="Drawn, besides that of the options as they are.")] = 30,
-    search: Annotated[
-        str,
-        typer.Option(
-            help="random: all rounds for every trial; halving: a few for all, then more for the best --factor-th, and so on."
-        ),
-    ] = "random",
-    factor: Annotated[int, typer.Option(help="Of halving: so much fewer trials, and so many more rounds.")] = 3,
-    best: Annotated[int, typer.Option(help="So many of the best are repeated with other seeds.")] = 3,
-    repeat: Annotated[int, typer.Option(help="With so many other seeds; 0: with none.")] = 2,
-    eval_metric: Annotated[
-        list[str] | None, typer.Option(help="Measured as well; repeat for several.  Never changes the order.")
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            help="Trials at a time, each in a process with one thread; 0: the cores this process may use; 1: one after"
-            " another with all cores.  Never changes the outcome."
-        ),
-    ] = 0,
-    bin_cache: Annotated[
-        Path | None,
-        typer.Option(
-            file_okay=False,
-            metavar="DIR",
-            help="As rankmill train has it: mapped bins are in memory once, whatever the workers.",
-            show_default=False,
-        ),
-    ] = None,
-    histogram_memory: Annotated[
-        str, typer.Option(help="Bound of the memory for histograms of a trial.")
-    ] = HISTOGRAM_MEMORY,
+    options: TuneOptions,
+    machine: Annotated[MachineOptions, Without("n_threads")],
     log_every: Annotated[
         int | None,
         typer.Option(
@@ -102,27 +72,20 @@ def tune(
     One parameter, by halving: rankmill tune web.dataset -o t --search halving --vary learning_rate=0.02..0.3:log
     """
     from rankmill.foundation.kernels.compiling import FIRST, compilation_announced, kernels_compiled
-    from rankmill.foundation.units import parse_size
     from rankmill.pipeline.dataset import Dataset
     from rankmill.trainer.progress import TrialsProgress
     from rankmill.trainer.training_options import TrainingOptions
-    from rankmill.trainer.tuning.search import TuneOptions, plan_tuning
+    from rankmill.trainer.tuning.search import plan_tuning
     from rankmill.trainer.tuning.search import tune as search_for
     from rankmill.trainer.tuning.space import default_space, parse_vary, read_space, space_of
 
-    training_options = TrainingOptions(
-        eval_metrics=eval_metric or (),
-        bin_cache=bin_cache,
-        histogram_memory=parse_size(histogram_memory, "--histogram-memory"),
-    )
     varied = parse_vary(vary or ())
     if space is not None:
         found = read_space(space)
         found = found if not varied else found.but(space_of(varied, "--vary"))
     else:
         found = space_of(varied, "--vary") if varied else default_space(without=_given(context))
-    options = TuneOptions(trials=trials, search=search, factor=factor, best=best, repeat=repeat, workers=workers)
-    plan = plan_tuning(Dataset.open(dataset), parameters, found, options, training_options)
+    plan = plan_tuning(Dataset.open(dataset), parameters, found, options, TrainingOptions(**values_of(machine)))
     typer.echo(plan.render(), err=True)
 
     def say(line: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rankmill.foundation.errors import InvalidParameter
@@ -21,6 +22,9 @@ GRADES, PAIRS, BOTH = LEARN_FROM = ("grades", "pairs", "both")
 KEEP_ROUNDS = ("best", "all")
 ROUNDS_BY = ("valid", "test", "oob", "cv")
 STEP_SEARCHES = ("none", "line")
+SEARCHES = ("random", "halving")
+CHECKPOINT_SECONDS = 300.0  # what a kill costs at most, but for a last round
+CHOICES = ("best", "average")  # of several seeds
 GROWTHS = ("best_first", "breadth_first", "depth_first", "oblivious")
 OBLIVIOUS_DEPTH = 6  # where max_depth is left at 0
 MOST_OBLIVIOUS_DEPTH = 12  # 4096 leaves, half as many histograms at once
@@ -68,6 +72,24 @@ def without_zeros(monotone: Any) -> dict[str, int]:
         if direction not in {-1, 0, 1}:
             raise InvalidParameter(f"monotone[{name!r}] must be -1, 0 or 1, got {direction}")
     return {name: direction for name, direction in found.items() if direction}
+
+
+def parse_seeds(written: str) -> tuple[int, ...]:
+    """Read seeds as a command line gives them.
+
+    >>> parse_seeds("1, 2,3")
+    (1, 2, 3)
+
+    Raises
+    ------
+    InvalidParameter
+        One of them is no whole number.
+    """
+    parts = [part.strip() for part in written.split(",")]
+    try:
+        return tuple(int(part) for part in parts)
+    except ValueError:
+        raise InvalidParameter(f"seeds: expected whole numbers with commas, as in 1,2,3, found {written!r}") from None
 
 
 @options
@@ -255,3 +277,98 @@ class TrainParameters:
     def as_dict(self) -> dict[str, Any]:
         """Return every parameter by name, for the model file."""
         return asdict(self)
+
+
+@options
+class MachineOptions:
+    """What a training measures and takes of the machine: nothing of it changes the model."""
+
+    eval_metrics: Sequence[str] = option(
+        default=(),
+        help="Measured after every round as well; repeat for several.  Never changes the model.",
+        flags=("--eval-metric",),
+        read=tuple,
+        repeat=True,
+    )
+    n_threads: int = option(
+        default=0, help="Threads; 0: the cores this process may use.  Never changes the model.", least=0
+    )
+    bin_cache: Path | None = option(
+        default=None,
+        help="Map the bins from a file in this folder instead of holding them in memory.  It is built at the first"
+        " training and used again while data and bins are the same; files of other data are left: delete them as"
+        " you like.  Never changes the model.",
+        metavar="DIR",
+    )
+    histogram_memory: int = option(
+        default="512MiB",
+        help="Bound of the memory for histograms; with less, training takes longer.  Oblivious trees take what they"
+        " need.  Never changes the model.",
+        size=True,
+    )
+
+
+@options
+class CheckpointOptions(MachineOptions):
+    """The same, and where finished trainings and checkpoints are kept, so that a killed command resumes."""
+
+    checkpoint: Path | None = option(
+        default=None,
+        help="Keep in this folder what is trained so far, so that the same command goes on after a kill; emptied of it"
+        " when the model is registered.  Never changes the model.",
+        metavar="DIR",
+    )
+    checkpoint_every: float = option(
+        default=CHECKPOINT_SECONDS, help="Seconds between two checkpoints; 0: after every round.", least=0
+    )
+    profile: bool = option(default=False, help="Show where the time of a round went.")
+
+
+@options
+class SeedOptions:
+    """Which seeds are trained, and what becomes of their forests.
+
+    ``splits``: further splits to measure every forest on when it is done, ``test`` for one; they are in the noise floor.
+    """
+
+    seeds: Sequence[int] = option(
+        default=(),
+        help="Train with each of these seeds, such as 1,2,3, and register what --choose says; --seed is passed over.",
+        metavar="N,N,..",
+        read=parse_seeds,
+    )
+    choose: str = option(
+        default="best",
+        help="Of several seeds: best, the model that is best on the valid split, or average, one model whose scores are"
+        " the means of all.",
+        choices=CHOICES,
+    )
+    splits: Sequence[str] = ()
+
+
+@options
+class TuneOptions:
+    """How to search for parameters.
+
+    ``halving`` gives few rounds to all trials, and more to the best ``factor``-th.  Further seeds are those after the seed of the
+    parameters.
+    """
+
+    trials: int = option(default=30, help="Drawn, besides that of the options as they are.", least=1, most=100_000)
+    search: str = option(
+        default="random",
+        help="random: all rounds for every trial; halving: a few for all, then more for the best --factor-th, and so on.",
+        choices=SEARCHES,
+    )
+    factor: int = option(
+        default=3, help="Of halving: so much fewer trials, and so many more rounds.", least=2, most=100
+    )
+    best: int = option(default=3, help="So many of the best are repeated with other seeds.", least=1, most=1000)
+    repeat: int = option(default=2, help="With so many other seeds; 0: with none.", least=0, most=100)
+    workers: int = option(
+        default=0,
+        help="Trials at a time, each in a process with one thread; 0: the cores this process may use; 1: one after"
+        " another with all cores.  Never changes the outcome.",
+        least=0,
+        most=4096,
+    )

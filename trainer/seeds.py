@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
 
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.scalars import whole_number
 from rankmill.foundation.training_facts import Metrics, NoiseFloor, Spread
 from rankmill.trainer.history import TRAIN
+from rankmill.trainer.parameters import CHOICES, SeedOptions
 
-Choose: TypeAlias = Literal["best", "average"]
-CHOICES: tuple[Choose, ...] = get_args(Choose)
 MOST_SEEDS = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedOptions:
-    """Which seeds are trained, and what becomes of their forests.
-
-    Attributes
-    ----------
-    seeds
-        Those to train with, in any order; none: that of the parameters.
-    choose
-        ``best``: the forest with the best stop metric on the valid split, of equal ones that of the lowest seed;
-        ``average``: one forest whose score is the mean of all scores, with as many trees as all together.
-    splits
-        Further splits to measure every forest on when it is done, ``test`` for one: they are in the noise floor.
-    """
-
-    seeds: Sequence[int] = ()
-    choose: str = "best"
-    splits: Sequence[str] = ()
 
 
 ONE_SEED = SeedOptions()
@@ -61,24 +38,6 @@ def checked_seeds(seeds: Sequence[int], seed: int) -> tuple[int, ...]:
     if len(found) > MOST_SEEDS:
         raise InvalidParameter(f"seeds: expected {MOST_SEEDS} at most, found {len(found)}")
     return tuple(sorted(found)) or (seed,)
-
-
-def parse_seeds(written: str) -> tuple[int, ...]:
-    """Read seeds as a command line gives them.
-
-    >>> parse_seeds("1, 2,3")
-    (1, 2, 3)
-
-    Raises
-    ------
-    InvalidParameter
-        One of them is no whole number.
-    """
-    parts = [part.strip() for part in written.split(",")]
-    try:
-        return tuple(int(part) for part in parts)
-    except ValueError:
-        raise InvalidParameter(f"seeds: expected whole numbers with commas, as in 1,2,3, found {written!r}") from None
 
 
 def check_choice(choose: str, seeds: Sequence[int], *, has_valid: bool, link: str) -> None:

@@ -16,9 +16,8 @@ from rankmill.registry.names import check_name
 from rankmill.scorer.model_service import find_model, queries_trained_on
 from rankmill.trainer.candidate import Candidate, SeedRecord, plan_candidate, train_candidate
 from rankmill.trainer.history import Curves
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import SeedOptions, TrainParameters
 from rankmill.trainer.progress import to_stderr, training_progress
-from rankmill.trainer.seeds import SeedOptions
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 
 

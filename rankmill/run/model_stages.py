@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.code_digest import OF_TRAINING
 from rankmill.foundation.errors import UnknownModel
+from rankmill.foundation.options import values_of
 from rankmill.foundation.records import as_json, from_json, to_line
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.registry.names import PRODUCTION
@@ -20,7 +22,6 @@ from rankmill.run.work import version_artefact
 from rankmill.scorer.evaluate import evaluate
 from rankmill.scorer.model_service import MODEL_SUFFIX
 from rankmill.trainer.checkpoints import FinishedTrainings
-from rankmill.trainer.seeds import SeedOptions
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.training_service import starting_model, train_and_register
 
@@ -55,14 +56,16 @@ class Train(Stage):
             "bins": dataset.bin_set().binspec,
             **({} if self.base is None else {"base model": self.base.sha256}),
             **as_options(
-                name=config.name, eval_metrics=config.eval_metrics, seeds=config.seeds, choose=config.choose,
+                name=config.name, eval_metrics=config.machine.eval_metrics, seeds=config.seeds.seeds, choose=config.seeds.choose,
                 **config.parameters.as_dict(),
             ),
         }  # fmt: skip
 
     def doing(self) -> str:
         config = self.work.config.train
-        return config.name + (f", {config.choose} of seeds {', '.join(map(str, config.seeds))}" if config.seeds else "")
+        return config.name + (
+            f", {config.seeds.choose} of seeds {', '.join(map(str, config.seeds.seeds))}" if config.seeds.seeds else ""
+        )
 
     def reads(self) -> tuple[Artefact, ...]:
         return (self.work.dataset_artefact(),)
@@ -70,16 +73,14 @@ class Train(Stage):
     def run(self, say: Say) -> Made:
         config, dataset = self.work.config.train, self.work.dataset()
         path = self.work.path / TRAINING
-        several = len(config.seeds) > 1 and MEASURED in dataset.manifest.unseen
+        several = len(config.seeds.seeds) > 1 and MEASURED in dataset.manifest.unseen
         options = TrainingOptions(
-            eval_metrics=config.eval_metrics,
+            **values_of(config.machine),
             base_model=self.base,
-            n_threads=config.n_threads,
-            histogram_memory=config.pool_bytes,
             checkpoint=path.parent,
             on_message=say,
         )
-        seeds = SeedOptions(seeds=config.seeds, choose=config.choose, splits=(MEASURED,) if several else ())
+        seeds = replace(config.seeds, splits=(MEASURED,) if several else ())
         trained = train_and_register(
             dataset, config.name, self.work.registry, config.parameters, options, seeds, reason="rankmill run"
         )

@@ -102,9 +102,9 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
         monotone={"bm25": 1, "age.days": -1}, feature_fraction=0.5,
     )  # fmt: skip
     assert config.train.parameters == expected
-    assert config.train.n_threads == 2
-    assert config.train.eval_metrics == ("map", "err@5")
-    assert config.train.pool_bytes == 64 * 2**20
+    assert config.train.machine.n_threads == 2
+    assert config.train.machine.eval_metrics == ("map", "err@5")
+    assert config.train.machine.histogram_memory == 64 * 2**20
 
 
 @pytest.mark.parametrize(

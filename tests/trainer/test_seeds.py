@@ -21,8 +21,9 @@ from rankmill.trainer import training
 from rankmill.trainer.candidate import Candidate, plan_candidate, train_candidate
 from rankmill.trainer.checkpoints import FinishedTrainings, training_key
 from rankmill.trainer.combined_forests import average
+from rankmill.trainer.parameters import SeedOptions, parse_seeds
 from rankmill.trainer.round_metrics import measure
-from rankmill.trainer.seeds import SeedOptions, checked_seeds, parse_seeds
+from rankmill.trainer.seeds import checked_seeds
 from rankmill.trainer.training_options import StartingModel, TrainingOptions
 from rankmill.trainer.version_facts import facts_of
 from tests.trainer.small_dataset import SMALL, small_dataset

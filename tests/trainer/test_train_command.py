@@ -11,15 +11,13 @@ import pytest
 
 from rankmill.cli import execute
 from rankmill.foundation.training_facts import Circumstances
-from rankmill.foundation.units import parse_size
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
 from rankmill.scorer.forest import Forest
-from rankmill.trainer.cli import HISTOGRAM_MEMORY
 from rankmill.trainer.cli import train as command
 from rankmill.trainer.growing.histogram import DEFAULT_POOL_BYTES
 from rankmill.trainer.history import PHASES
 from rankmill.trainer.objectives import registry
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import MachineOptions, TrainParameters
 
 SMALL = ["--n-rounds", "3", "--max-leaves", "3", "--n-threads", "1"]
 
@@ -96,7 +94,7 @@ def test_every_training_parameter_is_an_option_with_the_same_default() -> None:
     for field in fields(TrainParameters):
         expected = None if field.default is MISSING else field.default
         assert options[field.name] == expected, field.name
-    assert parse_size(HISTOGRAM_MEMORY, "") == DEFAULT_POOL_BYTES
+    assert MachineOptions().histogram_memory == DEFAULT_POOL_BYTES
 
 
 def test_options_reach_the_model(dataset: str, capsys) -> None:

@@ -16,11 +16,11 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import DatasetFormatError, InvalidParameter
 from rankmill.pipeline.dataset import Dataset
-from rankmill.trainer.parameters import TrainParameters
+from rankmill.trainer.parameters import TrainParameters, TuneOptions
 from rankmill.trainer.training import cross_validate, train
 from rankmill.trainer.training_options import TrainingOptions
 from rankmill.trainer.tuning import search, trials
-from rankmill.trainer.tuning.search import TuneOptions, plan_tuning, tune
+from rankmill.trainer.tuning.search import plan_tuning, tune
 from rankmill.trainer.tuning.space import space_of
 from rankmill.trainer.tuning.table import Table
 from tests.trainer.small_dataset import SMALL, small_dataset

@@ -23,7 +23,6 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from rankmill.foundation.code_digest import OF_TRAINING, code_digest
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
-from rankmill.foundation.scalars import whole_number
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
 from rankmill.trainer.parameters import PRESET, TrainParameters
@@ -38,46 +37,6 @@ SEARCHES: tuple[Search, ...] = get_args(Search)
 FORMAT = 1
 
 OnTrial = Callable[[Task, Outcome], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
-    """How to search.
-
-    Attributes
-    ----------
-    trials
-        Drawn, besides that of the parameters as they are.
-    search
-        ``random``: every trial gets all rounds; ``halving``: few rounds for all, and more for the best ``factor``-th.
-    repeat, best
-        The ``best`` few are trained with ``repeat`` further seeds, those after the seed of the parameters.
-    workers
-        Processes, each with one thread; 0: the cores this process may use.  With 1 trials are trained in this process, one
-        after another with all cores.  Never changes the outcome.
-    """
-
-    trials: int = 30
-    search: str = "random"
-    factor: int = 3
-    repeat: int = 2
-    best: int = 3
-    workers: int = 0
-
-    def __post_init__(self) -> None:
-        if self.search not in SEARCHES:
-            raise InvalidParameter(f"search: expected {' or '.join(SEARCHES)}, found {self.search!r}")
-        bounds = {
-            "trials": (1, 100_000),
-            "factor": (2, 100),
-            "repeat": (0, 100),
-            "best": (1, 1000),
-            "workers": (0, 4096),
-        }
-        for name, (least, most) in bounds.items():
-            value = whole_number(name, getattr(self, name))
-            if not least <= value <= most:
-                raise InvalidParameter(f"{name}: expected {least} .. {most}, found {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
