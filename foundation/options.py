@@ -357,7 +357,7 @@ def _bounds(said: Option, value: float) -> str:
         return f"{number}of {said.least} or more" if number else f"{said.least} or more"
     if said.above is not None:
         if said.most is not None:
-            return f"in ({said.above}, {said.most}]"
+            return f"in ({said.above:g}, {said.most:g}]"
         return f"above {said.above} and below {said.below}" if said.below is not None else f"{number}above {said.above}"
     return f"at most {said.most}"
 

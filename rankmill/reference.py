@@ -55,6 +55,7 @@ def reference() -> str:
 
 
 def _section(page: Page) -> str:
+    section = f"Section: `{page.section}`. " if page.section else ""
     lines = [
         f"\n## {page.title}",
         "",

@@ -103,7 +103,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
     )  # fmt: skip
     assert config.train.parameters == expected
     assert config.train.machine.n_threads == 2
-    assert config.train.machine.eval_metrics == ("map", "err@5")
+    assert config.train.machine.eval_metrics == ["map", "err@5"]
     assert config.train.machine.histogram_memory == 64 * 2**20
 
 

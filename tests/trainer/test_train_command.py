@@ -113,7 +113,7 @@ def test_options_reach_the_model(dataset: str, capsys) -> None:
         (["--monotone", "f1"], "monotone: expected NAME:1 or NAME:-1, found 'f1'"),
         (["--monotone", "f1:1", "--monotone", "f1:-1"], "monotone: the feature 'f1' is given twice"),
         (["--monotone", "f99:1"], "monotone: the data have no feature 'f99'"),
-        (["--grow", "best"], "unknown grow 'best'"),
+        (["--grow", "best"], "unknown --grow 'best'"),
         (["--eval-metric", "nddg"], "unknown metric 'nddg'"),
         (["--histogram-memory", "much"], "--histogram-memory: expected a size such as 2GB or 512MiB, found 'much'"),
         (["--resume", "none@1"], "none"),

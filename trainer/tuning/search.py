@@ -25,7 +25,7 @@ from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import InvalidParameter, WorkerLost
 from rankmill.pipeline.dataset import Dataset
 from rankmill.trainer.early_stopping import DEVIANCE, stop_measure
-from rankmill.trainer.parameters import PRESET, TrainParameters
+from rankmill.trainer.parameters import PRESET, TrainParameters, TuneOptions
 from rankmill.trainer.training import TrainingPlan, plan_of
 from rankmill.trainer.training_options import DEFAULT_OPTIONS, TrainingOptions
 from rankmill.trainer.tuning.space import Space
