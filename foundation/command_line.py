@@ -45,7 +45,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         with spelled_for_a_command_line():
             made = {name: group.made_of(_read(group, given)) for name, group in groups.items()}
-            own = {name: given[name] for name in given if name in hints}
+            own = {name: given[name] for name in given if name in hints and name not in groups}
             command(**own, **made)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
