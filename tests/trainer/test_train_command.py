@@ -247,7 +247,7 @@ def test_several_seeds_are_trained_and_told(split_dataset: str, capsys) -> None:
     ("asked", "message"),
     [
         (["--seeds", "1,two"], "seeds: expected whole numbers with commas, as in 1,2,3, found '1,two'"),
-        (["--seeds", "1,2", "--choose", "mean"], "choose: expected best or average, found 'mean'"),
+        (["--seeds", "1,2", "--choose", "mean"], "unknown --choose 'mean'; known: best, average"),
         (["--seeds", "1,2"], "choose: there is no valid split"),
         (["--seeds", "1,2", "--choose", "average", "--resume", "web@latest"], "resume: going on is for one seed"),
     ],
