@@ -9,9 +9,8 @@ import typer
 
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError
-from rankmill.gate.gate_rules import MARGIN, MAX_CONSTANT_RISE, MAX_COST_RATIO, METRIC, SPLIT
+from rankmill.gate.gate_rules import SPLIT, GateOptions
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
-from rankmill.registry.names import PRODUCTION
 from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.options import Conventions, NThreads
 
@@ -27,36 +26,10 @@ def gate(
         Path | None, typer.Option("--on", metavar="DATASET", help="Judged queries that no model was trained on.")
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the dataset: test, or valid.")] = SPLIT,
-    alias: Annotated[str, typer.Option(help="Whose place the candidate is to take.")] = PRODUCTION,
-    metric: Annotated[
-        str | None, typer.Option(help=f"What decides; by default as the alias asks for, else {METRIC}.")
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, help=f"How much worse it may be at most; by default as the alias asks for, else {MARGIN}."
-        ),
-    ] = None,
+    options: GateOptions,
     against: Annotated[
         Path | None, typer.Option(metavar="OLD_DATASET", help="Fail if features or grades drifted from this one.")
     ] = None,
-    max_cost_ratio: Annotated[
-        float, typer.Option(min=0.0, help="Comparisons a document, as a multiple of the present version's.")
-    ] = MAX_COST_RATIO,
-    max_constant_rise: Annotated[
-        float,
-        typer.Option(min=0.0, help="By how much the share of queries with one score for all documents may rise."),
-    ] = MAX_CONSTANT_RISE,
-    max_latency: Annotated[
-        float | None,
-        typer.Option(metavar="MS", min=0.0, help="Milliseconds for 1,000 documents on one thread, measured now."),
-    ] = None,
-    allow_feature_changes: Annotated[
-        bool, typer.Option("--allow-feature-changes", help="Features may come, go or change places.")
-    ] = False,
-    allow_seen_queries: Annotated[
-        bool, typer.Option("--allow-seen-queries", help="Queries may be among those that a model was trained on.")
-    ] = False,
     convention: Annotated[
         str | None,
         typer.Option(help="Whose metric conventions, as in evaluate; by default as the alias asks for, else rankmill."),
@@ -86,7 +59,7 @@ def gate(
     if show:
         from rankmill.gate.recording import stored_result
 
-        result = stored_result(store, model, alias)
+        result = stored_result(store, model, options.alias)
     else:
         from rankmill.gate.recording import gate as through_the_gate
         from rankmill.pipeline.dataset import Dataset
@@ -96,11 +69,9 @@ def gate(
             raise InputError("name the dataset to compare on with --on DATASET, or look at a stored report with --show")
         asked = convention is not None or conventions
         result = through_the_gate(
-            store, model, Dataset.open(on), split, alias=alias, metric=metric, margin=margin,
+            store, model, Dataset.open(on), split, asked=options,
             convention=named_convention(convention or OURS).but(**conventions) if asked else None,
             against=None if against is None else Dataset.open(against), n_threads=n_threads, reason=reason,
-            max_cost_ratio=max_cost_ratio, max_constant_rise=max_constant_rise, max_latency=max_latency,
-            allow_feature_changes=allow_feature_changes, allow_seen_queries=allow_seen_queries,
         )  # fmt: skip
     if as_json:
         print_json(result.to_dict())

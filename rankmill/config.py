@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from rankmill.foundation.errors import ConfigError
 from rankmill.foundation.options import ChangesOf, Without
 from rankmill.foundation.units import parse_size
-from rankmill.gate.gate_rules import LIMITS, MAX_CONSTANT_RISE, MAX_COST_RATIO
+from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions
 from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import DEFAULT_METRICS, Policy
@@ -89,21 +89,14 @@ class Gate:
     Names and defaults are those of ``rankmill models gate``, but for the split: test, or valid where there is no test.
     """
 
-    alias: str = PRODUCTION
-    metric: str | None = None
-    margin: Annotated[float, Field(ge=0)] | None = None
+    options: GateOptions = Field(default_factory=GateOptions)
     split: Literal["test", "valid"] | None = None
     against: str | None = None
-    max_cost_ratio: Annotated[float, Field(ge=0)] = MAX_COST_RATIO
-    max_constant_rise: Annotated[float, Field(ge=0)] = MAX_CONSTANT_RISE
-    max_latency: Annotated[float, Field(ge=0)] | None = None
-    allow_feature_changes: bool = False
-    allow_seen_queries: bool = False
 
     @property
-    def limits(self) -> dict[str, Any]:
-        """What `rankmill.gate.gate_rules.Rules` has besides metric, margin and convention, by name."""
-        return {name: getattr(self, name) for name in LIMITS}
+    def alias(self) -> str:
+        """Whose place the new version takes."""
+        return self.options.alias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=STRICT)

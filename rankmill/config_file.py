@@ -120,7 +120,7 @@ def _check_what_the_rooms_check(path: Path, config: Config) -> None:
     if config.gate is not None:
         gate = config.gate
         rows.append(("gate.alias:", lambda: check_alias(gate.alias)))
-        rows.append(("gate.metric:", lambda: parse_metric(gate.metric or METRIC)))
+        rows.append(("gate.metric:", lambda: parse_metric(gate.options.metric or METRIC)))
     if config.ingest.options.format == "pairs":
         raise ConfigError(f"{path}: ingest.format is of judgments; name files of pairs with ingest.pairs")
     if config.promote is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankmill.foundation.options import Option, declared_in, default_of, option_of
+from rankmill.gate.gate_rules import GateOptions
 from rankmill.pipeline.options import BinOptions, IngestOptions
 from rankmill.scorer.metrics.policy import Policy
 from rankmill.scorer.options import RerankOptions
@@ -39,6 +40,7 @@ PAGES = (
     Page("Seeds", SeedOptions, "`train`", "[train]", "`SeedOptions`"),
     Page("Tuning", TuneOptions, "`tune`", "", "`TuneOptions`"),
     Page("Re-ranking", RerankOptions, "`rerank`", "[rerank]", "`RerankOptions`, `rerank`"),
+    Page("Gate", GateOptions, "`models gate`", "[gate]", "`GateOptions`"),
     Page(
         "Metric conventions",
         Policy,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
-from rankmill.foundation.errors import InputError
+from rankmill.foundation.errors import InputError, InvalidParameter
+from rankmill.foundation.options import defaults_of, option, options, spelled
+from rankmill.registry.names import PRODUCTION
 from rankmill.scorer.metrics import Metric, parse_metric
 from rankmill.scorer.metrics.conventions import CONVENTIONS, OURS, Convention, named_convention
 
@@ -20,25 +22,47 @@ SPLIT = "test"
 NO_OPTION = "no option changes this"
 SHOWN = ("ndcg@10", "err@10", "map")  # beside the one that decides
 
-MAX_COST_RATIO = 2.0
-MAX_CONSTANT_RISE = 0.05
+
+@options
+class GateLimits:
+    """The limits of the guardrails, and what is allowed."""
+
+    max_cost_ratio: float = option(
+        default=2.0, help="Comparisons a document, as a multiple of the present version's.", least=0
+    )
+    max_constant_rise: float = option(
+        default=0.05,
+        help="By how much the share of queries with one score for all documents may rise above that of the present version.",
+        least=0,
+    )
+    max_latency: float | None = option(
+        default=None,
+        help="Milliseconds for 1,000 documents on one thread, measured now; left out: not measured.",
+        least=0,
+        metavar="MS",
+    )
+    allow_feature_changes: bool = option(default=False, help="Features may come, go or change places.")
+    allow_seen_queries: bool = option(default=False, help="Queries may be among those that a model was trained on.")
 
 
-class Limits(TypedDict, total=False):
-    """The limits of the guardrails, and what is allowed: see `Rules`."""
-
-    max_cost_ratio: float
-    max_constant_rise: float
-    max_latency: float | None
-    allow_feature_changes: bool
-    allow_seen_queries: bool
+LIMITS = tuple(defaults_of(GateLimits))
 
 
-LIMITS = tuple(Limits.__annotations__)
+@options
+class GateOptions(GateLimits):
+    """What a gate asks for: whose place the candidate takes, what decides, and the limits."""
+
+    alias: str = option(default=PRODUCTION, help="Whose place the candidate is to take.")
+    metric: str | None = option(default=None, help=f"What decides; by default as the alias asks for, else {METRIC}.")
+    margin: float | None = option(
+        default=None,
+        help=f"How much worse it may be at most; by default as the alias asks for, else {MARGIN}.",
+        least=0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(GateLimits):
     """The metric that decides, the margin, and the limits of the guardrails.
 
     Attributes
@@ -50,37 +74,21 @@ class Rules:
         of the interval of the difference is above ``-margin``.
     convention
         How metrics are computed.
-    max_cost_ratio
-        How many times the comparisons a document of the present version the candidate may make.
-    max_constant_rise
-        By how much the share of queries whose documents all have one score may be above that of the present version.
-    max_latency
-        Milliseconds that 1,000 documents may take on one thread, measured; None: not measured.
-    allow_feature_changes
-        Features may come, go or change places.
-    allow_seen_queries
-        Queries that a model was trained on may be among those evaluated.
 
     Raises
     ------
-    InputError
+    InvalidParameter
         A limit is not a number of its range.
     """
 
     metric: Metric = field(default_factory=lambda: parse_metric(METRIC))
     margin: float = MARGIN
     convention: Convention = field(default_factory=lambda: named_convention(OURS))
-    max_cost_ratio: float = MAX_COST_RATIO
-    max_constant_rise: float = MAX_CONSTANT_RISE
-    max_latency: float | None = None
-    allow_feature_changes: bool = False
-    allow_seen_queries: bool = False
 
-    def __post_init__(self) -> None:
-        for name in ("margin", "max_cost_ratio", "max_constant_rise", "max_latency"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0.0):
-                raise InputError(f"{name}: expected a number, 0 or more, found {value}")
+    def check_together(self) -> None:
+        """Raise InvalidParameter if the margin is no number of 0 or more."""
+        if not (math.isfinite(self.margin) and self.margin >= 0.0):
+            raise InvalidParameter(f"{spelled('margin')} must be a number of 0 or more, got {self.margin}")
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -121,29 +129,15 @@ def convention_digest(convention: Convention) -> str:
     return hashlib.sha256(canonical_json(convention_facts(convention))).hexdigest()
 
 
-class AskedRules(Limits, total=False):
-    """The fields of `Rules` that somebody asked for; None or absent: as the alias' policy says, else by default."""
-
-    metric: str | None
-    margin: float | None
-    convention: Convention | None
-
-
-def rules_under(
-    policy: Policy | None,
-    *,
-    metric: str | None = None,
-    margin: float | None = None,
-    convention: Convention | None = None,
-    **limits: Unpack[Limits],
-) -> Rules:
+def rules_under(policy: Policy | None, asked: GateOptions, convention: Convention | None = None) -> Rules:
     """Make rules of what was asked for; what was not is as the alias' ``policy`` says, else as `Rules` has it.
 
     Raises
     ------
     InputError
-        The metric is unknown, a limit is out of its range, or the policy's convention is none that has a name.
+        The metric is unknown, or the policy's convention is none that has a name.
     """
+    metric, margin = asked.metric, asked.margin
     if policy is not None:
         if metric is None and policy.metric is not None:
             metric = policy.metric
@@ -159,7 +153,7 @@ def rules_under(
         metric=parse_metric(METRIC if metric is None else metric),
         margin=MARGIN if margin is None else margin,
         convention=named_convention(OURS) if convention is None else convention,
-        **limits,
+        **{name: getattr(asked, name) for name in LIMITS},
     )
 
 

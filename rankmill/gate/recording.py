@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from rankmill.foundation.errors import IntegrityError, PromotionRefused, UnknownModel
 from rankmill.foundation.terminal import page_width, text_table
-from rankmill.gate.gate_rules import AskedRules, rules_under
+from rankmill.gate.gate_rules import GateOptions, rules_under
 from rankmill.gate.judging import FORMAT, Contender, judge
 from rankmill.pipeline.group.sketch import TRAIN_QUERIES, QuerySketch
 from rankmill.registry.names import PRODUCTION, check_alias
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset import Dataset
     from rankmill.registry import Registry, Version
     from rankmill.registry.stored_records import Entry
+    from rankmill.scorer.metrics.conventions import Convention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +99,20 @@ class GateResult:
             )
 
 
+DEFAULT_GATE = GateOptions()
+
+
 def gate(
     store: Registry,
     reference: str,
     dataset: Dataset,
     split: str,
     *,
-    alias: str = PRODUCTION,
+    asked: GateOptions = DEFAULT_GATE,
+    convention: Convention | None = None,
     against: Dataset | None = None,
     n_threads: int = 0,
     reason: str = "",
-    **asked: Unpack[AskedRules],
 ) -> GateResult:
     """Judge a version against what ``alias`` means now, and record the report, whether it has passed or not.
 
@@ -118,15 +122,15 @@ def gate(
         The version: ``NAME`` (its latest), ``NAME@7``, ``NAME@alias``.
     dataset, split
         Where they are compared; see `rankmill.gate.judging.judge`.
-    alias
-        Whose place it is to take.  If that means nothing yet, the bars for a first version stand.
     against
         A former dataset, for the guardrail about drift.
     reason
         One line for the log.
     asked
-        The rules: by default what the alias' policy says, else ndcg@10, 0.002, our own convention, and the limits of
-        `rankmill.gate.gate_rules.Rules`.
+        The alias, whose place it is to take, and the rules.  If the alias means nothing yet, the bars for a first version stand.
+        What is left out is as the alias' policy says, else ndcg@10 and 0.002.
+    convention
+        How metrics are computed; None: as the policy says, else our own.
 
     Raises
     ------
@@ -135,12 +139,13 @@ def gate(
     UnknownModel
         There is no such version.
     """
+    alias = asked.alias
     check_alias(alias)
     candidate = store.resolve(reference, bare="latest")
     state = candidate.state
     policy, present = store.policy(state, alias), state.standing(alias)
     baseline = None if present is None else store.resolve(f"{candidate.name}@{present}", bare="latest")
-    rules = rules_under(policy, **asked)
+    rules = rules_under(policy, asked, convention)
     report = judge(
         contender_of(candidate),
         None if baseline is None else contender_of(baseline),

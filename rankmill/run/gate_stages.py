@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import InputError
+from rankmill.foundation.options import values_of
 from rankmill.foundation.records import canonical_json
 from rankmill.foundation.storage.publish import write_atomically
 from rankmill.gate.recording import GateResult, gate, gate_in, stored_result
@@ -63,8 +64,8 @@ class Gate(Stage):
             "the present version": "none" if present is None else f"{candidate.name}@{present}",
             **({} if former is None else {"former dataset": former.digest}),
             **as_options(
-                alias=rules.alias, metric=rules.metric, margin=rules.margin, split=split_for(rules, dataset),
-                policy=None if policy is None else policy.model_dump(), **rules.limits, **measured.conventions,
+                **values_of(rules.options), split=split_for(rules, dataset),
+                policy=None if policy is None else policy.model_dump(), **measured.conventions,
             ),
         }  # fmt: skip
 
@@ -79,13 +80,10 @@ class Gate(Stage):
             str(self.work.candidate),
             dataset,
             split_for(rules, dataset),
-            alias=rules.alias,
-            metric=rules.metric,
-            margin=rules.margin,
+            asked=rules.options,
             convention=named_convention(measured.convention).but(**measured.policy) if given else None,
             against=self.work.former_dataset,
             reason="rankmill run",
-            **rules.limits,
         )
         path = self.work.path / GATE
         write_atomically(path, canonical_json(result.report) + b"\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rankmill.foundation.records import as_json, canonical_json
+from rankmill.gate.gate_rules import GateOptions
 from rankmill.gate.recording import gate
 from rankmill.pipeline.dataset import Dataset
 from rankmill.registry import Registry
@@ -62,7 +63,7 @@ class Work:
         found = evaluate(self.dataset.path, model=self.forest(version), split=split, metrics=METRICS)
         report = {"model": {"version": version}, "split": split, **found.to_dict()}
         (self.path / "evaluation.json").write_text(json.dumps(report, sort_keys=True))
-        result = gate(self.store, version, self.dataset, split, n_threads=1, **limits)
+        result = gate(self.store, version, self.dataset, split, n_threads=1, asked=GateOptions(**limits))
         (self.path / "gate.json").write_bytes(canonical_json(result.report))
         if promote and result.passed:
             self.store.promote("web", int(version.rpartition("@")[2]))

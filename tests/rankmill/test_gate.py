@@ -245,7 +245,7 @@ def test_conventions_have_one_digest_each() -> None:
 
 def test_rules_refuse_what_is_no_limit() -> None:
     for name in ("margin", "max_cost_ratio", "max_constant_rise", "max_latency"):
-        with pytest.raises(InputError, match=f"{name}: expected a number, 0 or more, found -1"):
+        with pytest.raises(InputError, match=f"{name} must be a number of 0 or more, got -1"):
             Rules(**{name: -1.0})
         with pytest.raises(InputError, match=name):
             replace(Rules(), **{name: float("nan")})

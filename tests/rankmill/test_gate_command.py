@@ -11,7 +11,7 @@ import pytest
 from rankmill.cli import execute
 from rankmill.foundation.errors import PromotionRefused
 from rankmill.foundation.records import canonical_json
-from rankmill.gate.gate_rules import convention_digest
+from rankmill.gate.gate_rules import GateOptions, convention_digest
 from rankmill.gate.recording import gate, stored_result
 from rankmill.registry import Registry
 from rankmill.registry.stored_records import GateOutcome, Policy
@@ -94,7 +94,7 @@ def test_the_same_gate_again_writes_nothing(store, data) -> None:
     assert not again.new
     assert store.state("web").head == head
     assert (again.entry, again.report) == (first.entry, first.report)
-    other = gate(store, "web@1", data, "test", margin=0.5)
+    other = gate(store, "web@1", data, "test", asked=GateOptions(margin=0.5))
     assert other.new
 
 
@@ -124,7 +124,7 @@ def test_metric_margin_and_convention_are_what_the_alias_asks_for(store, data, c
     assert result.report["convention"]["name"] == "trec"
     assert result.shortfall is None
     store.promote("web", 1)
-    other = gate(store, "web@2", data, "test", metric="map", max_cost_ratio=9.0)
+    other = gate(store, "web@2", data, "test", asked=GateOptions(metric="map", max_cost_ratio=9.0))
     assert other.report["metric"] == "map"
     assert other.shortfall == "expected metric ndcg@5, found map; --metric (metric in [gate]) sets it"
     assert "it will not carry a promotion: expected metric" in other.render()
