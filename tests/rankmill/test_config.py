@@ -176,7 +176,7 @@ def test_every_training_parameter_is_a_key(tmp_path: Path) -> None:
             "promote.alias: alias '7': expected 1 to 64 of a-z 0-9 . _ - that begin with a letter or digit, not digits alone",
         ),
         ("rest", "[gate]\nmetric = 'ncdg'", "gate.metric: unknown metric 'ncdg'; did you mean 'ndcg'?"),
-        ("rest", "[gate]\nmargin = -1", "gate.margin: expected greater than or equal to 0, found -1"),
+        ("rest", "[gate]\nmargin = -1", "[gate] margin must be a number of 0 or more, got -1.0"),
         ("rest", "[gate]\nsplit = 'train'", "gate.split: found 'train', expected 'test' or 'valid'"),
         ("rest", "[gate]\nmax_ratio = 2", "unknown key 'max_ratio' in [gate]; did you mean 'max_cost_ratio'?"),
         ("rest", "[drift]\nagainst = ''", "drift.against: expected String should have at least 1 character, found ''"),

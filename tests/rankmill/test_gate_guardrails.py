@@ -9,9 +9,9 @@ import pytest
 from typer.main import get_command
 
 from rankmill import cli_models
-from rankmill.config import Gate as GateSection
+from rankmill.foundation.options import defaults_of
 from rankmill.gate import guardrails, judging
-from rankmill.gate.gate_rules import LIMITS, NO_OPTION, Rules
+from rankmill.gate.gate_rules import LIMITS, NO_OPTION, GateOptions, Rules
 from rankmill.gate.graded_queries import scores_of
 from rankmill.gate.judging import judge
 from rankmill.pipeline.group.sketch import Overlap, QuerySketch, overlap
@@ -65,7 +65,7 @@ def test_every_check_that_can_fail_names_the_option_that_changes_it(tmp_path, re
         flag = f"--{rail.option.replace('_', '-')}"
         assert f"{flag} ({rail.option} in [gate])" in rail.reason
         assert flag in options
-        assert rail.option in GateSection.__dataclass_fields__
+        assert rail.option in defaults_of(GateOptions)
     assert named == {*LIMITS, "against"}
     assert [name for name, rail in failed.items() if rail.option is None] == ["finite", "no list ordered"]
     assert "limit 2; --max-cost-ratio (max_cost_ratio in [gate]) sets the limit" in failed["cost"].reason
