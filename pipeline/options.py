@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -12,7 +13,6 @@ from rankmill.foundation.options import group, option, options, spelled
 if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import FoldChoice
     from rankmill.pipeline.group.query_splits import SplitRule
-    from rankmill.pipeline.sources.grades import GradeRules
 
 Format = Literal["auto", "letor", "csv", "tsv", "parquet", "arrow", "jsonl", "run", "pairs"]
 Absent = Literal["zero", "missing"]
@@ -33,6 +33,7 @@ OTHER_FILES = "Judgments from other files"
 _MEANING = "What the input means"
 _GRADES = "Grades"
 _LIMITS = "Limits"
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?")
 
 
 def _columns(texts: Iterable[str]) -> Mapping[str, str]:
@@ -50,10 +51,51 @@ def _ignored(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for text in texts for piece in text.split(",") if (name := piece.strip()))
 
 
-def _words(texts: Iterable[str]) -> Words:
-    from rankmill.pipeline.sources.grades import parse_words
+def parse_words(text: str) -> Words:
+    """Read ``perfect=4,good=2,bad=0``.
 
-    return parse_words(",".join(texts))
+    >>> parse_words("perfect=4, bad=0,-2=0")
+    (('perfect', 4), ('bad', 0), ('-2', 0))
+
+    Raises
+    ------
+    InputError
+        It is not of this form.
+    """
+    found = []
+    for part in text.split(","):
+        word, equals, grade = (piece.strip() for piece in part.rpartition("="))
+        if not equals or not word or not re.fullmatch("-?[0-9]{1,10}", grade):
+            raise InputError(f"--grades: expected perfect=4,good=2,bad=0, found {part.strip()!r} in {text!r}")
+        found.append((word, int(grade)))
+    return tuple(found)
+
+
+def word_key(word: str) -> str | float:
+    """Return what makes two words one: the number that it is, else the word without blanks around and capitals.
+
+    >>> word_key(" Good"), word_key("2.0 ")
+    ('good', 2.0)
+    """
+    trimmed = word.strip(" \t")
+    return float(trimmed) if _NUMBER.fullmatch(trimmed) else trimmed.casefold()
+
+
+def check_words(words: Words, negative: NegativeGrades, highest: int) -> None:
+    """Raise InputError if a word is there twice, or its grade is none."""
+    seen: set[str | float] = set()
+    for word, grade in words:
+        key = word_key(word)
+        if key in seen:
+            raise InputError(f"--grades has {word!r} twice (capitals and blanks around do not count)")
+        seen.add(key)
+        if grade > highest:
+            limit = f"--max-grade {highest}" if highest < MAX_GRADE else f"{MAX_GRADE}, the highest grade"
+            raise InputError(f"--grades maps {word!r} to {grade}, above {limit}")
+        if grade < 0 and negative == "reject":
+            raise InputError(
+                f"--grades maps {word!r} to {grade}: a grade is 0 or more; --negative-grades zero|unjudged gives negative ones a meaning"
+            )
 
 
 def _ordered(grades: Mapping[str, int] | Iterable[tuple[str, int]]) -> Words:
@@ -149,7 +191,7 @@ class ReadOptions:
         default=(),
         help="Grades that are words: perfect=4,good=2,bad=0; repeat for more.",
         metavar="WORD=GRADE,..",
-        read=_words,
+        read=lambda texts: parse_words(",".join(texts)),
         repeat=True,
         convert=_ordered,
         panel=_GRADES,
@@ -182,7 +224,7 @@ class ReadOptions:
         if self.columns or self.ignore:
             check_columns(self.columns, self.ignore)
         if self.grades:
-            _ = self.grade_rules  # which checks them
+            check_words(self.words, self.negative_grades, self.highest_grade)
             if self.labels == "real":
                 raise InputError(
                     f"{spelled('grades')} maps words to grades; with {spelled('labels')} real the first number of a line is"
@@ -203,18 +245,6 @@ class ReadOptions:
     def words(self) -> Words:
         """Pairs of a word and the grade that it stands for."""
         return _ordered(self.grades)
-
-    @property
-    def grade_rules(self) -> GradeRules:
-        """How grades are read; candidates may lack them."""
-        from rankmill.pipeline.sources.grades import GradeRules
-
-        return GradeRules(
-            words=self.words,
-            negative=self.negative_grades,
-            unjudged=self.unjudged if self.grade_required else "keep",
-            highest=self.highest_grade,
-        )
 
 
 @options

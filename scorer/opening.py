@@ -79,7 +79,7 @@ def open_sources(
     unnamed = next((source.path for source in sources if source.table is None), None)
     if options.columns and unnamed is not None:
         raise InputError(f"--columns is for tables; {unnamed} is LETOR text, whose columns have no names")
-    if announce and (guesses := guesses_of(sources)):
+    if announce and (guesses := guesses_of(source.table for source in sources)):
         say(guesses_line(guesses))
     return sources
 

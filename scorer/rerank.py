@@ -267,7 +267,7 @@ def _rerank(
             queries=files.queries,
             top_k=options.top_k,
             files=files.names,
-            columns_guessed=guesses_of(plan.sources),
+            columns_guessed=guesses_of(source.table for source in plan.sources),
             lacking=run.journal.lacking,
         )
         for (label, model), files in zip(plan.models.items(), written, strict=True)

@@ -14,7 +14,7 @@ from rankmill.pipeline.dataset_manifest import FEATURES, JUDGMENT_REJECTS_NAME, 
 from rankmill.pipeline.group.bucket_rows import Spill
 from rankmill.pipeline.group.settled_bucket import Layout
 from rankmill.pipeline.group.shard_writer import write_shards
-from rankmill.pipeline.ingest.described import described, row_files
+from rankmill.pipeline.ingest.described import described
 from rankmill.pipeline.ingest.read_rows import read_all
 from rankmill.pipeline.judgments.judgment_files import SPILLED as JUDGMENTS
 from rankmill.pipeline.judgments.judgment_files import judgment_set, read_judgments
@@ -187,7 +187,7 @@ class Building:
     def manifest(self, digests: Mapping[Path, tuple[int, str]]) -> Manifest:
         """Return the manifest of the dataset; ``digests`` has the size and the sha256 of every input file."""
         inputs, options = self._inputs, self._options
-        self.files = row_files(inputs, digests, by_split=options.rule is None)
+        self.files = inputs.row_files(digests, by_split=options.rule is None)
         grades_from: GradesFrom = "grade" if inputs.graded else "nothing"
         if inputs.judgments:
             grades_from = "qrels"

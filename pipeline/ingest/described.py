@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rankmill.pipeline.dataset_manifest import (
@@ -25,30 +23,8 @@ if TYPE_CHECKING:
     from rankmill.pipeline.dataset_manifest import ColumnName, GradesFrom, PairShard, SplitName
     from rankmill.pipeline.group.settled_bucket import Layout
     from rankmill.pipeline.group.shard_writer import ShardSummary
-    from rankmill.pipeline.ingest.inputs import Inputs
     from rankmill.pipeline.ingest.stored_input import Counts
     from rankmill.pipeline.options import IngestOptions
-
-
-Digests = Mapping[Path, tuple[int, str]]
-
-
-def row_files(inputs: Inputs, digests: Digests, *, by_split: bool) -> list[SourceFile]:
-    """Return the entries of the files of rows; ``by_split``: which split each is of is said by the file."""
-    found = []
-    for file in inputs.rows:
-        size, sha256 = digests[file.path]
-        companion = inputs.companions.get(file.path)
-        found.append(
-            SourceFile(
-                name=file.path.name,
-                size=size,
-                sha256=sha256,
-                split=file.split if by_split else None,
-                sizes=None if companion is None else digests[companion][1],
-            )
-        )
-    return found
 
 
 def described(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankmill.foundation.errors import DataRejected, InputError
-from rankmill.pipeline.dataset_manifest import SPLITS, SplitName
+from rankmill.pipeline.dataset_manifest import SPLITS, SourceFile, SplitName
 from rankmill.pipeline.group.query_splits import name_of
 from rankmill.pipeline.judgments.judgment_files import JudgmentFile, check_times_and_labels, without_grades
 from rankmill.pipeline.pairs.add_pairs import sorted_files
@@ -73,7 +73,7 @@ class Inputs:
     @property
     def guessed(self) -> dict[str, str]:
         """The guessed parts of tables of rows, and the columns they were found in."""
-        return guesses_of(self.sources)
+        return guesses_of(source.table for source in self.sources)
 
     @property
     def graded(self) -> bool:
@@ -84,6 +84,23 @@ class Inputs:
     def extras(self) -> tuple[str, ...]:
         """The optional columns that rows bring."""
         return tuple(name for name in self.sources[0].fields if name != "grade")
+
+    def row_files(self, digests: Mapping[Path, tuple[int, str]], *, by_split: bool) -> list[SourceFile]:
+        """Return the manifest's entries of the files of rows; ``by_split``: which split each is of is said by the file."""
+        found = []
+        for file in self.rows:
+            size, sha256 = digests[file.path]
+            companion = self.companions.get(file.path)
+            found.append(
+                SourceFile(
+                    name=file.path.name,
+                    size=size,
+                    sha256=sha256,
+                    split=file.split if by_split else None,
+                    sizes=None if companion is None else digests[companion][1],
+                )
+            )
+        return found
 
 
 def open_inputs(

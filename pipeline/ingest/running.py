@@ -84,7 +84,8 @@ def ingest(
     quarantine = Quarantine(options.max_rejects)
     rows: dict[SplitName, Given] = {"train": train, "valid": valid, "test": test}
     inputs = open_inputs(rows, qrels, pairs, options, quarantine, base)
-    for what, guessed in (("", inputs.guessed), ("judgments: ", guesses_of(inputs.judgments))):
+    of_judgments = guesses_of(source.table for source in inputs.judgments)
+    for what, guessed in (("", inputs.guessed), ("judgments: ", of_judgments)):
         if guessed and say is not None:
             say(what + guesses_line(guessed))
     with (

@@ -15,6 +15,7 @@ from rankmill.pipeline.dataset_manifest import JudgmentSet
 from rankmill.pipeline.judgments.rules import WITH_LABEL
 from rankmill.pipeline.options import DEFAULT_BLOCK_BYTES, ReadOptions
 from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.open_source import NarrowFile
 from rankmill.pipeline.sources.role_columns import read_parts
 from rankmill.pipeline.sources.times import TIME
@@ -86,7 +87,7 @@ class JudgmentFile:
         """
         self.path = path
         self._file = NarrowFile(path, QRELS, quarantine, replace(options, judgments_alone=True))
-        self._rules = options.grade_rules
+        self._rules = GradeRules.of(options)
         self.table = self._file.table
 
     @property

@@ -28,6 +28,7 @@ from rankmill.pipeline.sources.batch import (
     without_values,
 )
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
+from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.parts import IDS, OPTIONAL, PAIR_PARTS, PARTS
 from rankmill.pipeline.sources.role_columns import are_ids, are_numbers, as_floats, feature_numbers, read_parts
 from rankmill.pipeline.sources.table_rows import Mask, Problems, TableRows
@@ -35,8 +36,6 @@ from rankmill.pipeline.sources.times import TIME, is_timelike
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-
-    from rankmill.pipeline.sources.grades import GradeRules
 
 ROWS = (256, 65536)  # least and most rows of a batch
 STRIP = 1024  # rows that are filled together
@@ -95,7 +94,7 @@ class ColumnarSource(TableSource):
     ) -> None:
         super().__init__(path, quarantine)
         schema = self.schema()
-        self._rules = options.grade_rules
+        self._rules = GradeRules.of(options)
         columns_of = columns_of or table_columns
         self._settle(columns_of(path, schema.names, options, partial(problems_of_types, schema)), self._rules)
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from rankmill.pipeline.judgments.judgment_files import JudgmentFile
     from rankmill.pipeline.options import ReadOptions
-    from rankmill.pipeline.sources.batch import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +189,9 @@ def _refuse(path: Path, problems: Sequence[ColumnProblem]) -> None:
         raise UnusableColumns(path, tuple(problems))
 
 
-def guesses_of(sources: Iterable[Source | JudgmentFile]) -> dict[str, str]:
-    """Return the guessed parts of all ``sources`` with their columns."""
-    tables = [source.table for source in sources if source.table is not None]
-    return {part: name for table in tables for part, name in table.guesses.items()}
+def guesses_of(tables: Iterable[TableColumns | None]) -> dict[str, str]:
+    """Return the guessed parts of all ``tables`` with their columns; None stands for a file whose columns have no names."""
+    return {part: name for table in tables if table is not None for part, name in table.guesses.items()}
 
 
 def guesses_line(guesses: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ from rankmill.pipeline.sources.batch import Quarantine, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import compression_of, damaged, read_blocks
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, table_columns
+from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_floats
 from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.sources.role_columns import feature_numbers
@@ -340,7 +341,7 @@ class DelimitedSource(TableSource):
         self.delimiter = delimiter
         self._cells = DelimitedCells(path, delimiter, self._quarantine)
         self.header = self._cells.header
-        self._rules = options.grade_rules
+        self._rules = GradeRules.of(options)
         columns_of = columns_of or table_columns
         self._settle(columns_of(path, self._cells.header, options, self._problems_of_values), self._rules)
 

@@ -6,7 +6,6 @@ First the map of words is asked (a number may be a word, too), then what negativ
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -15,15 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankmill.foundation.errors import InputError
-from rankmill.pipeline.options import MAX_GRADE, NegativeGrades, Unjudged, Words
+from rankmill.pipeline.options import MAX_GRADE, NegativeGrades, ReadOptions, Unjudged, Words, check_words, word_key
 
 HIGHEST_LABEL_AS_GRADE = 31  # whole labels above it are amounts: 2^grade - 1 of them would be all of a sum
 UNKNOWN_GRADE = -1  # nobody has judged the document
 GRADE_RULE = "a grade: a whole number, 0 or more"
 
-
-_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?")
-_BLANKS = " \t"
 _NOTHING = frozenset({"", "nan", "null"})
 _NO_WORD = math.inf  # what a word is read as that no rule knows: never a grade
 
@@ -60,24 +56,22 @@ class GradeRules:
             raise InputError.unknown("value of --negative-grades", self.negative, get_args(NegativeGrades))
         if self.unjudged not in get_args(Unjudged):
             raise InputError.unknown("value of --unjudged", self.unjudged, get_args(Unjudged))
-        seen: set[str | float] = set()
-        for word, grade in self.words:
-            key = _key(word)
-            if key in seen:
-                raise InputError(f"--grades has {word!r} twice (capitals and blanks around do not count)")
-            seen.add(key)
-            if grade > self.highest:
-                limit = f"--max-grade {self.highest}" if self.highest < MAX_GRADE else f"{MAX_GRADE}, the highest grade"
-                raise InputError(f"--grades maps {word!r} to {grade}, above {limit}")
-            if grade < 0 and self.negative == "reject":
-                raise InputError(
-                    f"--grades maps {word!r} to {grade}: a grade is 0 or more; --negative-grades zero|unjudged gives negative ones a meaning"
-                )
+        check_words(self.words, self.negative, self.highest)
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> GradeRules:
+        """Return how ``options`` say that grades are read; candidates may lack them."""
+        return cls(
+            words=options.words,
+            negative=options.negative_grades,
+            unjudged=options.unjudged if options.grade_required else "keep",
+            highest=options.highest_grade,
+        )
 
     @property
     def maps_numbers(self) -> bool:
         """Whether a plain number may be another grade than itself."""
-        return any(isinstance(_key(word), float) for word, _ in self.words)
+        return any(isinstance(word_key(word), float) for word, _ in self.words)
 
     def read_words(self, words: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Read strings (n,), null or empty where there is no grade.
@@ -101,7 +95,7 @@ class GradeRules:
     def _numbers(self, words: pa.Array[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         """Return the number of each of ``words`` (n,) among all different ones, and what these stand for."""
         coded = words.dictionary_encode()
-        grade_of = {_key(word): float(grade) for word, grade in self.words}
+        grade_of = {word_key(word): float(grade) for word, grade in self.words}
         known = [self._number(word, grade_of) for word in cast("list[str]", coded.dictionary.to_pylist())]
         return coded.indices.fill_null(len(known)).to_numpy(), np.array([*known, math.nan])  # the last one for null
 
@@ -109,14 +103,14 @@ class GradeRules:
         """Read numbers (n,), NaN where there is no grade; returns the same as :meth:`read_words`."""
         mapped = numbers
         for word, grade in self.words:
-            key = _key(word)
+            key = word_key(word)
             if isinstance(key, float):
                 mapped = np.where(numbers == key, float(grade), mapped)
         return self._settle(mapped)
 
     def expected(self, found: str | float | None) -> tuple[str, str]:
         """Say what was expected in place of ``found``, which is no grade: (what was expected, the cure or nothing)."""
-        key: str | float = "" if found is None else _key(found) if isinstance(found, str) else found
+        key: str | float = "" if found is None else word_key(found) if isinstance(found, str) else found
         if (isinstance(key, str) and key in _NOTHING) or (isinstance(key, float) and math.isnan(key)):
             return GRADE_RULE, "--unjudged keep|zero says what no grade means"
         if isinstance(key, str) and self.words:
@@ -130,7 +124,7 @@ class GradeRules:
         return GRADE_RULE, ""
 
     def _number(self, word: str, grade_of: dict[str | float, float]) -> float:
-        key = _key(word)
+        key = word_key(word)
         if key in grade_of:
             return grade_of[key]
         if isinstance(key, float):
@@ -156,29 +150,3 @@ class GradeRules:
             grades[nothing] = UNKNOWN_GRADE
             good |= nothing
         return grades, ~good
-
-
-def _key(word: str) -> str | float:
-    """Return what makes two words one: the number that it is, else the word without blanks around and capitals."""
-    trimmed = word.strip(_BLANKS)
-    return float(trimmed) if _NUMBER.fullmatch(trimmed) else trimmed.casefold()
-
-
-def parse_words(text: str) -> Words:
-    """Read ``perfect=4,good=2,bad=0``.
-
-    >>> parse_words("perfect=4, bad=0,-2=0")
-    (('perfect', 4), ('bad', 0), ('-2', 0))
-
-    Raises
-    ------
-    InputError
-        It is not of this form.
-    """
-    found = []
-    for part in text.split(","):
-        word, equals, grade = (piece.strip() for piece in part.rpartition("="))
-        if not equals or not word or not re.fullmatch("-?[0-9]{1,10}", grade):
-            raise InputError(f"--grades: expected perfect=4,good=2,bad=0, found {part.strip()!r} in {text!r}")
-        found.append((word, int(grade)))
-    return tuple(found)

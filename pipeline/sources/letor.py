@@ -30,6 +30,7 @@ from rankmill.pipeline.sources import _kernels
 from rankmill.pipeline.sources.batch import BATCH_BYTES, Quarantine, ReadTask, RowBatch, shorten
 from rankmill.pipeline.sources.blocks import copy_tokens, read_blocks, unchecked_blocks
 from rankmill.pipeline.sources.files import uncompressed
+from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.number_text import read_finite
 from rankmill.pipeline.sources.parts import OPTIONAL
 from rankmill.pipeline.sources.query_sizes import QuerySizes, find_sizes
@@ -236,7 +237,7 @@ class _Parser:
     def __init__(self, path: Path, options: ReadOptions, quarantine: Quarantine, *, grouped: bool) -> None:
         self._path = path
         self._options = options
-        self._rules = options.grade_rules
+        self._rules = GradeRules.of(options)
         self._grouped = grouped
         self._quarantine = quarantine
         base = options.index_base

@@ -21,6 +21,7 @@ from rankmill.foundation.errors import DataRejected, InputError
 from rankmill.pipeline.options import ReadOptions
 from rankmill.pipeline.pairs.pair_files import PairFile
 from rankmill.pipeline.sources.batch import Quarantine
+from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.open_source import open_source
 from tests import naive_letor
 from tests.naive_letor import Read
@@ -112,7 +113,7 @@ def expected_letor(data: bytes, options: ReadOptions, name: str | None = None) -
     base = options.index_base
     top = base + options.n_features - 1 if options.n_features else 65535
     real = options.labels == "real"
-    naive = naive_letor.letor(data, options.grade_rules, base=base, top=top, real=real, name=name)
+    naive = naive_letor.letor(data, GradeRules.of(options), base=base, top=top, real=real, name=name)
     if naive is None:
         return None
     width = options.n_features or max((index - base + 1 for *_, found in naive.rows for index in found), default=0)
@@ -238,7 +239,7 @@ def fuzz(folder: Path, seed: int, *, inputs: int = 10**9, seconds: float = 10**9
         else:
             data = header + damaged(rng, table).removeprefix(header).replace(b'"', b"").replace(b"\r", b"")
             path.write_bytes(data)
-            expected = naive_letor.delimited(data, ",", ReadOptions().grade_rules)
+            expected = naive_letor.delimited(data, ",", GradeRules.of(ReadOptions()))
             read += check(data, expected, lambda: read_table(path, block_bytes))  # noqa: B023
     return inputs, read
 

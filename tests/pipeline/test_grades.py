@@ -16,8 +16,8 @@ from rankmill.foundation.errors import DataRejected, InputError, MalformedLine, 
 from rankmill.pipeline.cli import app
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.options import MAX_GRADE, IngestOptions, ReadOptions
-from rankmill.pipeline.sources.grades import GRADE_RULE, GradeRules, parse_words
+from rankmill.pipeline.options import MAX_GRADE, IngestOptions, ReadOptions, parse_words
+from rankmill.pipeline.sources.grades import GRADE_RULE, GradeRules
 from tests import naive_letor
 
 WORDS = (("Perfect", 4), ("good", 2), ("BAD", 0), ("-2", 0), ("0.5", 1), ("7", 3), ("somewhat bad", 1))

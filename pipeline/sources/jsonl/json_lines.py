@@ -29,6 +29,7 @@ from rankmill.pipeline.sources.batch import BATCH_BYTES, Quarantine, ReadTask, R
 from rankmill.pipeline.sources.blocks import read_blocks, unchecked_blocks
 from rankmill.pipeline.sources.columnar import ColumnsOf, TableSource
 from rankmill.pipeline.sources.columns import TableColumns, of_candidates, table_columns
+from rankmill.pipeline.sources.grades import GradeRules
 from rankmill.pipeline.sources.jsonl.explain_line import explain, place_of, shown
 from rankmill.pipeline.sources.jsonl.json_keys import FEATURES, Keys, as_object, lines_of, naturally_sorted, read_keys
 from rankmill.pipeline.sources.parts import IDS, PARTS, RESERVED
@@ -89,7 +90,7 @@ class JsonSource(TableSource):
             self.position = block.position
 
     def _use(self, columns: TableColumns) -> None:
-        self._settle(columns, self._options.grade_rules)
+        self._settle(columns, GradeRules.of(self._options))
         self._lines = LineReader(columns, self._keys)
 
     def _rows(self, block: Block) -> Iterator[RowBatch]:
