@@ -24,7 +24,8 @@ from benchmarks.folds import METRICS, BinnedFold, letor_folds, mean_over
 from benchmarks.letor import missing_parts
 from benchmarks.report import render, surroundings, table
 from rankmill.scorer.metrics import Policy
-from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
+from rankmill.trainer.objectives.registry import objective_class
+from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 
 # What grades of a document do not teach, or what another line has

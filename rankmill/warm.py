@@ -124,7 +124,8 @@ def command_lines() -> Iterator[str]:
 
 def _trainings() -> Iterator[str]:
     """Yield trainings that lead through every objective by every criterion, with optional columns and without."""
-    from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
+    from rankmill.trainer.objectives.registry import objective_class
+    from rankmill.trainer.objectives.spelling import OBJECTIVES
 
     def line(dataset: str, objective: str, options: str) -> str:
         name = objective.partition("(")[0]
@@ -290,7 +291,7 @@ def _fit_arrays() -> None:
     import numpy as np
 
     from rankmill.ranker import Ranker
-    from rankmill.trainer.objectives.registry import OBJECTIVES
+    from rankmill.trainer.objectives.spelling import OBJECTIVES
 
     generator = np.random.Generator(np.random.PCG64(1))
     x = generator.normal(size=(200, 5))

@@ -17,7 +17,8 @@ from rankmill.cli import app
 from rankmill.other_libraries import OURS
 from rankmill.scorer.exchange.formats import READERS, WRITERS
 from rankmill.scorer.metrics.metric import parse_metric
-from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
+from rankmill.trainer.objectives.registry import objective_class
+from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 from tests.scorer.exchange_cases import peer
 

@@ -10,7 +10,7 @@ from typing import Any
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.foundation.options import option, options, spelled
 from rankmill.foundation.scalars import whole_number
-from rankmill.trainer.objectives.registry import OBJECTIVES, canonical
+from rankmill.trainer.objectives.spelling import OBJECTIVES, canonical
 
 PRESET = "defaults@1"  # raised whenever a default changes; stored in every model
 

@@ -15,7 +15,8 @@ from rankmill.pipeline.binspec import BinSpec
 from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.group.query_splits import hash_ids
 from rankmill.pipeline.pairs.stored_pairs import Pairs
-from rankmill.trainer.objectives.registry import OBJECTIVES, learns_labels, objective_class, parse_spelling
+from rankmill.trainer.objectives.registry import learns_labels, objective_class
+from rankmill.trainer.objectives.spelling import OBJECTIVES, parse_spelling
 from rankmill.trainer.objectives.weights import relative_weights
 from rankmill.trainer.parameters import BOTH, GRADES, PAIRS, TrainParameters
 from rankmill.trainer.rows import Preferences, RankedRows

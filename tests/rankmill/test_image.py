@@ -39,7 +39,8 @@ sys.addaudithook(watch)
 from numba.core import event
 import rankmill
 from rankmill.cli import execute
-from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class
+from rankmill.trainer.objectives.registry import objective_class
+from rankmill.trainer.objectives.spelling import OBJECTIVES
 
 def commands():
     yield ["demo", "--queries", "80", "--seed", "5"]

@@ -16,7 +16,8 @@ from rankmill.pipeline.binspec import BinSpec, feature_bins
 from rankmill.scorer.metrics import Policy, parse_metric
 from rankmill.scorer.metrics.queries import PreparedQueries
 from rankmill.trainer.objectives.protocol import ROWS, Objective
-from rankmill.trainer.objectives.registry import OBJECTIVES, criterion_of, objective_class, objective_of
+from rankmill.trainer.objectives.registry import criterion_of, objective_class, objective_of
+from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.objectives.weights import document_weights
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.workers import Team, with_team

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rankmill.trainer.objectives.registry import OBJECTIVES, objective_class, objective_of
+from rankmill.trainer.objectives.registry import objective_class, objective_of
+from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import with_team

@@ -18,7 +18,8 @@ from rankmill.pipeline.ingest import ingest
 from rankmill.pipeline.options import IngestOptions
 from rankmill.pipeline.pairs.add_pairs import add_pairs
 from rankmill.pipeline.synth import SynthParameters, write_synthetic
-from rankmill.trainer.objectives.registry import OBJECTIVES, objective_of
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.training import plan_of
 from rankmill.trainer.training_rows import read_columns

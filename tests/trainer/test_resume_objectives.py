@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rankmill.trainer.objectives.registry import OBJECTIVES, objective_of
+from rankmill.trainer.objectives.registry import objective_of
+from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 from tests.trainer.planted import fit, rows_of, small_data
 

@@ -11,7 +11,7 @@ import pytest
 
 from rankmill.pipeline.binspec import apply_bins
 from rankmill.scorer.predict import predict
-from rankmill.trainer.objectives.registry import OBJECTIVES
+from rankmill.trainer.objectives.spelling import OBJECTIVES
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import Preferences, RankedRows
 from tests.trainer.planted import boost_rows, rows_of, small_data

@@ -7,7 +7,7 @@ import pytest
 
 from rankmill import Ranker, cross_validate
 from rankmill.foundation.errors import InvalidParameter, TrainingDataRejected
-from rankmill.trainer.objectives.registry import _ELSEWHERE, OBJECTIVES, canonical
+from rankmill.trainer.objectives.spelling import _ELSEWHERE, OBJECTIVES, canonical
 from rankmill.trainer.objectives.user import remember_objective
 
 RNG = np.random.default_rng(5)

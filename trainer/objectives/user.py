@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rankmill.foundation.errors import InvalidParameter
 from rankmill.trainer.objectives.pairwise import _kernels
 from rankmill.trainer.objectives.protocol import QUERIES, Objective
-from rankmill.trainer.objectives.registry import parse_spelling
+from rankmill.trainer.objectives.spelling import parse_spelling
 from rankmill.trainer.parameters import TrainParameters
 from rankmill.trainer.rows import RankedRows
 from rankmill.trainer.workers import Team
