@@ -25,6 +25,7 @@ from rankmill.foundation.options import Grouped, default_of, grouped, option_of,
 EMPTY: tuple[Any, ...] = ("", (), {}, None)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

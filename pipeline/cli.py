@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import takes_options
+from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.pipeline.cli_ingest import ingest
-from rankmill.pipeline.options import BinOptions
+from rankmill.pipeline.options import MEMORY, BinOptions
 
 app = typer.Typer(no_args_is_help=True, help="Turn raw judgments into a dataset, and look at it.")
 
@@ -24,7 +24,7 @@ app.command()(ingest)
 def bin_(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
     options: BinOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Cut every feature into quantile bins, as training needs them.
 
@@ -72,7 +72,7 @@ def describe(
     fail_on_drift: Annotated[
         bool, typer.Option("--fail-on-drift", help="Leave with 12 if features or grades moved, came or went.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is in a dataset: splits, grades, queries that teach nothing, and every feature.
 
@@ -108,9 +108,9 @@ def describe(
 def query(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder that rankmill data ingest made.")],
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement.")],
-    memory: Annotated[str, typer.Option(help="Bound on the memory of the process, 512MB or more.")] = "1GB",
+    memory: Annotated[str, typer.Option(help=MEMORY)] = "1GB",
     threads: Annotated[int, typer.Option(min=0, help="Threads; 0: as many as there are cores, 4 at most.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout: columns and rows.")] = False,
+    as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout, with a header line.")] = False,
 ) -> None:
     """Ask a dataset in SQL.  Nothing is changed, and files are not compared with their digests.
@@ -152,8 +152,8 @@ def synth(
     features: Annotated[int, typer.Option(help="Number of features; the first 10 carry the signal.")] = 50,
     seed: Annotated[int, typer.Option(help="Another seed, other judgments.")] = 1,
     noise: Annotated[float, typer.Option(help="How much the grades are disturbed; 0 is not at all.")] = 0.6,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is in the way.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """Generate judgments like those of a web search engine, with a planted signal.
 

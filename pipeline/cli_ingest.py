@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import takes_options
+from rankmill.foundation.command_line import AsJson, takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.foundation.options import declared_in, spelled
 from rankmill.pipeline.options import OTHER_FILES, IngestOptions
@@ -46,7 +46,7 @@ def ingest(
             rich_help_panel=OTHER_FILES,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Group judgments by query and write them as a dataset.
 

@@ -27,6 +27,7 @@ MAX_GRADE = 2**31 - 1
 MAX_BUCKETS = 4096
 MIN_MAX_BIN, MAX_BIN = 15, 255  # value bins of a feature
 DEFAULT_BLOCK_BYTES = 16 << 20
+MEMORY = "Bound on the memory of the process, 512MB or more."  # of commands and groups that have this option
 
 _SPLITS = "Splits"
 OTHER_FILES = "Judgments from other files"
@@ -298,7 +299,7 @@ class IngestOptions:
     buckets: int = option(default=32, help="Shards of the dataset.", least=1, most=MAX_BUCKETS, panel=_LIMITS)
     memory: int = option(
         default="2GB",
-        help="Bound on the memory of the process, 512MB or more.",
+        help=MEMORY,
         size=True,
         least=512 * 10**6,
         panel=_LIMITS,
@@ -358,6 +359,4 @@ class BinOptions:
     max_bin: int = option(
         default=MAX_BIN, help="Bins a feature has at most, 15 to 255.", least=MIN_MAX_BIN, most=MAX_BIN
     )
-    memory: int = option(
-        default="2GB", help="Bound on the memory of the process, 512MB or more.", size=True, least=512 * 10**6
-    )
+    memory: int = option(default="2GB", help=MEMORY, size=True, least=512 * 10**6)

@@ -32,6 +32,7 @@ import rankmill.scorer.cli
 import rankmill.scorer.cli_inspect
 import rankmill.trainer.cli
 import rankmill.trainer.cli_tune
+from rankmill.foundation.command_line import AsJson
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.errors import UnusableColumns, known_code_of, one_line
 from rankmill.foundation.exit_codes import BUG, READER_GONE, USAGE
@@ -168,7 +169,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything it writes.")] = Path("rankmill-demo"),
     queries: Annotated[int, typer.Option(min=50, help="Queries to generate.")] = 1200,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated judgments and of the training.")] = 7,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the whole story on generated judgments, showing each command as it runs.
 

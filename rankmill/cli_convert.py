@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import AsJson
+from rankmill.foundation.command_line import AsJson, Overwrite
 from rankmill.foundation.errors import InputError
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 
@@ -62,7 +62,7 @@ def convert(
         typer.Option(help="With --from: what a feature left out of LETOR text was to that tool: zero or missing."),
     ] = None,
     n_rounds: Annotated[int | None, typer.Option(help="Take only so many rounds of the model.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    overwrite: Overwrite = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:

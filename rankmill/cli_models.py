@@ -10,7 +10,7 @@ import typer
 from rankmill.foundation.command_line import takes_options
 from rankmill.foundation.errors import InputError
 from rankmill.gate.gate_rules import SPLIT, GateOptions
-from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder
+from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
 from rankmill.scorer.options import Conventions, NThreads
 
@@ -84,7 +84,7 @@ def gate(
 @app.command()
 def register(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A model file, such as Forest.save writes.")],
-    name: Annotated[str, typer.Option(help="Register the model under this name.")],
+    name: NewModel,
     dataset: Annotated[
         str | None,
         typer.Option(

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankmill.foundation.command_line import AsJson
+from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
+
 if TYPE_CHECKING:
     from rankmill.run.events import Observer
     from rankmill.run.work import Work
@@ -29,9 +32,7 @@ STAGES = "ingest, bin, train, evaluate, gate, promote, rerank, report"
 @app.command()
 def run(
     config: Annotated[Path, typer.Argument(help="The configuration file.")] = Path("rankmill.toml"),
-    registry_folder: Annotated[
-        Path, typer.Option("--registry", envvar="RANKMILL_REGISTRY", file_okay=False, help="Folder of the registry.")
-    ] = Path("registry-data"),
+    registry_folder: RegistryFolder = DEFAULT_FOLDER,
     date: Annotated[
         datetime | None,
         typer.Option(
@@ -70,7 +71,7 @@ def run(
         bool, typer.Option("--rehash", help="Read files again whose size, time and inode are as they were.")
     ] = False,
     log: Annotated[Log, typer.Option(help="What stderr is: lines for people, or JSON lines.")] = Log.text,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Ingest, bin, train, evaluate, gate, promote, re-rank and report as the configuration says; what is done stays.
 

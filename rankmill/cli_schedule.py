@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rankmill.foundation.command_line import AsJson
+
 app = typer.Typer()
 
 
@@ -45,7 +47,7 @@ def schedule(
         int | None,
         typer.Option("--list", min=1, metavar="N", help="Print the next N times and leave.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --list: one JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run by a cron line, in the foreground, never two runs at once.
 
@@ -55,7 +57,7 @@ def schedule(
     goes on from there the next time.
 
     Example: rankmill schedule rankmill.toml --cron "0 2 * * *" --timezone Europe/Berlin --run-at-start
-    When that is: rankmill schedule rankmill.toml --cron "0 2 * * *" --list 5
+    When that is: rankmill schedule rankmill.toml --cron "0 2 * * *" --list 5 (--json is for it)
     """
     from datetime import UTC, datetime, timedelta
     from itertools import islice
@@ -89,7 +91,7 @@ def health(
     max_age: Annotated[
         str, typer.Option(metavar="AGE", help="How long ago a run may last have worked: 26h, 90m, 2d.")
     ] = "26h",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say whether runs work: leaves with 0 if one did not too long ago, else with 75 and one line that says what is wrong.
 

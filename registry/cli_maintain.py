@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankmill.foundation.command_line import Overwrite
 from rankmill.foundation.errors import InputError, IntegrityError
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, Reason, RegistryFolder, bare_name, existing_registry
 from rankmill.registry.rendering import print_json, print_table, safe, size_text
@@ -150,8 +151,8 @@ def _amount(sizes: dict[str, int]) -> str:
 @app.command("export")
 def export_bundle(
     model: Annotated[str, typer.Argument(help="NAME: its whole history.  NAME@7 or NAME@production: that version.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar", dir_okay=False, help="The file to write.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar", dir_okay=False, help="The bundle to write.")],
+    overwrite: Overwrite = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:

@@ -14,11 +14,12 @@ from rankmill.registry.names import DEFAULT_FOLDER, FOLDER_VARIABLE
 if TYPE_CHECKING:
     from rankmill.registry import Registry
 
-__all__ = ["DEFAULT_FOLDER", "AsJson", "Reason", "RegistryFolder", "bare_name", "existing_registry"]
+__all__ = ["DEFAULT_FOLDER", "AsJson", "NewModel", "Reason", "RegistryFolder", "bare_name", "existing_registry"]
 
 RegistryFolder = Annotated[
     Path, typer.Option("--registry", envvar=FOLDER_VARIABLE, file_okay=False, help="Folder of the registry.")
 ]
+NewModel = Annotated[str, typer.Option("--name", help="Register the model under this name.")]
 Reason = Annotated[str, typer.Option("--reason", help="One line for the log.")]
 
 

@@ -13,9 +13,11 @@ from rankmill.foundation.options import values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.scorer.options import (
     CandidateOptions,
+    Complete,
     ConventionName,
     Conventions,
     ModelOption,
+    OneQuery,
     Qrels,
     RerankOptions,
     Split,
@@ -98,9 +100,7 @@ def evaluate(
     ] = None,
     convention: ConventionName = "rankmill",
     conventions: Conventions,
-    complete: Annotated[
-        bool, typer.Option("--complete", help="With --qrels: count judged queries that the run lacks.")
-    ] = False,
+    complete: Complete = False,
     per_query: Annotated[
         Path | None, typer.Option(help="Write the values per query to a .tsv, .csv or .parquet.")
     ] = None,
@@ -150,7 +150,7 @@ def evaluate(
 def explain_metric(
     *,
     scored: Annotated[Path, typer.Argument(metavar="SCORED|RUN", help="A scored list or TREC run.")],
-    qid: Annotated[str, typer.Option(help="The query.")],
+    qid: OneQuery,
     metric: Annotated[str, typer.Option(help="The metric, such as ndcg@10; all that evaluate knows.")],
     qrels: Qrels = None,
     convention: ConventionName = "rankmill",
@@ -202,9 +202,7 @@ def compare(
     ] = True,
     convention: ConventionName = "rankmill",
     conventions: Conventions,
-    complete: Annotated[
-        bool, typer.Option("--complete", help="With --qrels: count judged queries that a run lacks.")
-    ] = False,
+    complete: Complete = False,
     options: CandidateOptions,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,

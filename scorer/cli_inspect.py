@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankmill.foundation.command_line import AsJson, takes_options
+from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.options import Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
-from rankmill.scorer.options import CandidateOptions, ConventionName, Split
+from rankmill.scorer.options import CandidateOptions, ConventionName, OneQuery, Split
 
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest
@@ -36,11 +36,15 @@ On = Annotated[
 Qid = Annotated[
     list[str] | None, typer.Option("--qid", help="Look at this query; repeat for several.  Rules over --queries.")
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Which queries are drawn, where not all are taken.")]
-NRounds = Annotated[int | None, typer.Option(help="Look only at so many rounds of the model.")]
-Top = Annotated[int, typer.Option(min=0, help="Show so many rows; 0: all.")]
-Output = Annotated[int, typer.Option(min=0, help="Of a model with several outputs, such as mcrank: which, from 0.")]
-MetricName = Annotated[str, typer.Option(help="A metric of ranks, as evaluate knows them.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Which queries are drawn, where not all are taken.")
+]
+NRounds = Annotated[int | None, typer.Option("--n-rounds", help="Look only at so many rounds of the model.")]
+Top = Annotated[int, typer.Option("--top", min=0, help="Show so many rows; 0: all.")]
+Output = Annotated[
+    int, typer.Option("--output", min=0, help="Of a model with several outputs, such as mcrank: which, from 0.")
+]
+MetricName = Annotated[str, typer.Option("--metric", help="A metric of ranks, as evaluate knows them.")]
 NQueries = Annotated[int, typer.Option("--queries", min=0, help="Draw at most so many queries; 0: all.")]
 
 
@@ -217,7 +221,7 @@ def shap(
     queries: NQueries = 100,
     seed: Seed = 0,
     options: CandidateOptions,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
+    overwrite: Overwrite = False,
     registry: RegistryFolder = DEFAULT_FOLDER,
     as_json: AsJson = False,
 ) -> None:
@@ -251,7 +255,7 @@ def why(
     *,
     model: Model,
     on: On,
-    qid: Annotated[str, typer.Option(help="The query.")],
+    qid: OneQuery,
     above: Annotated[str | None, typer.Option(help="doc_id of the one document; by default the first.")] = None,
     below: Annotated[
         str | None, typer.Option(help="doc_id of the other; by default the one ranked right below it.")

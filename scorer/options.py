@@ -11,14 +11,15 @@ import typer
 
 from rankmill.foundation.cores import available_cores
 from rankmill.foundation.options import ChangesOf, option, option_like, options
-from rankmill.pipeline.options import Absent, Format, IngestOptions, ReadOptions
+from rankmill.pipeline.options import MEMORY, Absent, Format, IngestOptions, ReadOptions
 from rankmill.scorer.metrics.policy import Policy
 
 Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]
 """What rules over the convention of metrics."""
 
 ModelOption = typer.Option("--model", "-m", help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.")
-NThreads = Annotated[int, typer.Option(min=0, help="Threads; 0: the cores there are.  Never changes the result.")]
+_THREADS = "Threads; 0: the cores there are.  Never changes the result."
+NThreads = Annotated[int, typer.Option("--n-threads", min=0, help=_THREADS)]
 ConventionName = Annotated[
     str,
     typer.Option(
@@ -30,12 +31,15 @@ ConventionName = Annotated[
 Split = Annotated[
     str | None,
     typer.Option(
+        "--split",
         help="Split of a dataset: train, valid, test, or all.  By default what the models have not seen in training: test, else"
         " valid; all of a dataset that they were not trained on.",
         show_default=False,
     ),
 ]
-Qrels = Annotated[Path | None, typer.Option(help="TREC judgments; they rule over grades in the file.")]
+Qrels = Annotated[Path | None, typer.Option("--qrels", help="TREC judgments; they rule over grades in the file.")]
+Complete = Annotated[bool, typer.Option("--complete", help="With --qrels: count judged queries that a run lacks.")]
+OneQuery = Annotated[str, typer.Option("--qid", help="The query.")]
 
 Lacking = Literal["reject", "drop"]
 
@@ -50,7 +54,7 @@ class CandidateOptions:
     n_features: int | None = option_like(ReadOptions, "n_features", default=None)
     columns: Mapping[str, str] | None = option_like(ReadOptions, "columns", default=None)
     n_rounds: int | None = option(default=None, help="Use only so many rounds of the model.")
-    n_threads: int = option(default=0, help="Threads; 0: the cores there are.  Never changes the result.", least=0)
+    n_threads: int = option(default=0, help=_THREADS, least=0)
     announce: bool = option(
         default=False, help="Print on stderr what was inferred, and progress.", on_command_line=False
     )
@@ -72,9 +76,7 @@ class RerankOptions(CandidateOptions):
     """
 
     top_k: int | None = option(default=None, help="Write only the first so many of each query.", least=1)
-    memory: int = option(
-        default="2GB", help="Bound of the whole process, 512MB at least.", size=True, least=512 * 10**6
-    )
+    memory: int = option(default="2GB", help=MEMORY, size=True, least=512 * 10**6)
     run: str | os.PathLike[str] | tuple[str | os.PathLike[str], ...] = option(
         default=(),
         help="TREC run of a first stage, or a folder of them: only its documents are ranked, by their rows in CANDIDATES."

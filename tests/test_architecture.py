@@ -123,6 +123,134 @@ def test_only_the_command_line_prints(package: str) -> None:
             assert not printing, f"{path}:{getattr(node, 'lineno', 0)} prints; raise, return or log instead"
 
 
+@cache
+def modules() -> dict[str, Path]:
+    """All modules by their names, those that a linked folder shows a second time once."""
+    found = {}
+    for package in MAY_IMPORT:
+        for path in sources(package):
+            parts = list(path.relative_to(ROOT).with_suffix("").parts)
+            if parts[0] == "rankmill" and len(parts) > 2 and (ROOT / "rankmill" / parts[1]).is_symlink():
+                continue
+            name = ".".join(parts if parts[0] == "rankmill" else ["rankmill", *parts])
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def modules_imported_by(path: Path) -> set[str]:
+    """Modules of ours that ``path`` imports anywhere, for type checking and inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules() else str(node.module) for name in names}
+    return found & modules().keys()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    imported = {name: sorted(modules_imported_by(path) - {name}) for name, path in modules().items()}
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, "imports go round: " + " -> ".join((*above[above.index(name) :], name))
+        if name not in done:
+            for other in imported[name]:
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in imported:
+        visit(name, ())
+
+
+MEANS_DIFFERENT_THINGS = {
+    "--absent": "of judgments that are read; of a model that another tool has trained",
+    "--against": "a former dataset to look at, or to fail by",
+    "--alias": "the alias to move, or whose place a candidate is to take",
+    "--by": "all columns to slice by, or those besides what a report has anyway",
+    "--convention": "a name; a name that an alias may ask for; a digest",
+    "--dataset": "a digest to protect by, or what a model was trained on",
+    "--dry-run": "write nothing, or write elsewhere",
+    "--features": "how many to generate, or their names",
+    "--folds": "which parts a dataset has, or how often a training is repeated",
+    "--force": "without a gate, or a stage again",
+    "--fresh": "without what a killed run has left, or another search",
+    "--from": "a number, a format, a stage",
+    "--gain": "that of evaluation may be a table",
+    "--grace": "of versions that nobody wants, or of a run that is to end",
+    "--log-every": "rounds, or trials",
+    "--margin": "of this gate, or the widest of all gates",
+    "--max-grade": "a bound on judgments, or a part of the metric err",
+    "--metric": "one or several, with a default of each command's own",
+    "--model": "one, or several",
+    "--n-rounds": "to train, to score with, to look at, to convert",
+    "--name": "in the registry, or in another tool",
+    "--on": "documents for comparisons, for means, for a gate",
+    "--open": "of a new registry, or of one alias",
+    "--out": "each command writes something else",
+    "--overwrite": "a file, a dataset, ranked lists",
+    "--protect": "aliases to name, or that of the command",
+    "--qid": "the one query, or those to look at",
+    "--qrels": "that are read into a dataset, or that rule over the grades of a file",
+    "--queries": "to generate, to generate for the demo (50 at least), to draw",
+    "--seed": "of judgments, of a training, of what is drawn",
+    "--seeds": "whether to look for them, or which to train with",
+    "--split": "shares to draw; a split of a dataset, or all; one that a gate may go by",
+    "--threads": "of an ingest, or of a query in SQL: 4 at most",
+    "--to": "a number, a format, a version",
+    "--top": "rows, or features",
+}
+"""Options that may be declared more than once: what they mean, which is not the same in all commands."""
+
+
+def flag_of(call: ast.Call, name: str) -> str:
+    """Return the option that ``call``, to ``typer.Option`` or ``option``, declares for the parameter or field ``name``."""
+    flags = [*call.args]
+    flags += [flag for each in call.keywords if each.arg == "flags" for flag in getattr(each.value, "elts", ())]
+    for flag in flags:
+        if isinstance(flag, ast.Constant) and str(flag.value).startswith("--"):
+            return str(flag.value).partition("/")[0]
+    assert name.islower(), f"{name}: an alias of an option says its flag"
+    return "--" + name.replace("_", "-").strip("-")
+
+
+def options_declared_in(path: Path) -> list[tuple[str, str, str]]:
+    """Return (option, help text, place) of all that ``path`` declares with a help text of their own."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            within = [node.annotation] if isinstance(node, ast.arg) else [node.annotation, node.value]
+            name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+        elif isinstance(node, ast.Assign):
+            within, name = [node.value], ast.unparse(node.targets[0])
+        else:
+            continue
+        for call in (each for part in within if part is not None for each in ast.walk(part)):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"typer.Option", "option"}:
+                said = {each.arg: each.value for each in call.keywords}
+                if (
+                    isinstance(said.get("help"), ast.Constant | ast.JoinedStr | ast.BinOp)
+                    and "on_command_line" not in said
+                ):
+                    place = f"{path.relative_to(ROOT)}:{call.lineno}"
+                    found.append((flag_of(call, name), ast.unparse(said["help"]), place))
+    return found
+
+
+def test_no_option_of_the_command_line_is_declared_twice() -> None:
+    declared: dict[str, list[tuple[str, str]]] = {}
+    for path in set(modules().values()) - {ROOT / "rankmill" / "ranker.py"}:  # whose options are Python's alone
+        for option, text, place in options_declared_in(path):
+            declared.setdefault(option, []).append((text, place))
+    twice = {option: sorted(rows) for option, rows in declared.items() if len(rows) > 1}
+    for option, rows in twice.items():
+        places = ", ".join(place for _, place in rows)
+        assert option in MEANS_DIFFERENT_THINGS, f"{option} is declared in {places}: share one alias or group"
+        assert len({text for text, _ in rows}) == len(rows), f"{option} is declared in the same words in {places}"
+    assert twice.keys() == MEANS_DIFFERENT_THINGS.keys()
+
+
 def test_every_folder_of_python_files_is_an_installed_package() -> None:
     """A package without ``__init__.py``, or one that pyproject does not list, is there in the tree and gone when installed."""
     for package in MAY_IMPORT:

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from rankmill.foundation.command_line import takes_options
+from rankmill.foundation.command_line import AsJson, takes_options
 from rankmill.foundation.options import Without, values_of
-from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
+from rankmill.registry.cli_options import DEFAULT_FOLDER, NewModel, RegistryFolder
 from rankmill.trainer.parameters import CheckpointOptions, MachineOptions, SeedOptions, TrainParameters
 
 app = typer.Typer()
@@ -21,6 +21,7 @@ CrossValidated = Annotated[TrainParameters, Without("rounds_by", "holdout_fracti
 LogEvery = Annotated[
     int | None,
     typer.Option(
+        "--log-every",
         min=0,
         help="Log a line on stderr after every N rounds; 0: show no progress.  By default a bar on a terminal, elsewhere"
         " a line about every 10 seconds.",
@@ -34,7 +35,7 @@ LogEvery = Annotated[
 def train(
     *,
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of a dataset that has been binned.")],
-    name: Annotated[str, typer.Option(help="Register the model under this name.")],
+    name: NewModel,
     registry: RegistryFolder = DEFAULT_FOLDER,
     parameters: TrainParameters,
     options: CheckpointOptions,
@@ -58,7 +59,7 @@ def train(
     ] = None,
     seeds: SeedOptions,
     log_every: LogEvery = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model on DATASET and register it as the next version of NAME.
 
@@ -107,7 +108,7 @@ def cv(
     parameters: CrossValidated,
     options: MachineOptions,
     log_every: LogEvery = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, curves included.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a training on DATASET is worth on queries that it has not seen, and how many rounds to take.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankmill.foundation.command_line import takes_options
+from rankmill.foundation.command_line import AsJson, takes_options
 from rankmill.foundation.options import Without, values_of
 from rankmill.trainer.parameters import MachineOptions, TrainParameters, TuneOptions
 
@@ -60,7 +60,7 @@ def tune(
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Let go of another search that OUT holds.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all trials.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search for the parameters that are best on queries that were not learnt from.
 

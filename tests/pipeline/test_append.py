@@ -20,7 +20,7 @@ from rankmill.pipeline.dataset import Dataset
 from rankmill.pipeline.dataset_manifest import Meaning
 from rankmill.pipeline.group.query_splits import parse_split_time
 from rankmill.pipeline.ingest import ingest
-from rankmill.pipeline.ingest.append_base import OPTIONS, Base
+from rankmill.pipeline.ingest.append_base import OPTIONS_OF_DATASET, OPTIONS_OF_READING, Base
 from rankmill.pipeline.options import IngestOptions, ReadOptions
 
 
@@ -459,8 +459,9 @@ def test_a_damaged_shard_is_not_built_upon(dataset, tmp_path):
 
 def test_all_that_a_dataset_was_told_is_told_again():
     """A meaning that an append does not know of would be read in another way."""
-    known = {"grades_from", "aggregate"} | {"no_grade" if name == "unjudged" else name for name in OPTIONS.values()}
-    assert set(Meaning.model_fields) == known - {"buckets"}
+    names = {*OPTIONS_OF_READING, *OPTIONS_OF_DATASET}
+    known = {"grades_from", "aggregate"} | {"no_grade" if name == "unjudged" else name for name in names}
+    assert set(Meaning.model_fields) == known - {"buckets", "fold"}  # which fold it is, folds says
 
 
 def test_words_for_grades_are_those_of_the_dataset(tmp_path):

@@ -19,12 +19,12 @@ def objective_class(name: str) -> type[Objective]:
 
 
 def learns_labels(written: str) -> bool:
-    """Whether the objective fits labels that need not be grades; errors as :func:`rankmill.trainer.objectives.spelling.canonical`."""
+    """Whether the objective fits labels that need not be grades; errors as :func:`canonical`."""
     return objective_class(parse_spelling(written)[0]).learns_labels
 
 
 def stops_by_deviance(written: str) -> bool:
-    """Whether scores of the objective order rows otherwise than grades do; errors as :func:`rankmill.trainer.objectives.spelling.canonical`."""
+    """Whether scores of the objective order rows otherwise than grades do; errors as :func:`canonical`."""
     return objective_class(parse_spelling(written)[0]).stops_by_deviance
 
 
