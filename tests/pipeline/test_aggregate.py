@@ -90,6 +90,6 @@ def test_no_judgments_give_no_documents():
 
 
 def test_an_unknown_aggregate_is_answered_with_the_nearest():
-    with pytest.raises(InputError, match="unknown value of --aggregate 'mediam'; did you mean 'median'"):
+    with pytest.raises(InputError, match="unknown value of aggregate 'mediam'; did you mean 'median'"):
         check_aggregate("mediam")
     assert [check_aggregate(how) for how in AGGREGATES] == list(AGGREGATES)

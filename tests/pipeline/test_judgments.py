@@ -373,7 +373,7 @@ GRADED = "qid,doc_id,grade,x,z\n"
         (GRADED + "q,a,1,1,1\nq,a,2,1,1\n", {"aggregate": "latest"}, "--aggregate latest goes by the times of judgments; name their column with --time-column"),
         ("qid,doc_id,grade,label,x\nq,a,1,1,1\n", {"aggregate": "median"}, "--aggregate median stores the median as the column label, and rows.csv has labels; leave them out, or take another aggregate"),
         ("qid,doc_id,label,x\nq,a,1,1\n", {"aggregate": "max"}, "--aggregate max makes one grade of several; rows.csv has no grades"),
-        (GRADED + "q,a,1,1,1\n", {"aggregate": "avg"}, "unknown value of --aggregate 'avg'; did you mean 'max'?"),
+        (GRADED + "q,a,1,1,1\n", {"aggregate": "avg"}, "unknown value of aggregate 'avg'; did you mean 'max'?"),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_be_merged(tmp_path, rows, options, message):
@@ -381,7 +381,7 @@ def test_rows_that_cannot_be_merged(tmp_path, rows, options, message):
         found = refused(tmp_path, rows, **options)
     except InputError as error:
         found = str(error)
-    assert found == message or ("unknown value" in message and found.startswith("unknown value of --aggregate 'avg'"))
+    assert found == message or ("unknown value" in message and found.startswith("unknown value of aggregate 'avg'"))
 
 
 def test_rows_of_a_query_in_two_splits_are_no_more_hidden_by_merging(tmp_path):
