@@ -12,7 +12,7 @@ from rankmill.foundation.errors import InputError
 from rankmill.gate.gate_rules import SPLIT, GateOptions
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, NewModel, Reason, RegistryFolder
 from rankmill.registry.rendering import print_json, print_table, safe
-from rankmill.scorer.options import Conventions, NThreads
+from rankmill.scorer.cli_options import Conventions, NThreads
 
 app = typer.Typer()
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rankmill.registry.cli_options import DEFAULT_FOLDER, AsJson, RegistryFolder
-from rankmill.scorer.options import NThreads
+from rankmill.scorer.cli_options import NThreads
 
 app = typer.Typer()
 

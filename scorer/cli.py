@@ -11,17 +11,8 @@ import typer
 from rankmill.foundation.command_line import AsJson, takes_options
 from rankmill.foundation.options import values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
-from rankmill.scorer.options import (
-    CandidateOptions,
-    Complete,
-    ConventionName,
-    Conventions,
-    ModelOption,
-    OneQuery,
-    Qrels,
-    RerankOptions,
-    Split,
-)
+from rankmill.scorer.cli_options import Complete, ConventionName, Conventions, ModelOption, OneQuery, Qrels, Split
+from rankmill.scorer.options import CandidateOptions, RerankOptions
 
 app = typer.Typer()
 

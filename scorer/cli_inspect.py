@@ -11,8 +11,9 @@ import typer
 from rankmill.foundation.command_line import AsJson, Overwrite, takes_options
 from rankmill.foundation.options import Without, values_of
 from rankmill.registry.cli_options import DEFAULT_FOLDER, RegistryFolder
+from rankmill.scorer.cli_options import ConventionName, OneQuery, Split
 from rankmill.scorer.model_service import MODEL_SUFFIX, find_model, looks_like_a_list, trained_model
-from rankmill.scorer.options import CandidateOptions, ConventionName, OneQuery, Split
+from rankmill.scorer.options import CandidateOptions
 
 if TYPE_CHECKING:
     from rankmill.scorer.forest import Forest

@@ -1,46 +1,17 @@
-"""The options of scoring candidates and of re-ranking, declared once, and what several commands share.  Nothing heavy is imported."""
+"""The options of scoring candidates and of re-ranking, declared once.  Nothing heavy is imported."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
-
-import typer
+from typing import Literal, get_args
 
 from rankmill.foundation.cores import available_cores
-from rankmill.foundation.options import ChangesOf, option, option_like, options
+from rankmill.foundation.options import option, option_like, options
 from rankmill.pipeline.options import MEMORY, Absent, Format, IngestOptions, ReadOptions
-from rankmill.scorer.metrics.policy import Policy
 
-Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]
-"""What rules over the convention of metrics."""
-
-ModelOption = typer.Option("--model", "-m", help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.")
-_THREADS = "Threads; 0: the cores there are.  Never changes the result."
-NThreads = Annotated[int, typer.Option("--n-threads", min=0, help=_THREADS)]
-ConventionName = Annotated[
-    str,
-    typer.Option(
-        "--convention",
-        help="Whose conventions: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, yahoo, "
-        "sklearn.  Options of single conventions rule over it.",
-    ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        "--split",
-        help="Split of a dataset: train, valid, test, or all.  By default what the models have not seen in training: test, else"
-        " valid; all of a dataset that they were not trained on.",
-        show_default=False,
-    ),
-]
-Qrels = Annotated[Path | None, typer.Option("--qrels", help="TREC judgments; they rule over grades in the file.")]
-Complete = Annotated[bool, typer.Option("--complete", help="With --qrels: count judged queries that a run lacks.")]
-OneQuery = Annotated[str, typer.Option("--qid", help="The query.")]
-
+THREADS = "Threads; 0: the cores there are.  Never changes the result."
 Lacking = Literal["reject", "drop"]
 
 
@@ -54,7 +25,7 @@ class CandidateOptions:
     n_features: int | None = option_like(ReadOptions, "n_features", default=None)
     columns: Mapping[str, str] | None = option_like(ReadOptions, "columns", default=None)
     n_rounds: int | None = option(default=None, help="Use only so many rounds of the model.")
-    n_threads: int = option(default=0, help=_THREADS, least=0)
+    n_threads: int = option(default=0, help=THREADS, least=0)
     announce: bool = option(
         default=False, help="Print on stderr what was inferred, and progress.", on_command_line=False
     )

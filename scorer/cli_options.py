@@ -1,0 +1,39 @@
+"""Arguments and options that several commands of scoring share, as their parameters are annotated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rankmill.foundation.options import ChangesOf
+from rankmill.scorer.metrics.policy import Policy
+from rankmill.scorer.options import THREADS
+
+Conventions = Annotated[Mapping[str, Any], ChangesOf(Policy)]
+"""What rules over the convention of metrics."""
+
+ModelOption = typer.Option("--model", "-m", help="Model file, or NAME, NAME@7, NAME@latest; NAME means production.")
+NThreads = Annotated[int, typer.Option("--n-threads", min=0, help=THREADS)]
+ConventionName = Annotated[
+    str,
+    typer.Option(
+        "--convention",
+        help="Whose conventions: rankmill, trec, gdeval, lightgbm, xgboost, catboost, ranklib, letor4, mslr, yahoo, "
+        "sklearn.  Options of single conventions rule over it.",
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        help="Split of a dataset: train, valid, test, or all.  By default what the models have not seen in training: test, else"
+        " valid; all of a dataset that they were not trained on.",
+        show_default=False,
+    ),
+]
+Qrels = Annotated[Path | None, typer.Option("--qrels", help="TREC judgments; they rule over grades in the file.")]
+Complete = Annotated[bool, typer.Option("--complete", help="With --qrels: count judged queries that a run lacks.")]
+OneQuery = Annotated[str, typer.Option("--qid", help="The query.")]
